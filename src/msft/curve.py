@@ -1,0 +1,142 @@
+"""A sub-dataset's curve over one roll-out, and the one rule that says where it peaks.
+
+`peak(i) = argmax_c score(i, c)` (Algorithm 1, line 4) leaves open what happens on a tie, whether
+the start of the roll-out counts, and what to do about noise. `PeakRule` is the one place that
+answers; `msft`, `continual`, `sro` and `soft_sro` all ask it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import fsum
+
+from msft.scores import Number, Scores
+
+Curve = Sequence[Number]
+"""Heights (higher is better) of one sub-dataset; the index is the tick, 0 the roll-out's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The peak among the ticks looked at so far."""
+
+    tick: int
+    height: Number
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRule:
+    """Where a curve peaks.
+
+    smooth: centred mean over 2·smooth+1 ticks first, the window clipped at both ends.
+    min_delta: scanning from the left, a later tick takes the peak only if it is higher by more
+        than this, in score units. With 0 the earliest of equal ticks is the peak.
+    include_start: tick 0 may be the peak. (Its score belongs to the smoothing window either way.)
+    """
+
+    smooth: int = 0
+    min_delta: float = 0.0
+    include_start: bool = True
+
+    def __post_init__(self) -> None:
+        if self.smooth < 0:
+            raise ValueError(f"peaks.smooth is {self.smooth}; expected 0 or more ticks")
+        if not 0 <= self.min_delta < float("inf"):
+            raise ValueError(f"peaks.min_delta is {self.min_delta}; expected 0 or more")
+
+    def peak(self, curve: Curve) -> int:
+        """The tick at which a finished curve peaks."""
+        leader = self.lead(None, curve, self._first, len(curve))
+        if leader is None:
+            raise ValueError("this curve has no tick that may be a peak")
+        return leader.tick
+
+    def settle(self, leader: Leader | None, curve: Curve) -> Leader | None:
+        """Take in the tick whose smoothed height became final with the newest tick of `curve`."""
+        settled = len(curve) - 1 - self.smooth
+        if settled < self._first:
+            return leader
+        return self.lead(leader, curve, settled, settled + 1)
+
+    def contenders(self, leader: Leader | None, curve: Curve) -> list[int]:
+        """The ticks of an unfinished curve that could still become its peak.
+
+        Those are the leader of the settled ticks and every tick whose smoothed height still
+        depends on scores to come. All others can be forgotten, whatever the future brings.
+        """
+        unsettled = range(max(self._first, len(curve) - self.smooth), len(curve))
+        return [*([leader.tick] if leader else []), *unsettled]
+
+    def peak_so_far(self, leader: Leader | None, curve: Curve) -> int | None:
+        """The peak if the roll-out ended now, given the leader of the settled ticks."""
+        first = max(self._first, len(curve) - self.smooth)
+        leader = self.lead(leader, curve, first, len(curve))
+        return leader.tick if leader else None
+
+    def lead(self, leader: Leader | None, curve: Curve, first: int, end: int) -> Leader | None:
+        """Scan the ticks `first … end-1` from the left: the tie rule of the whole project."""
+        for tick in range(first, end):
+            height = self._smoothed(curve, tick)
+            if leader is None or _exceeds(height, leader.height, self.min_delta):
+                leader = Leader(tick, height)
+        return leader
+
+    @property
+    def _first(self) -> int:
+        return 0 if self.include_start else 1
+
+    def _smoothed(self, curve: Curve, tick: int) -> Number:
+        if not self.smooth:
+            return curve[tick]
+        window = curve[max(0, tick - self.smooth) : tick + self.smooth + 1]
+        if all(isinstance(height, Fraction) for height in window):
+            return sum(window, Fraction(0)) / len(window)
+        return fsum(window) / len(window)
+
+
+class Follower:
+    """Follows the curves of a roll-out as they grow: who could still peak where."""
+
+    def __init__(self, rule: PeakRule, active: Sequence[str], candidates: Sequence[str]) -> None:
+        self._rule = rule
+        self._candidates = candidates
+        self._curves: dict[str, list[Number]] = {name: [] for name in active}
+        self._leaders: dict[str, Leader | None] = dict.fromkeys(active)
+
+    def follow(self, scores: Scores) -> None:
+        """Take in the scores of the next tick, 0 first."""
+        for name, curve in self._curves.items():
+            curve.append(scores[name].height)
+            self._leaders[name] = self._rule.settle(self._leaders[name], curve)
+
+    def contenders(self) -> set[int]:
+        """The ticks that could still become somebody's peak."""
+        ticks: set[int] = set()
+        for name, curve in self._curves.items():
+            ticks.update(self._rule.contenders(self._leaders[name], curve))
+        return ticks
+
+    @property
+    def waited(self) -> int:
+        """Ticks since the earliest peak of those who may leave."""
+        peaks = [
+            self._rule.peak_so_far(self._leaders[name], self._curves[name])
+            for name in self._candidates
+        ]
+        known = [peak for peak in peaks if peak is not None]
+        now = len(self._curves[self._candidates[0]]) - 1
+        return now - min(known) if known else 0
+
+
+def _exceeds(height: Number, leader: Number, min_delta: float) -> bool:
+    """`height > leader + min_delta`, read as the decimals that people write.
+
+    In binary floats 0.8 > 0.7 + 0.1 is true; nobody who writes `min_delta: 0.1` means that.
+    """
+    if not min_delta:
+        return height > leader
+    return _decimal(height) > _decimal(leader) + _decimal(min_delta)
+
+
+def _decimal(number: Number) -> Fraction:
+    return number if isinstance(number, Fraction) else Fraction(repr(float(number)))

@@ -1,0 +1,181 @@
+"""Feeds: which rows come next inside a roll-out.
+
+The shuffled feed goes through the mixture epoch by epoch, as the paper does. DynamixSFT and IES
+are feeds too: they watch the losses and choose other rows. A feed asks for work by yielding
+batches and is shown the losses of each batch before the next one is asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Literal, Protocol
+
+from msft.draws import sampled, shuffled
+from msft.mixture import Mixture, Part
+
+Row = tuple[str, int]
+"""Sub-dataset and row number."""
+
+Use = Literal["train", "look_ahead", "track"]
+StepRule = Literal["optimizer", "sgd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows, and what to do with them: one step, a look-ahead step, or only their losses."""
+
+    rows: tuple[Row, ...]
+    use: Use = "train"
+    step: StepRule = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Mean answer-token NLL per row; `after` the virtual step where the batch was a look-ahead."""
+
+    rows: Sequence[float]
+    after: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a feed works: everything its choices are a function of, the losses apart."""
+
+    mixture: Mixture
+    ticks: int
+    evals_per_epoch: int
+    batch_size: int
+    seed: int
+    rollout: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_of(self.mixture.rows, self.batch_size)
+
+    def steps_of_tick(self, tick: int) -> Iterator[tuple[int, int]]:
+        """A tick's steps, counted from the roll-out's start, and the rows of each."""
+        epoch, steps = epoch_and_steps(tick, self.steps_per_epoch, self.evals_per_epoch)
+        for step in steps:
+            rows = min(self.batch_size, self.mixture.rows - step * self.batch_size)
+            yield epoch * self.steps_per_epoch + step, rows
+
+    def sample(self, part: Part, size: int, *where: str | int) -> tuple[Row, ...]:
+        """`size` rows of a sub-dataset (all, if it has fewer), without replacement."""
+        numbers = sampled(part.size, size, self.seed, self.rollout, part.name, *where)
+        return tuple((part.name, number) for number in numbers)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole roll-out."""
+        epochs, rest = divmod(self.ticks, self.evals_per_epoch)
+        last = steps_before(rest, self.steps_per_epoch, self.evals_per_epoch)
+        return epochs * self.steps_per_epoch + last
+
+
+class Feed(Protocol):
+    """One roll-out's feed."""
+
+    def batches(self, tick: int) -> Iterator[Batch]:
+        """The work of tick 1, 2, …; each batch is observed before the next one is drawn."""
+
+    def observe(self, batch: Batch, losses: Losses) -> None: ...
+
+    def state(self) -> Any:
+        """What `restore` needs to go on after the last tick, as JSON."""
+
+    def restore(self, state: Any) -> None: ...
+
+
+class FeedSpec(Protocol):
+    """A feed's settings: a frozen dataclass, which the log records by name and fields."""
+
+    def open(self, place: Place) -> Feed: ...
+
+
+def steps_of(rows: int, batch_size: int) -> int:
+    """Steps of an epoch: every row once, the last step may be smaller."""
+    return -(-rows // batch_size)
+
+
+def steps_before(tick: int, steps_per_epoch: int, evals_per_epoch: int) -> int:
+    """Steps of an epoch that are done when its tick 0, 1, … `evals_per_epoch` ends."""
+    return -(-tick * steps_per_epoch // evals_per_epoch)
+
+
+def epoch_and_steps(tick: int, steps_per_epoch: int, evals_per_epoch: int) -> tuple[int, range]:
+    """The epoch that a tick (from 1) lies in, and the steps of that epoch that it covers."""
+    epoch, within = divmod(tick - 1, evals_per_epoch)
+    first = steps_before(within, steps_per_epoch, evals_per_epoch)
+    last = steps_before(within + 1, steps_per_epoch, evals_per_epoch)
+    return epoch, range(first, last)
+
+
+def shuffled_epoch(place: Place, epoch: int) -> list[Row]:
+    """An epoch's rows in training order."""
+    rows = place.mixture.epoch(place.seed, place.rollout, epoch)
+    order = shuffled(len(rows), place.seed, "order", place.rollout, epoch)
+    return [rows[number] for number in order]
+
+
+def batches_of(rows: Sequence[Row], batch_size: int) -> list[tuple[Row, ...]]:
+    """The rows cut into steps, the last may be smaller."""
+    return [tuple(rows[i : i + batch_size]) for i in range(0, len(rows), batch_size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """Every row of the mixture once an epoch, in a new order each epoch."""
+
+    def open(self, place: Place) -> "ShuffledFeed":
+        return ShuffledFeed(place)
+
+
+SHUFFLED = Shuffled()
+
+
+class ShuffledFeed:
+    """Has no state: its order is a pure function of (seed, roll-out, epoch)."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._epoch = -1
+        self._batches: list[tuple[Row, ...]] = []
+
+    def batches(self, tick: int) -> Iterator[Batch]:
+        place = self._place
+        epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._batches = batches_of(shuffled_epoch(place, epoch), place.batch_size)
+        for step in steps:
+            yield Batch(self._batches[step])
+
+    def observe(self, batch: Batch, losses: Losses) -> None:
+        pass
+
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: None) -> None:
+        pass
+
+
+class Cycle:
+    """A part's rows in one shuffled order, again and again; `taken` of them so far."""
+
+    def __init__(self, part: Part, place: Place) -> None:
+        rows = part.epoch(place.seed, place.rollout, 0)
+        order = shuffled(len(rows), place.seed, "cycle", place.rollout, part.name)
+        self._rows = [(part.name, rows[number]) for number in order]
+        self.taken = 0
+
+    def next(self) -> Row:
+        self.taken += 1
+        return self._rows[(self.taken - 1) % len(self._rows)]
+
+
+def described(spec: FeedSpec) -> dict[str, Any]:
+    """A feed spec's name and settings for the log."""
+    settings: dict[str, Any] = (
+        asdict(spec) if is_dataclass(spec) and not isinstance(spec, type) else {}
+    )
+    return {"name": type(spec).__name__.lower(), **settings}

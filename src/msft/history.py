@@ -1,0 +1,172 @@
+"""The history of a run: a fold over its log.
+
+The run builds it event by event while it works; `summary`, `schedule`, `flops` and the report
+build it from a log file. So there is one answer to "what is the best checkpoint", not two.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from msft.curve import Curve, PeakRule
+from msft.log import Asked, Decided, Disk, Ended, Event, Measured, Opened, Reached
+from msft.rollout import BASE, CheckpointId, Tokens, place_of
+from msft.scores import MeanRule, Number, Score, Scores, overall, overall_height
+
+SELECTION = "validation"
+TEST = "test"
+
+
+@dataclass(slots=True)
+class Stage:
+    """One roll-out, its points as run, and what was decided after it."""
+
+    asked: Asked
+    points: list[Reached] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
+
+    @property
+    def ticks(self) -> int:
+        return len(self.points)
+
+    @property
+    def excluded(self) -> list[tuple[str, int]]:
+        """Names and ticks of those who left after it, as the method counts ticks."""
+        return [
+            (name, decision.tick or 0)
+            for decision in self.decisions
+            if decision.what == "exclude"
+            for name in decision.names
+        ]
+
+
+@dataclass(slots=True)
+class Best:
+    """The best of the eligible, fully scored points seen so far."""
+
+    checkpoint: CheckpointId
+    height: Number
+
+
+class History:
+    """Everything the log says, in the shape in which it is asked for."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.opened: Opened | None = None
+        self.stages: list[Stage] = []
+        self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
+        self.tokens = Tokens()
+        self.disk: list[Disk] = []
+        self.candidates = 0
+        self.ended: Ended | None = None
+        self._best: Best | None = None
+        self._best_anywhere: Best | None = None
+        self.reported: CheckpointId | None = None
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Opened():
+                self.opened = event
+            case Asked():
+                self.stages.append(Stage(event))
+            case Reached():
+                self.stages[-1].points.append(event)
+                self.disk.append(event.disk)
+                self.tokens += event.tokens
+                self._score(SELECTION, event.checkpoint, event.scores)
+            case Measured():
+                self.tokens += event.tokens
+                self._score(event.split, event.checkpoint, event.scores)
+            case Decided():
+                if self.stages:
+                    self.stages[-1].decisions.append(event)
+                if event.what == "report":
+                    self.reported = event.checkpoint
+            case Ended():
+                self.ended = event
+
+    @property
+    def start(self) -> Opened:
+        if self.opened is None:
+            raise ValueError("this log has no events yet")
+        return self.opened
+
+    @property
+    def rule(self) -> PeakRule:
+        return PeakRule(**self.start.settings["peaks"])
+
+    @property
+    def evals_per_epoch(self) -> int:
+        return int(self.start.settings["evals_per_epoch"])
+
+    @property
+    def best(self) -> CheckpointId | None:
+        """What the run reports: the method's own word, else the best of the eligible points."""
+        return self.reported or (self._best.checkpoint if self._best else None)
+
+    @property
+    def best_anywhere(self) -> CheckpointId | None:
+        """The best of all fully scored points, eligible or not."""
+        return self._best_anywhere.checkpoint if self._best_anywhere else None
+
+    def known(self, checkpoint: CheckpointId, split: str = SELECTION) -> Scores:
+        """The scores recorded so far for a checkpoint."""
+        return self.scores[split].get(checkpoint, {})
+
+    def missing(self, checkpoint: CheckpointId, split: str = SELECTION) -> list[str]:
+        """The sub-datasets that have no score at a checkpoint."""
+        return [name for name in self.start.datasets if name not in self.known(checkpoint, split)]
+
+    def mean(self, checkpoint: CheckpointId, split: str = SELECTION) -> Number:
+        """The mean over all sub-datasets, by the recipe's rule."""
+        return overall(self.known(checkpoint, split), self.known(BASE, split), self._mean_rule)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the mean is one of gains over the base model, because metrics differ."""
+        return len({score.metric for score in self.known(BASE).values()}) > 1
+
+    def curve(self, stage: int, name: str) -> Curve:
+        """Heights of an active sub-dataset over a roll-out, its start included."""
+        record = self.stages[stage]
+        checkpoints = [record.asked.start, *(point.checkpoint for point in record.points)]
+        return [self.known(checkpoint)[name].height for checkpoint in checkpoints]
+
+    def path(self, checkpoint: CheckpointId) -> list[tuple[int, int]]:
+        """Roll-outs and ticks in them on the way from the base model to a checkpoint."""
+        legs: list[tuple[int, int]] = []
+        while checkpoint != BASE:
+            rollout, tick = place_of(checkpoint)
+            legs.append((rollout, tick))
+            checkpoint = self.stages[rollout].asked.start
+        return legs[::-1]
+
+    @property
+    def _mean_rule(self) -> MeanRule:
+        rule: MeanRule = self.start.settings["mean"]
+        return rule
+
+    def _score(self, split: str, checkpoint: CheckpointId, scores: Scores) -> None:
+        held = self.scores[split].setdefault(checkpoint, {})
+        was_full = len(held) == len(self.start.datasets)
+        held.update(scores)
+        if split == SELECTION and not was_full and len(held) == len(self.start.datasets):
+            self._consider(checkpoint)
+
+    def _consider(self, checkpoint: CheckpointId) -> None:
+        """Highest mean wins, the earlier (roll-out, tick) on a tie."""
+        rollout, _ = place_of(checkpoint)
+        height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
+        self._best_anywhere = _better(self._best_anywhere, checkpoint, height)
+        if checkpoint == BASE or self.stages[rollout].asked.eligible:
+            self.candidates += 1
+            self._best = _better(self._best, checkpoint, height)
+
+
+def _better(best: Best | None, checkpoint: CheckpointId, height: Number) -> Best:
+    if best is None or height > best.height:
+        return Best(checkpoint, height)
+    if height == best.height and place_of(checkpoint) < place_of(best.checkpoint):
+        return Best(checkpoint, height)
+    return best

@@ -1,0 +1,229 @@
+"""The run's log: an append-only file of events, the only truth about a run.
+
+An event is real when its line, newline included, is on disk. No clock, host or path is in it, so
+that a run that was killed and resumed leaves the same bytes as one that was not.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from msft.rollout import CheckpointId, EndedBy, Tokens
+from msft.scores import Score, Scores
+
+
+class LogError(Exception):
+    """The log cannot be used as it is; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """First event: everything that the method's answers depend on."""
+
+    event: ClassVar[str] = "run"
+    method: str
+    seed: int
+    num_parameters: int
+    datasets: Mapping[str, int]
+    settings: Mapping[str, Any]
+    fingerprint: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A roll-out was asked for. `active` and `rehearsed` give rows per epoch."""
+
+    event: ClassVar[str] = "rollout"
+    rollout: int
+    start: CheckpointId
+    active: Mapping[str, int]
+    rehearsed: Mapping[str, int]
+    ticks: int
+    feed: Mapping[str, Any]
+    optimizer: str
+    eligible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Sets of weights on disk after a point, the most while it was written, bytes at that time."""
+
+    copies: int = 0
+    peak_copies: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A tick of the present roll-out was trained, scored and saved.
+
+    loss: summed row losses and rows of the tick's training steps.
+    """
+
+    event: ClassVar[str] = "point"
+    checkpoint: CheckpointId
+    steps: int
+    loss: tuple[float, int]
+    tokens: Tokens
+    disk: Disk
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A checkpoint was scored outside a tick: the base model, an excluded set, the test split."""
+
+    event: ClassVar[str] = "scores"
+    checkpoint: CheckpointId
+    split: str
+    tokens: Tokens
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the method decided: `exclude`, `go_on` or `report`, and the checkpoint it meant."""
+
+    event: ClassVar[str] = "decision"
+    what: str
+    checkpoint: CheckpointId
+    names: tuple[str, ...] = ()
+    tick: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Last event."""
+
+    event: ClassVar[str] = "end"
+    by: EndedBy
+    best: CheckpointId
+
+
+Event = Opened | Asked | Reached | Measured | Decided | Ended
+_KINDS: dict[str, type[Event]] = {
+    kind.event: kind for kind in (Opened, Asked, Reached, Measured, Decided, Ended)
+}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """An event as the JSON object of its line."""
+    raw: dict[str, Any] = {"event": event.event}
+    for part in fields(event):
+        raw[part.name] = _plain(part.name, getattr(event, part.name))
+    return raw
+
+
+def to_line(event: Event) -> bytes:
+    return json.dumps(to_json(event), separators=(",", ":")).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Event:
+    """The event of a line; ValueError if it is not one."""
+    try:
+        raw = json.loads(line)
+        kind = _KINDS[raw.pop("event")]
+        return kind(**{key: _typed(key, value) for key, value in raw.items()})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not an event: {error}") from error
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "scores":
+        return {dataset: score.to_json() for dataset, score in value.items()}
+    if isinstance(value, Tokens | Disk):
+        return {part.name: getattr(value, part.name) for part in fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(name: str, raw: Any) -> Any:
+    match name:
+        case "scores":
+            return {dataset: Score.from_json(score) for dataset, score in raw.items()}
+        case "tokens":
+            return Tokens(**raw)
+        case "disk":
+            return Disk(**raw)
+        case "names" | "loss":
+            return tuple(raw)
+    return raw
+
+
+@dataclass(slots=True)
+class Log:
+    """The events of a run so far, and the file they are appended to (none: kept in memory)."""
+
+    path: Path | None = None
+    events: list[Event] = field(default_factory=list)
+    _file: IO[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            self._file = self.path.open("a+b")
+            _lock(self._file, self.path)
+            self.events = _recovered(self._file, self.path)
+
+    def append(self, event: Event) -> None:
+        """Write an event; when this returns, it is on disk."""
+        if self._file is not None:
+            self._file.write(to_line(event))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self.events.append(event)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_log(path: Path) -> list[Event]:
+    """The events of a log that may still be written to: a torn last line is passed over."""
+    return _parsed(path.read_bytes(), path)[0]
+
+
+def _recovered(file: IO[bytes], path: Path) -> list[Event]:
+    """All whole events; a torn last line is cut off the file."""
+    file.seek(0)
+    data = file.read()
+    events, good = _parsed(data, path)
+    if good < len(data):
+        file.truncate(good)
+        os.fsync(file.fileno())
+    return events
+
+
+def _parsed(data: bytes, path: Path) -> tuple[list[Event], int]:
+    """The events, and how many bytes they take; only the last line may be torn."""
+    events: list[Event] = []
+    good = 0
+    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+        try:
+            if not line.endswith(b"\n"):
+                break
+            events.append(from_line(line))
+        except ValueError as error:
+            if data[good + len(line) :].strip(b"\0\n"):
+                raise LogError(
+                    f"{path}, line {number}: {error}; a log is only ever torn at its end, so this "
+                    "file was changed by somebody else: restore it, or start in another folder"
+                ) from error
+            break
+        good += len(line)
+    return events, good
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """One writer: the lock dies with its process, the file beside it says who holds it."""
+    holder = path.with_name("run.lock")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        name = holder.read_text().strip() if holder.exists() else "another process"
+        raise LogError(f"{path.parent} is in use by {name}; wait for it or stop it") from error
+    holder.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n")

@@ -1,0 +1,105 @@
+"""DynamixSFT (arXiv 2508.12116): mixture probabilities by a bandit with one-step look-ahead.
+
+It steers inside one roll-out, so it is a feed. Every U steps each sub-dataset gets a virtual
+step; how much that lowers the loss on its own batch is its reward.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import exp, fsum
+from typing import Annotated, Any, Literal
+
+from msft.draws import picked
+from msft.feeds import Batch, Cycle, Losses, Place, StepRule
+from msft.options import Above, AtLeast, Between, given
+from msft.rollout import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamix:
+    """Settings; `update_every` counts steps from 1 on, and below 1 is a share of all steps."""
+
+    gamma: float
+    alpha: float
+    beta: float
+    update_every: float
+    lookahead_batch_size: int | None  # None: as the training batch
+    min_max: bool
+    virtual_step: StepRule = "sgd"
+
+    def open(self, place: Place) -> "DynamixFeed":
+        return DynamixFeed(self, place)
+
+
+PRESETS = {
+    "original": Dynamix(0.3, 0.95, 4.0, 50, None, True),
+    "msft-paper": Dynamix(0.3, 0.95, 5000.0, 0.01, 128, False),
+}
+
+
+def dynamix(
+    run: Run,
+    *,
+    preset: Literal["original", "msft-paper"] = "msft-paper",
+    gamma: Annotated[float | None, Between(0, 1)] = None,
+    alpha: Annotated[float | None, Between(0, 1)] = None,
+    beta: Annotated[float | None, AtLeast(0)] = None,
+    update_every: Annotated[float | None, Above(0)] = None,
+    lookahead_batch_size: Annotated[int | None, AtLeast(1)] = None,
+    min_max: bool | None = None,
+    virtual_step: StepRule | None = None,
+) -> None:
+    """One roll-out. Options left out are the preset's."""
+    feed = replace(PRESETS[preset], **given(locals(), except_for=("run", "preset")))
+    run.rollout(run.base, run.mixture, run.train_ticks, feed=feed)
+
+
+def probabilities(q: Sequence[float], p0: Sequence[float], g: float, b: float) -> list[float]:
+    """p_k = (1-g) · exp(b·Q_k)·p0_k / sum_j exp(b·Q_j)·p0_j + g/K"""
+    odds = [exp(b * (q_k - max(q))) * p0_k for q_k, p0_k in zip(q, p0, strict=True)]
+    return [(1 - g) * odd / fsum(odds) + g / len(odds) for odd in odds]
+
+
+class DynamixFeed:
+    """Each slot of a batch draws k ~ p, then the next row of D_k's shuffled cyclic order."""
+
+    def __init__(self, spec: Dynamix, place: Place) -> None:
+        self._spec, self._place, self._parts = spec, place, place.mixture.parts
+        self._prior = [part.rows / place.mixture.rows for part in self._parts]
+        self._cycles = [Cycle(part, place) for part in self._parts]
+        self._q, self._rewards = [0.0] * len(self._parts), list[float]()
+        every = Fraction(repr(float(spec.update_every)))
+        self._interval = max(Fraction(1), every * place.steps if every < 1 else every)
+
+    def batches(self, tick: int) -> Iterator[Batch]:
+        spec, place = self._spec, self._place
+        for step, slots in place.steps_of_tick(tick):
+            if step % self._interval < 1:  # before steps 0, U, 2U, …
+                size, self._rewards = spec.lookahead_batch_size or place.batch_size, []
+                for part in self._parts:
+                    rows = place.sample(part, size, "look-ahead", step)
+                    yield Batch(rows, "look_ahead", spec.virtual_step)
+                self._update()
+            p = probabilities(self._q, self._prior, spec.gamma, spec.beta)
+            arms = picked(p, slots, place.seed, "arms", place.rollout, step)
+            yield Batch(tuple(self._cycles[k].next() for k in arms))
+
+    def observe(self, batch: Batch, losses: Losses) -> None:
+        if batch.use == "look_ahead":  # r_i = mean of (L_before - L_after) / (L_before + 1e-8)
+            pairs = zip(losses.rows, losses.after, strict=True)
+            self._rewards.append(fsum((b - a) / (b + 1e-8) for b, a in pairs) / len(losses.rows))
+
+    def _update(self) -> None:
+        r, low, high, a = self._rewards, min(self._rewards), max(self._rewards), self._spec.alpha
+        if self._spec.min_max:
+            r = [(r_i - low) / (high - low) if high > low else 0.0 for r_i in r]
+        self._q = [a * q_i + (1 - a) * r_i for q_i, r_i in zip(self._q, r, strict=True)]
+
+    def state(self) -> Any:
+        return {"q": self._q, "taken": [cycle.taken for cycle in self._cycles]}
+
+    def restore(self, state: Any) -> None:
+        self._q = list(state["q"])
+        for cycle, taken in zip(self._cycles, state["taken"], strict=True):
+            cycle.taken = taken

@@ -1,0 +1,100 @@
+"""IES (arXiv 2502.07547): instance-dependent early stopping, as a feed inside one roll-out.
+
+A row whose loss has stopped bending, |L^t - 2·L^(t-1) + L^(t-2)| < threshold, gets no gradient
+in the next epoch. Three looks are needed, so the first effect is in epoch 4.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msft.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
+from msft.options import Above, AtLeast
+from msft.rollout import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Ies:
+    """Settings of the feed."""
+
+    threshold: float
+    smoothing_window: int
+    permanent: bool
+    track_excluded: bool
+
+    def open(self, place: Place) -> "IesFeed":
+        return IesFeed(self, place)
+
+
+def ies(
+    run: Run,
+    *,
+    threshold: Annotated[float, Above(0)] = 0.01,
+    smoothing_window: Annotated[int, AtLeast(1)] = 1,
+    permanent: bool | None = None,
+    track_excluded: bool = True,
+) -> None:
+    """One roll-out.
+
+    smoothing_window: each loss is first averaged with the ones before it, this many in all
+        (1: as it is; the authors' code uses 3).
+    permanent: a row that stopped never returns (default: it may).
+    track_excluded: stopped rows get a forward pass at the end of each epoch, so that they can
+        return. False is the paper's FLOPs accounting, and stopping is then permanent.
+    """
+    if permanent is False and not track_excluded:
+        raise ValueError(
+            "ies: permanent: false contradicts track_excluded: false, since a row that is not "
+            "looked at can never return; leave one of them out"
+        )
+    feed = Ies(threshold, smoothing_window, bool(permanent) or not track_excluded, track_excluded)
+    run.rollout(run.base, run.mixture, run.train_ticks, feed=feed)
+
+
+class IesFeed:
+    """The shuffled feed without the rows that rest in this epoch."""
+
+    def __init__(self, spec: Ies, place: Place) -> None:
+        self._spec, self._place = spec, place
+        self._losses: dict[Row, list[float]] = {}
+        self._resting: set[Row] = set()
+        self._epoch, self._rows = -1, list[Row]()
+
+    def batches(self, tick: int) -> Iterator[Batch]:
+        per_epoch, size = self._place.evals_per_epoch, self._place.batch_size
+        epoch, within = divmod(tick - 1, per_epoch)
+        if within == 0:
+            stopped = {row for row, losses in self._losses.items() if self._stops(losses)}
+            self._resting = stopped | self._resting if self._spec.permanent else stopped
+        if epoch != self._epoch:
+            everybody = shuffled_epoch(self._place, epoch)
+            self._epoch, self._rows = epoch, [r for r in everybody if r not in self._resting]
+        batches = batches_of(self._rows, size)
+        for step in epoch_and_steps(tick, len(batches), per_epoch)[1]:
+            yield Batch(batches[step])
+        if within == per_epoch - 1 and self._spec.track_excluded:
+            for rows in batches_of(sorted(self._resting), size):
+                yield Batch(rows, "track")
+
+    def _stops(self, losses: list[float]) -> bool:
+        if len(losses) < 3:
+            return False
+        window = self._spec.smoothing_window
+        now, before, earlier = (
+            sum(part) / len(part)
+            for end in range(len(losses), len(losses) - 3, -1)
+            for part in [losses[max(0, end - window) : end]]
+        )
+        return abs(now - 2 * before + earlier) < self._spec.threshold
+
+    def observe(self, batch: Batch, losses: Losses) -> None:
+        for row, loss in zip(batch.rows, losses.rows, strict=True):
+            self._losses.setdefault(row, []).append(loss)
+
+    def state(self) -> Any:
+        losses = [[name, number, seen] for (name, number), seen in self._losses.items()]
+        return {"losses": losses, "resting": sorted(self._resting)}
+
+    def restore(self, state: Any) -> None:
+        self._losses = {(name, number): list(seen) for name, number, seen in state["losses"]}
+        self._resting = {(name, number) for name, number in state["resting"]}

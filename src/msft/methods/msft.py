@@ -1,0 +1,60 @@
+"""mSFT: roll out, exclude the sub-dataset that overfits first, roll back to there, go on.
+
+Algorithm 1 of the paper, line by line; Algorithm 4 adds the checkpoint that is returned and the
+ones that may be deleted, which are rules of the log and of the store and need no code here. What
+the paper leaves open is decided elsewhere: where a curve peaks in `curve.PeakRule`, when a
+roll-out ends early and what the optimizer starts from in `options.RolloutOptions`, what remains
+of an excluded sub-dataset in `mixture.Mixture`.
+"""
+
+from typing import Annotated, Literal
+
+from msft.options import Above, AtLeast
+from msft.rollout import EndedBy, Run, ticks_of
+
+
+def msft(
+    run: Run,
+    *,
+    drop_ties: Literal["one", "all"] = "one",
+    max_stages: Annotated[int | None, AtLeast(1)] = None,
+    max_epochs: Annotated[float | None, Above(0)] = None,
+) -> EndedBy:
+    """The paper's search.
+
+    drop_ties: of several sub-datasets that peak first together, drop the first in recipe order
+        or all of them.
+    max_stages: end after this many roll-outs (default: twice the number of sub-datasets).
+    max_epochs: end when this many epochs were trained, discarded ones included; the last
+        roll-out is cut to fit (default: no limit).
+    """
+    stages_left = max_stages or 2 * len(run.mixture.active)
+    ticks_left = ticks_of(max_epochs, run.evals_per_epoch, "max_epochs") if max_epochs else None
+
+    theta, active = run.base, run.mixture  # 1: E = {}, theta^ = theta_0
+    while active:  # 2: while D \ E is not empty
+        if stages_left == 0:
+            return "max_stages"
+        if ticks_left == 0:
+            return "max_epochs"
+        budget = min(run.compute_budget, ticks_left or run.compute_budget)
+
+        rollout = run.rollout(theta, active, budget)  # 3: roll out theta^ on D \ E for C
+        peaks = rollout.peaks()  # 4: c_i* = argmax_c acc(D_i, c)
+        c_min = min(peaks[name] for name in active.candidates)  # 5: c_min, D_exclude
+        first = tuple(name for name in active.candidates if peaks[name] == c_min)
+        leaving = first if drop_ties == "all" else first[:1]
+
+        if c_min == rollout.ticks:  # 6: nobody overfitted
+            theta = rollout.end  # 7: theta^ = theta(C)
+            run.go_on(theta)
+        elif not active.droppable:  # only sub-datasets marked `keep` are left
+            break
+        else:  # 8: roll back
+            theta = rollout.at(c_min)  # 10: theta^ = theta(c_min)
+            active = active.without(leaving)  # 9: E = E + {D_exclude}
+            run.exclude(leaving, theta, c_min)
+
+        stages_left -= 1
+        ticks_left = None if ticks_left is None else ticks_left - rollout.ticks
+    return "all_excluded"

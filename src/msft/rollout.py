@@ -1,0 +1,160 @@
+"""The roll-out, and the run that answers for it: all that a method can see.
+
+A method is a function of a `Run`. It asks for roll-outs, reads their curves, says what it
+decided, and asks for the next one. It never sees a weight, a file or a clock, which is why it
+can be tested in milliseconds and resumed by simply calling it again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, NewType, Protocol
+
+from msft.curve import Curve, PeakRule
+from msft.feeds import SHUFFLED, FeedSpec
+from msft.mixture import Mixture
+from msft.scores import Scores
+
+CheckpointId = NewType("CheckpointId", str)
+"""`base`, or `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1."""
+
+BASE = CheckpointId("base")
+
+OptimizerStart = Literal["fresh", "kept"]
+EndedBy = Literal["all_excluded", "max_stages", "max_epochs", "budget"]
+
+
+def checkpoint_id(rollout: int, tick: int) -> CheckpointId:
+    return CheckpointId(f"r{rollout}-t{tick}")
+
+
+def place_of(checkpoint: CheckpointId) -> tuple[int, int]:
+    """Roll-out and tick of a checkpoint; the base model stands before all of them."""
+    if checkpoint == BASE:
+        return (-1, 0)
+    rollout, tick = checkpoint.split("-")
+    return int(rollout[1:]), int(tick[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens worked through, by what was done with them."""
+
+    train: int = 0
+    evaluation: int = 0
+    lookahead: int = 0
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(
+            self.train + other.train,
+            self.evaluation + other.evaluation,
+            self.lookahead + other.lookahead,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One evaluation of a roll-out. `scores` may lack excluded sub-datasets, never active ones."""
+
+    tick: int
+    checkpoint: CheckpointId
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A finished roll-out: the point it started from and one point per tick."""
+
+    start: CheckpointId
+    mixture: Mixture
+    points: tuple[Point, ...]
+    rule: PeakRule
+
+    @property
+    def ticks(self) -> int:
+        """Ticks as run: fewer than asked for if patience ended it."""
+        return len(self.points) - 1
+
+    @property
+    def end(self) -> CheckpointId:
+        """theta(C)"""
+        return self.points[-1].checkpoint
+
+    def at(self, tick: int) -> CheckpointId:
+        """theta(c)"""
+        return self.points[tick].checkpoint
+
+    def curve(self, name: str) -> Curve:
+        """score(i, c) for every tick c, the start included."""
+        return [point.scores[name].height for point in self.points]
+
+    def peaks(self) -> dict[str, int]:
+        """c_i* = argmax_c score(i, c) for every active sub-dataset i."""
+        return {name: self.rule.peak(self.curve(name)) for name in self.mixture.active}
+
+
+class Run(Protocol):
+    """What a method is given."""
+
+    @property
+    def base(self) -> CheckpointId:
+        """theta_0"""
+
+    @property
+    def mixture(self) -> Mixture:
+        """D"""
+
+    @property
+    def compute_budget(self) -> int:
+        """C of msft and continual, in ticks."""
+
+    @property
+    def train_ticks(self) -> int:
+        """`num_train_epochs` of the other methods, in ticks."""
+
+    @property
+    def evals_per_epoch(self) -> int: ...
+
+    def rollout(
+        self,
+        start: CheckpointId,
+        mixture: Mixture,
+        ticks: int,
+        *,
+        feed: FeedSpec = SHUFFLED,
+        optimizer: OptimizerStart | None = None,
+        eligible: bool = True,
+    ) -> Rollout:
+        """Train `mixture` from `start` and score every tick.
+
+        optimizer: `fresh`, or `kept` to go on with the moments saved at `start`; by default what
+            the recipe's `on_rollback` says.
+        eligible: whether its points may be reported as the best.
+        """
+
+    def score(self, checkpoint: CheckpointId) -> Scores:
+        """Scores of all sub-datasets; those not known yet are measured."""
+
+    def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
+        """Record that these sub-datasets leave at this tick, and that `checkpoint` goes on."""
+
+    def go_on(self, checkpoint: CheckpointId) -> None:
+        """Record that nobody leaves and that `checkpoint` goes on."""
+
+    def report(self, checkpoint: CheckpointId) -> None:
+        """Record that this checkpoint is the result, whatever scored best."""
+
+
+Method = Callable[..., EndedBy | None]
+"""A method: `method(run, *, option=default, …)`; None means that its budget was used up."""
+
+
+def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
+    """Epochs as whole ticks, or an error that names the recipe's key."""
+    ticks = Fraction(repr(float(epochs))) * evals_per_epoch
+    if ticks < 1 or ticks.denominator != 1:
+        raise ValueError(
+            f"{key} is {epochs} epochs; expected a positive multiple of 1/{evals_per_epoch} "
+            f"(evals_per_epoch is {evals_per_epoch})"
+        )
+    return int(ticks)

@@ -1,0 +1,355 @@
+"""The recorded run: answer from the log, else do the work and record it.
+
+Resume is calling the method again from the top. As long as the log has the answer to what the
+method asks, nothing is done; where the log ends, the work begins. If the method asks something
+else than it did when the log was written, the run refuses and names the event.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import Literal, TypeVar
+
+from msft.checkpoints import CheckpointStore, Retained, retained
+from msft.curve import Follower, PeakRule
+from msft.feeds import SHUFFLED, FeedSpec, described
+from msft.history import SELECTION, TEST, History
+from msft.log import Asked, Decided, Ended, Event, Log, Measured, Opened, Reached, to_line
+from msft.methods import PreparedMethod
+from msft.mixture import Mixture
+from msft.rollout import (
+    BASE,
+    CheckpointId,
+    OptimizerStart,
+    Point,
+    Rollout,
+    Tokens,
+    checkpoint_id,
+)
+from msft.scores import MeanRule, Score, Scores
+from msft.standing import Standing
+from msft.verdicts import Verdicts
+from msft.worker import Question, Scored, Worker
+
+ScoreTest = Literal["none", "best", "rollbacks", "every"]
+Answer = TypeVar("Answer", Reached, Measured)
+
+
+class Diverged(Exception):
+    """The method, the recipe or the data is not what it was when the log was written."""
+
+
+class BadScore(Exception):
+    """An evaluation gave no usable number, so nothing may be decided from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is: together with the method and the data it determines the log.
+
+    score_test: which points are also scored on the test split, which never decides anything.
+    fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
+    """
+
+    mixture: Mixture
+    compute_budget: int
+    train_ticks: int
+    evals_per_epoch: int
+    seed: int = 20
+    peaks: PeakRule = field(default_factory=PeakRule)
+    mean: MeanRule = "macro"
+    score_test: ScoreTest = "none"
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+
+
+class RecordedRun:
+    """A `Run` for methods, over a log, a store and a worker."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        method: PreparedMethod,
+        worker: Worker,
+        log: Log,
+        store: CheckpointStore,
+        verdicts: Verdicts | None = None,
+        watch: Callable[[Event, bool], None] = lambda event, live: None,
+    ) -> None:
+        self.history = History()
+        self._settings = settings
+        self._method = method
+        self._worker = worker
+        self._log = log
+        self._store = store
+        self._verdicts = verdicts or Verdicts()
+        self._watch = watch
+        self._standing = Standing(worker, store, self.history)
+        self._recorded = iter(list(log.events))
+        self._next: Event | None = next(self._recorded, None)
+        self._live = False
+
+    # What a method sees.
+
+    @property
+    def base(self) -> CheckpointId:
+        return BASE
+
+    @property
+    def mixture(self) -> Mixture:
+        return self._settings.mixture
+
+    @property
+    def compute_budget(self) -> int:
+        return self._settings.compute_budget
+
+    @property
+    def train_ticks(self) -> int:
+        return self._settings.train_ticks
+
+    @property
+    def evals_per_epoch(self) -> int:
+        return self._settings.evals_per_epoch
+
+    def rollout(
+        self,
+        start: CheckpointId,
+        mixture: Mixture,
+        ticks: int,
+        *,
+        feed: FeedSpec = SHUFFLED,
+        optimizer: OptimizerStart | None = None,
+        eligible: bool = True,
+    ) -> Rollout:
+        if ticks < 1:
+            raise ValueError(f"a roll-out of {ticks} ticks was asked for; expected at least 1")
+        if start != BASE and start not in self._store.held:
+            raise ValueError(
+                f"a roll-out from {start} was asked for, which is not kept; kept are "
+                f"{sorted(self._store.held) or 'none'} and base"
+            )
+        restore = self._method.rollout_options.on_rollback == "restore" and start != BASE
+        optimizer = optimizer or ("kept" if restore else "fresh")
+        kept = optimizer == "kept"
+        self._open()
+        question = Question(len(self.history.stages), start, mixture, ticks, feed)
+        self._standing.ask(question, kept)
+        if self._go_live_if_over():
+            self._standing.ensure(start, kept)
+        self._store.secure(start)
+        self._ask(_asked(question, optimizer, eligible))
+        follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
+        self._keep(question, kept, follower, 0)
+        if start == BASE:
+            self._measure(BASE, SELECTION, standing_at=(question.rollout, 0))
+        points = [Point(0, start, self.history.known(start))]
+        follower.follow(points[0].scores)
+        patience = self._method.rollout_options.patience
+        while len(points) <= ticks and not (patience and follower.waited >= patience):
+            points.append(self._point(question, points[-1]))
+            follower.follow(points[-1].scores)
+            self._keep(question, kept, follower, points[-1].tick)
+            if self._settings.score_test == "every":
+                self._measure(points[-1].checkpoint, TEST)
+        return Rollout(start, mixture, tuple(points), self._settings.peaks)
+
+    def score(self, checkpoint: CheckpointId) -> Scores:
+        self._open()
+        self._measure(checkpoint, SELECTION)
+        return self.history.known(checkpoint)
+
+    def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
+        self._decide(Decided("exclude", checkpoint, tuple(names), tick))
+
+    def go_on(self, checkpoint: CheckpointId) -> None:
+        self._decide(Decided("go_on", checkpoint))
+
+    def report(self, checkpoint: CheckpointId) -> None:
+        self._decide(Decided("report", checkpoint))
+
+    # What the program sees.
+
+    def carry_out(self) -> History:
+        """Call the method, from the top, and end the run."""
+        by = self._method.carry_out(self) or "budget"
+        self._open()
+        self._measure(BASE, SELECTION)
+        best = self.history.best
+        assert best is not None, "the base model has been scored"
+        if self._settings.score_test != "none":
+            if self.history.mixed:
+                self._measure(BASE, TEST)
+            self._measure(best, TEST)
+        self._ask(Ended(by, best))
+        if self._next is not None:
+            raise Diverged(f"the log goes on after the end of the run: {_shown(self._next)}")
+        self._go_live_if_over()
+        weights = frozenset({best} - {BASE})
+        self._store.keep(Retained(weights, weights, frozenset()))
+        return self.history
+
+    # Answer from the log, else do it and record it.
+
+    def _open(self) -> None:
+        if self.history.opened is not None:
+            return
+        settings = self._settings
+        self._ask(
+            Opened(
+                method=self._method.name,
+                seed=settings.seed,
+                num_parameters=self._worker.num_parameters,
+                datasets=settings.mixture.sizes,
+                settings={
+                    "evals_per_epoch": settings.evals_per_epoch,
+                    "compute_budget": settings.compute_budget,
+                    "train_ticks": settings.train_ticks,
+                    "peaks": asdict(settings.peaks),
+                    "mean": settings.mean,
+                    "score_test": settings.score_test,
+                    "rollout": asdict(self._method.rollout_options),
+                    "method": dict(self._method.options),
+                },
+                fingerprint=settings.fingerprint,
+            )
+        )
+
+    def _ask(self, event: Event) -> None:
+        """A question or a decision: the log must have the same one, or none yet."""
+        if self._go_live_if_over():
+            self._log.append(event)
+        elif self._next is not None and to_line(self._next) != to_line(event):
+            raise Diverged(
+                f"the log says {_shown(self._next)}, but now it would be {_shown(event)}; "
+                "recipe, data or code changed under a started run: undo the change, or start "
+                "in another folder"
+            )
+        self._take(event)
+
+    def _answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
+        """What the log answers, or None where it ends."""
+        if self._go_live_if_over():
+            return None
+        event = self._next
+        if not isinstance(event, kind) or event.checkpoint != checkpoint:
+            assert event is not None
+            raise Diverged(
+                f"the log says {_shown(event)}, but now it would be a {kind.event!r} event of "
+                f"{checkpoint}; recipe, data or code changed under a started run"
+            )
+        return event
+
+    def _take(self, event: Event) -> None:
+        self.history.add(event)
+        self._watch(event, self._live)
+        self._next = next(self._recorded, None)
+
+    def _go_live_if_over(self) -> bool:
+        if self._next is None and not self._live:
+            self._live = True
+            self._store.go_live()
+        return self._live
+
+    def _point(self, question: Question, before: Point) -> Point:
+        checkpoint = checkpoint_id(question.rollout, before.tick + 1)
+        event = self._answer(Reached, checkpoint)
+        if event is None:
+            event = self._reach(question, before, checkpoint)
+        else:
+            self._store.enter(checkpoint)
+            self._store.account()
+        self._take(event)
+        return Point(before.tick + 1, checkpoint, event.scores)
+
+    def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> Reached:
+        """Train a tick, score it, save it, and only then write its line."""
+        self._standing.go(question.rollout, before.tick)
+        work = self._worker.advance(before.tick + 1)
+        self._standing.advanced(question.rollout, before.tick + 1)
+        if not isfinite(work.loss[0]):
+            raise BadScore(f"the training loss before {checkpoint} is not a number")
+        everybody = self._method.rollout_options.score_excluded == "every"
+        names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
+        if work.steps:
+            scored = _checked(self._worker.score(names, SELECTION), names, checkpoint)
+        else:  # no step, no change: the scores before it, at no cost
+            scored = Scored({name: before.scores[name] for name in names}, 0)
+        self._verdicts.add(checkpoint, SELECTION, scored.verdicts)
+        self._store.enter(checkpoint)
+        self._store.put(checkpoint, self._worker.weights(), self._worker.training())
+        tokens = work.tokens + Tokens(evaluation=scored.tokens)
+        disk = self._store.account()
+        event = Reached(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
+        self._log.append(event)
+        return event
+
+    def _measure(
+        self, checkpoint: CheckpointId, split: str, standing_at: tuple[int, int] | None = None
+    ) -> None:
+        """Score what is not scored yet."""
+        names = self.history.missing(checkpoint, split)
+        if not names:
+            return
+        event = self._answer(Measured, checkpoint)
+        if event is None:
+            if standing_at:
+                self._standing.go(*standing_at)
+            else:
+                self._standing.hold(checkpoint)
+            scored = _checked(self._worker.score(names, split), names, checkpoint)
+            self._verdicts.add(checkpoint, split, scored.verdicts)
+            event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
+            self._log.append(event)
+        self._take(event)
+
+    def _decide(self, event: Decided) -> None:
+        self._open()
+        self._ask(event)
+        if self._method.rollout_options.score_excluded == "rollback":
+            self._measure(event.checkpoint, SELECTION)
+        if self._settings.score_test == "rollbacks":
+            self._measure(event.checkpoint, TEST)
+
+    def _keep(self, question: Question, kept: bool, follower: Follower, tick: int) -> None:
+        """Drop what can never be needed again."""
+        places = [question.start, *(checkpoint_id(question.rollout, t + 1) for t in range(tick))]
+        restore = self._method.rollout_options.on_rollback == "restore"
+        self._store.keep(
+            retained(
+                start=question.start,
+                latest=places[tick],
+                contenders=[places[t] for t in follower.contenders()],
+                best=self.history.best,
+                keep_start=self._store.volatile,
+                moments="contenders" if restore else "start" if kept else "none",
+            )
+        )
+
+
+def _asked(question: Question, optimizer: OptimizerStart, eligible: bool) -> Asked:
+    parts = question.mixture.parts
+    return Asked(
+        rollout=question.rollout,
+        start=question.start,
+        active={part.name: part.rows for part in parts if not part.rehearsed},
+        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
+        ticks=question.ticks,
+        feed=described(question.feed),
+        optimizer=optimizer,
+        eligible=eligible,
+    )
+
+
+def _checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
+    for name in names:
+        score: Score | None = scored.scores.get(name)
+        if score is None or score.count < 1 or not isfinite(score.total):
+            raise BadScore(
+                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
+                "nothing was decided: mend the metric or the data, then run the same command"
+            )
+    return scored
+
+
+def _shown(event: Event) -> str:
+    line = to_line(event).decode().strip()
+    return line if len(line) <= 300 else line[:300] + "…"

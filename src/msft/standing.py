@@ -1,0 +1,115 @@
+"""Where the worker stands, and how it gets somewhere else.
+
+A checkpoint that was lost (it was only in memory when the process died, or its file is damaged)
+is trained again from the nearest one that is still there. Training is a pure function of the
+recipe, so the log's answers stand.
+"""
+
+from typing import Any
+
+from msft.checkpoints import PARTS, CheckpointStore
+from msft.history import History
+from msft.rollout import BASE, CheckpointId, checkpoint_id, place_of
+from msft.worker import Question, Worker
+
+
+class NotReproducible(Exception):
+    """Training a lost checkpoint again did not go as the log says it went."""
+
+
+class Standing:
+    """Moves the worker between ticks of roll-outs."""
+
+    def __init__(self, worker: Worker, store: CheckpointStore, history: History) -> None:
+        self._worker = worker
+        self._store = store
+        self._history = history
+        self._questions: list[tuple[Question, bool]] = []
+        self._place: tuple[int, int] | None = None
+
+    def ask(self, question: Question, kept: bool) -> None:
+        """Learn of a roll-out, and whether it goes on with its start's optimizer."""
+        self._questions.append((question, kept))
+
+    def ensure(self, checkpoint: CheckpointId, kept: bool) -> None:
+        """Have a checkpoint in the store again if it was lost."""
+        parts = PARTS if kept else PARTS[:1]
+        if checkpoint != BASE and not all(self._store.has(checkpoint, part) for part in parts):
+            self.go(*place_of(checkpoint))
+
+    def hold(self, checkpoint: CheckpointId) -> None:
+        """Hold a checkpoint's weights, to score them."""
+        place = place_of(checkpoint)
+        if self._place == place or (checkpoint == BASE and self._at_base()):
+            return
+        weights = None if checkpoint == BASE else self._store.get(checkpoint, "weights")
+        if weights is None and checkpoint != BASE:
+            self.go(*place)
+            return
+        self._worker.load(weights)
+        self._place = None
+
+    def advanced(self, rollout: int, tick: int) -> None:
+        """The worker was moved on by one tick."""
+        self._place = (rollout, tick)
+
+    def go(self, rollout: int, tick: int) -> None:
+        """Stand at a tick of a roll-out, training again whatever is not there any more."""
+        if self._place == (rollout, tick):
+            return
+        self._place = None
+        legs = [(rollout, tick)]
+        opened = self._open_nearest(*legs[0])
+        while opened is None:
+            legs.append(place_of(self._questions[legs[-1][0]][0].start))
+            opened = self._open_nearest(*legs[-1])
+        for number, (leg, target) in enumerate(reversed(legs)):
+            if number:
+                question, kept = self._questions[leg]
+                state = self._worker.weights(), self._worker.training()
+                self._worker.open(question, 0, state[0], state[1] if kept else None)
+                opened = 0
+            self._again(leg, opened, target)
+        self._place = (rollout, tick)
+
+    def _open_nearest(self, rollout: int, tick: int) -> int | None:
+        """Open the latest tick up to this one that the store still has; None if there is none."""
+        question, kept = self._questions[rollout]
+        for earlier in range(tick, 0, -1):
+            state = self._stored(checkpoint_id(rollout, earlier), True)
+            if state is not None:
+                self._worker.open(question, earlier, *state)
+                return earlier
+        state = (None, None) if question.start == BASE else self._stored(question.start, kept)
+        if state is None:
+            return None
+        self._worker.open(question, 0, state[0], state[1] if kept else None)
+        return 0
+
+    def _stored(self, checkpoint: CheckpointId, training: bool) -> tuple[Any, Any] | None:
+        moments = self._store.get(checkpoint, "training") if training else None
+        if training and moments is None:
+            return None
+        weights = self._store.get(checkpoint, "weights")
+        return None if weights is None else (weights, moments)
+
+    def _again(self, rollout: int, first: int, last: int) -> None:
+        for tick in range(first + 1, last + 1):
+            work = self._worker.advance(tick)
+            point = self._history.stages[rollout].points[tick - 1]
+            if (work.steps, work.tokens.train) != (point.steps, point.tokens.train):
+                raise NotReproducible(
+                    f"checkpoint {point.checkpoint} was lost and trained again, but with "
+                    f"{work.steps} steps and {work.tokens.train} tokens where the log has "
+                    f"{point.steps} and {point.tokens.train}; the data or the code has changed, "
+                    "so this run cannot go on: start again in another folder"
+                )
+        if last > first:
+            checkpoint = checkpoint_id(rollout, last)
+            self._store.put(checkpoint, self._worker.weights(), self._worker.training())
+
+    def _at_base(self) -> bool:
+        if self._place is None:
+            return False
+        rollout, tick = self._place
+        return tick == 0 and self._questions[rollout][0].start == BASE

@@ -1,0 +1,125 @@
+"""`summary.json` and `schedule.json`: what a run found, folded from its log."""
+
+from dataclasses import asdict
+from typing import Any
+
+from msft.flops import flops_of
+from msft.history import SELECTION, TEST, History
+from msft.rollout import BASE, CheckpointId, place_of
+
+
+def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
+    """The summary as the contract has it; of an unfinished run, what is known so far."""
+    best = history.best or BASE
+    flops = flops_of(history)
+    ended = history.ended
+    return {
+        "method": history.start.method,
+        "seed": history.start.seed,
+        "status": "finished" if ended else "stopped" if stopped else "running",
+        "ended_by": ended.by if ended else None,
+        "num_parameters": history.start.num_parameters,
+        "stages": [stage_of(history, number) for number in range(len(history.stages))],
+        "best": {
+            "checkpoint": best,
+            "epochs": epochs_of(history, best),
+            "candidates": 1 if history.reported else history.candidates,
+            "validation": _scores(history, best, SELECTION),
+            "test": _scores(history, best, TEST),
+        },
+        "epochs_trained": sum(stage.ticks for stage in history.stages) / history.evals_per_epoch,
+        "tokens": asdict(history.tokens),
+        "flops": {
+            "train": flops.train,
+            "evaluation": flops.evaluation,
+            "lookahead": flops.lookahead,
+            "total": flops.total,
+            "kept": flops.kept,
+            "discarded": flops.discarded,
+        },
+        "disk": disk_of(history),
+    }
+
+
+def stage_of(history: History, number: int) -> dict[str, Any]:
+    """One roll-out: who was in it, where each peaked, who left and to where it went back."""
+    stage = history.stages[number]
+    per_epoch = history.evals_per_epoch
+    peaks = {
+        name: history.rule.peak(history.curve(number, name)) / per_epoch
+        for name in stage.asked.active
+        if stage.points
+    }
+    back_to = [d.checkpoint for d in stage.decisions if d.what == "exclude"]
+    return {
+        "stage": number,
+        "start": stage.asked.start,
+        "active": list(stage.asked.active),
+        "ticks": stage.ticks,
+        "peaks": peaks,
+        "excluded": [name for name, _ in stage.excluded],
+        "rolled_back_to": _tick_in(number, back_to[-1]) / per_epoch if back_to else None,
+    }
+
+
+def epochs_of(history: History, checkpoint: CheckpointId) -> float:
+    """Ep. as the paper counts it: epochs on the path; of continual SFT, the mean of the stops."""
+    per_epoch = history.evals_per_epoch
+    if history.start.method == "continual":
+        stops = [tick for stage in history.stages for _, tick in stage.excluded]
+        return sum(stops) / per_epoch / len(stops) if stops else 0.0
+    return sum(ticks for _, ticks in history.path(checkpoint)) / per_epoch
+
+
+def disk_of(history: History) -> dict[str, float | int]:
+    """Sets of weights on disk over the run: the mean over its ticks, and the most at any time."""
+    points = history.disk
+    return {
+        "mean_copies": sum(disk.copies for disk in points) / len(points) if points else 0.0,
+        "peak_copies": max((disk.peak_copies for disk in points), default=0),
+        "peak_bytes": max((disk.peak_bytes for disk in points), default=0),
+    }
+
+
+def schedule_of(history: History) -> dict[str, Any]:
+    """What was found: per sub-dataset its epochs, and the stages on the way to the result."""
+    per_epoch = history.evals_per_epoch
+    stages: list[dict[str, Any]] = []
+    for rollout, ticks in history.path(history.best or BASE):
+        asked = history.stages[rollout].asked
+        stages.append(
+            {
+                "active": dict(asked.active),
+                "rehearsed": dict(asked.rehearsed),
+                "ticks": ticks,
+                "epochs": ticks / per_epoch,
+                "optimizer": asked.optimizer,
+                "feed": dict(asked.feed),
+            }
+        )
+    return {
+        "method": history.start.method,
+        "seed": history.start.seed,
+        "evals_per_epoch": per_epoch,
+        "datasets": {
+            name: sum(stage["ticks"] for stage in stages if name in stage["active"]) / per_epoch
+            for name in history.start.datasets
+        },
+        "stages": stages,
+    }
+
+
+def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:
+    scores = history.known(checkpoint, split)
+    if not scores or history.missing(checkpoint, split):
+        return None
+    return {
+        "mean": float(history.mean(checkpoint, split)),
+        "datasets": {name: float(score.value) for name, score in scores.items()},
+    }
+
+
+def _tick_in(number: int, checkpoint: CheckpointId) -> int:
+    """The tick of a roll-out at which a checkpoint stands; its start is tick 0."""
+    rollout, tick = place_of(checkpoint)
+    return tick if rollout == number else 0

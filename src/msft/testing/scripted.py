@@ -1,0 +1,128 @@
+"""A method on curves that are written down beforehand."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msft.checkpoints import CheckpointStore
+from msft.curve import PeakRule
+from msft.history import History
+from msft.log import Log
+from msft.methods import prepare
+from msft.mixture import Mixture
+from msft.options import checked
+from msft.rollout import BASE, CheckpointId, Method, Tokens, ticks_of
+from msft.run import RecordedRun, Settings
+from msft.scores import value
+from msft.tiers import MemoryTier
+from msft.worker import Question, Scored, Work
+
+Curves = Mapping[str, Sequence[float]]
+Answer = Callable[[int, CheckpointId, tuple[str, ...], int], Curves]
+"""answer(index, start, active, ticks): every sub-dataset's score at tick 0, 1, …, ticks."""
+
+ROWS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """What a method did on scripted curves.
+
+    rollouts: (start, active sub-datasets, ticks as run), in order.
+    excluded: name and tick of leaving, in order.
+    best, best_mean: the reported checkpoint and its mean score over all sub-datasets.
+    """
+
+    rollouts: list[tuple[CheckpointId, tuple[str, ...], int]]
+    excluded: list[tuple[str, int]]
+    best: CheckpointId
+    best_mean: float
+    history: History
+
+
+def scripted(
+    method: str | Method,
+    datasets: Sequence[str],
+    answer: Answer,
+    compute_budget: float = 3,
+    num_train_epochs: float = 10,
+    evals_per_epoch: int = 4,
+    sizes: Mapping[str, int] | Sequence[int] | None = None,
+    peaks: Mapping[str, Any] | None = None,
+    method_options: Mapping[str, Any] | None = None,
+    log: Log | None = None,
+) -> Scripted:
+    """Run a method (a name or a function) whose every roll-out is answered by `answer`."""
+    rows = dict.fromkeys(datasets, ROWS)
+    if sizes is not None:
+        listed = sizes if isinstance(sizes, Mapping) else dict(zip(datasets, sizes, strict=True))
+        rows = {name: listed[name] for name in datasets}
+    rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
+    budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
+    prepared = prepare(method, method_options or {}, budget, rule)
+    settings = Settings(
+        mixture=Mixture.of(rows, prepared.mixture_options.rehearsal_fraction),
+        compute_budget=budget,
+        train_ticks=ticks_of(num_train_epochs, evals_per_epoch, "num_train_epochs"),
+        evals_per_epoch=evals_per_epoch,
+        peaks=rule,
+    )
+    store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
+    worker = _ScriptedWorker(answer, tuple(datasets))
+    history = RecordedRun(settings, prepared, worker, log or Log(), store).carry_out()
+    best = history.best or BASE
+    return Scripted(
+        rollouts=[(s.asked.start, tuple(s.asked.active), s.ticks) for s in history.stages],
+        excluded=[leaving for stage in history.stages for leaving in stage.excluded],
+        best=best,
+        best_mean=float(history.mean(best)),
+        history=history,
+    )
+
+
+class _ScriptedWorker:
+    """Holds no weights, only the place on the script: which roll-out, which tick."""
+
+    num_parameters = 1
+
+    def __init__(self, answer: Answer, datasets: tuple[str, ...]) -> None:
+        self._answer = answer
+        self._datasets = datasets
+        self._curves: dict[int, Curves] = {}
+        self._place = (0, 0)
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        if question.rollout not in self._curves:
+            self._ask(question.rollout, question.start, question.mixture.active, question.ticks)
+        self._place = (question.rollout, tick)
+
+    def advance(self, tick: int) -> Work:
+        self._place = (self._place[0], tick)
+        return Work(1, (0.0, 0), Tokens())
+
+    def load(self, weights: Any | None) -> None:
+        self._place = weights or (0, 0)
+
+    def score(self, names: Sequence[str], split: str) -> Scored:
+        rollout, tick = self._place
+        if rollout not in self._curves:  # the method asked for a score before any roll-out
+            self._ask(rollout, BASE, self._datasets, 0)
+        curves = self._curves[rollout]
+        return Scored({name: value(float(curves[name][tick])) for name in names}, 0)
+
+    def weights(self) -> Any:
+        return self._place
+
+    def training(self) -> Any:
+        return {}
+
+    def _ask(self, index: int, start: CheckpointId, active: tuple[str, ...], ticks: int) -> None:
+        curves = self._answer(index, start, active, ticks)
+        for name in self._datasets:
+            if name not in curves or len(curves[name]) <= ticks:
+                raise ValueError(
+                    f"answer({index}, {start!r}, {active}, {ticks}) gave "
+                    f"{list(curves.get(name, []))} for {name!r}; expected {ticks + 1} scores, "
+                    f"for tick 0 to {ticks}"
+                )
+        self._curves[index] = curves

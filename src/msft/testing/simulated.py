@@ -1,0 +1,220 @@
+"""A simulated engine: sub-datasets that learn and overfit in numbers instead of in a model.
+
+Each sub-dataset has a skill and a memory of its own rows. Training on its rows raises both;
+training on other rows costs a little skill and washes memory out. Skill raises the score,
+memory beyond a limit lowers it. So a peak depends on who else is trained: exclude a sub-dataset
+and the others are washed less, memorise sooner and peak elsewhere, which is the point of §3.1 of
+the paper and the reason why SRO's peaks go stale.
+
+Time is counted in passes: one row of a sub-dataset of n rows is 1/n of a pass.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from msft.checkpoints import CheckpointStore
+from msft.curve import PeakRule
+from msft.feeds import Batch, Losses, Row
+from msft.history import History
+from msft.log import Log
+from msft.methods import prepare
+from msft.mixture import Mixture, Part
+from msft.options import checked
+from msft.rollout import Method, ticks_of
+from msft.run import RecordedRun, ScoreTest, Settings
+from msft.scores import Score, accuracy
+from msft.tiers import DiskTier, MemoryTier
+from msft.verdicts import Verdicts
+from msft.worker import EngineWorker, Scored
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """How a sub-dataset behaves.
+
+    rows, tokens: its size, and the tokens of each row.
+    start, ceiling: the base model's score, and the one it would reach without overfitting.
+    passes: passes until 63 % of the way is learned.
+    limit: passes that may be memorised without harm.
+    damage: score lost per pass memorised beyond that.
+    """
+
+    rows: int = 64
+    tokens: int = 10
+    start: float = 0.2
+    ceiling: float = 0.9
+    passes: float = 1.0
+    limit: float = 1.5
+    damage: float = 0.15
+    validation_rows: int = 200
+    validation_tokens: int = 20
+    keep: bool = False
+
+
+@dataclass(slots=True)
+class _Mind:
+    """A sub-dataset's state; `washed` is how many passes of others it has been washed by."""
+
+    skill: float = 0.0
+    memory: float = 0.0
+    washed: float = 0.0
+
+
+class SimulatedEngine:
+    """An `Engine` in numbers. An optimizer that has not yet warmed up learns more slowly."""
+
+    num_parameters = 1000
+
+    def __init__(
+        self, learners: Mapping[str, Learner], transfer: float = -0.02, wash: float = 0.5
+    ) -> None:
+        self._learners = learners
+        self._transfer = transfer
+        self._wash = wash
+        self.load(None)
+        self.load_optimizer(None)
+
+    def load(self, weights: Any | None) -> None:
+        state = weights or {"passes": 0.0, "minds": {}}
+        self._passes: float = state["passes"]
+        self._minds = {name: _Mind(*state["minds"].get(name, ())) for name in self._learners}
+
+    def load_optimizer(self, moments: Any | None) -> None:
+        self._steps: int = moments["steps"] if moments else 0
+
+    def weights(self) -> Any:
+        minds = {n: [m.skill, m.memory, m.washed] for n, m in self._minds.items()}
+        return {"passes": self._passes, "minds": minds}
+
+    def optimizer(self) -> Any:
+        return {"steps": self._steps}
+
+    def work(self, batch: Batch) -> tuple[Losses, int]:
+        tokens = sum(self._learners[name].tokens for name, _ in batch.rows)
+        losses = self._losses(batch.rows)
+        if batch.use == "track":
+            return Losses(losses), tokens
+        before = self.weights() if batch.use == "look_ahead" else None
+        self._learn(batch.rows, 1.0 if batch.step == "sgd" else 1 - 0.5 ** (self._steps + 1))
+        if batch.use == "look_ahead":
+            after = self._losses(batch.rows)
+            self.load(before)
+            return Losses(losses, after), tokens
+        self._steps += 1
+        return Losses(losses), tokens
+
+    def score(self, names: Sequence[str], split: str) -> Scored:
+        scores: dict[str, Score] = {}
+        tokens = 0
+        for name in names:
+            learner = self._learners[name]
+            rows = learner.validation_rows
+            right = round(rows * min(1.0, max(0.0, self._quality(name))))
+            scores[name] = accuracy(right, rows)
+            tokens += rows * learner.validation_tokens
+        verdicts = {
+            n: "1" * int(s.total) + "0" * (s.count - int(s.total)) for n, s in scores.items()
+        }
+        return Scored(scores, tokens, verdicts)
+
+    def _learn(self, rows: Sequence[Row], rate: float) -> None:
+        for name, seen in Counter(name for name, _ in rows).items():
+            mind = self._washed(name)
+            share = rate * seen / self._learners[name].rows
+            mind.skill += share
+            mind.memory += share
+            mind.washed += share
+            self._passes += share
+
+    def _washed(self, name: str) -> _Mind:
+        """Bring a mind up to date with what others were trained on since it was last touched."""
+        mind = self._minds[name]
+        others = self._passes - mind.washed
+        mind.memory *= exp(-self._wash * others)
+        mind.skill += self._transfer * others
+        mind.washed = self._passes
+        return mind
+
+    def _quality(self, name: str) -> float:
+        learner, mind = self._learners[name], self._minds[name]
+        others = self._passes - mind.washed
+        skill = mind.skill + self._transfer * others
+        memory = mind.memory * exp(-self._wash * others)
+        learned = (learner.ceiling - learner.start) * (1 - exp(-skill / learner.passes))
+        return learner.start + learned - learner.damage * max(0.0, memory - learner.limit)
+
+    def _losses(self, rows: Sequence[Row]) -> list[float]:
+        """A row's loss falls with its sub-dataset's skill; odd rows are harder than even ones."""
+        level = {
+            name: exp(-self._minds[name].skill / self._learners[name].passes)
+            for name in {name for name, _ in rows}
+        }
+        return [level[name] * (1.0 + 0.5 * (number % 2)) for name, number in rows]
+
+
+class JsonCodec:
+    """Simulated state as a file."""
+
+    def write(self, payload: Any, folder: Path) -> None:
+        (folder / "state.json").write_text(json.dumps(payload))
+
+    def read(self, folder: Path) -> Any:
+        return json.loads((folder / "state.json").read_text())
+
+
+def simulate(
+    method: str | Method,
+    learners: Mapping[str, Learner],
+    *,
+    compute_budget: float = 3,
+    num_train_epochs: float = 10,
+    evals_per_epoch: int = 4,
+    train_batch_size: int = 64,
+    seed: int = 20,
+    peaks: Mapping[str, Any] | None = None,
+    method_options: Mapping[str, Any] | None = None,
+    score_test: ScoreTest = "none",
+    folder: Path | None = None,
+    memory_copies: int | None = None,
+    engine: SimulatedEngine | None = None,
+    log: Log | None = None,
+) -> History:
+    """A whole run over the simulated engine.
+
+    folder: where log, verdicts and checkpoints go (none: memory only). Called again on the same
+        folder it resumes, as `msft train` does.
+    memory_copies: checkpoints that memory holds before the disk is used; with a folder, none.
+    """
+    rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
+    budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
+    prepared = prepare(method, method_options or {}, budget, rule)
+    parts = tuple(Part(n, item.rows, item.rows, keep=item.keep) for n, item in learners.items())
+    settings = Settings(
+        mixture=Mixture(parts, prepared.mixture_options.rehearsal_fraction),
+        compute_budget=budget,
+        train_ticks=ticks_of(num_train_epochs, evals_per_epoch, "num_train_epochs"),
+        evals_per_epoch=evals_per_epoch,
+        seed=seed,
+        peaks=rule,
+        score_test=score_test,
+    )
+    engine = engine or SimulatedEngine(learners)
+    worker = EngineWorker(
+        engine, seed=seed, batch_size=train_batch_size, evals_per_epoch=evals_per_epoch
+    )
+    disk = DiskTier(folder / "checkpoints", JsonCodec()) if folder else None
+    copies = (0 if folder else 10**9) if memory_copies is None else memory_copies
+    store = CheckpointStore(
+        [MemoryTier("host", copies)] if copies else [], disk, engine.num_parameters * 4, 8000
+    )
+    opened = log or Log(folder / "run.jsonl" if folder else None)
+    verdicts = Verdicts(folder / "verdicts.jsonl" if folder else None)
+    try:
+        return RecordedRun(settings, prepared, worker, opened, store, verdicts).carry_out()
+    finally:
+        opened.close()

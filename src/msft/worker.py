@@ -1,0 +1,155 @@
+"""The worker: does what the log cannot answer, by bringing feed, engine and scoring together.
+
+A run asks its worker to stand at a tick of a roll-out, to advance by one tick, to score what it
+holds, and to hand out its state. It knows nothing of methods, logs or stores.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+from typing import Any, Protocol
+
+from msft.feeds import Batch, Feed, FeedSpec, Losses, Place
+from msft.mixture import Mixture
+from msft.rollout import CheckpointId, Tokens
+from msft.scores import Score
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A roll-out as it was asked for, with the objects that the log only describes."""
+
+    rollout: int
+    start: CheckpointId
+    mixture: Mixture
+    ticks: int
+    feed: FeedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one tick of training took: steps, summed row losses and rows, tokens."""
+
+    steps: int
+    loss: tuple[float, int]
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of some sub-datasets, tokens it took, and each row's verdict.
+
+    A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
+    """
+
+    scores: Mapping[str, Score]
+    tokens: int
+    verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
+
+
+class Worker(Protocol):
+    """What a run needs to have done for it."""
+
+    num_parameters: int
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        """Stand at a tick of a roll-out.
+
+        weights: None means the base model's.
+        training: optimizer and feed as they were at that tick; at tick 0 the optimizer's moments
+            to go on with, or None for a fresh optimizer.
+        """
+
+    def advance(self, tick: int) -> Work:
+        """Train to the end of the next tick."""
+
+    def load(self, weights: Any | None) -> None:
+        """Hold these weights, only to be scored."""
+
+    def score(self, names: Sequence[str], split: str) -> Scored:
+        """Score what is held. Not one bit of the training state may change."""
+
+    def weights(self) -> Any:
+        """The weights, as a copy that later training does not touch."""
+
+    def training(self) -> Any:
+        """Optimizer and feed, likewise."""
+
+
+class Engine(Protocol):
+    """A model with an optimizer. `None` for weights or moments: the base model's, fresh ones."""
+
+    num_parameters: int
+
+    def load(self, weights: Any | None) -> None: ...
+
+    def load_optimizer(self, moments: Any | None) -> None: ...
+
+    def weights(self) -> Any: ...
+
+    def optimizer(self) -> Any: ...
+
+    def work(self, batch: Batch) -> tuple[Losses, int]:
+        """Do with the batch what its `use` says: losses per row, and the tokens of its rows.
+
+        A look-ahead leaves weights, moments and random state bit-identical.
+        """
+
+    def score(self, names: Sequence[str], split: str) -> Scored: ...
+
+
+class EngineWorker:
+    """Feed → engine → feed, tick by tick."""
+
+    def __init__(self, engine: Engine, *, seed: int, batch_size: int, evals_per_epoch: int) -> None:
+        self._engine = engine
+        self._seed = seed
+        self._batch_size = batch_size
+        self._evals_per_epoch = evals_per_epoch
+        self._feed: Feed | None = None
+        self.num_parameters = engine.num_parameters
+        self.score = engine.score
+        self.weights = engine.weights
+        self.load = engine.load
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        place = Place(
+            mixture=question.mixture,
+            ticks=question.ticks,
+            evals_per_epoch=self._evals_per_epoch,
+            batch_size=self._batch_size,
+            seed=self._seed,
+            rollout=question.rollout,
+        )
+        self._feed = question.feed.open(place)
+        if tick:
+            self._feed.restore(training["feed"])
+        self._engine.load(weights)
+        self._engine.load_optimizer(training["optimizer"] if training else None)
+
+    def advance(self, tick: int) -> Work:
+        assert self._feed is not None, "open() comes first"
+        steps, losses, tokens = 0, list[float](), Tokens()
+        for batch in self._feed.batches(tick):
+            seen, count = self._engine.work(batch)
+            self._feed.observe(batch, seen)
+            tokens += _tokens(batch, count)
+            if batch.use == "train":
+                steps += 1
+                losses += seen.rows
+        return Work(steps, (fsum(losses), len(losses)), tokens)
+
+    def training(self) -> Any:
+        feed = self._feed.state() if self._feed else None
+        return {"optimizer": self._engine.optimizer(), "feed": feed}
+
+
+def _tokens(batch: Batch, count: int) -> Tokens:
+    """Forward passes that only watch a row's loss count as evaluation."""
+    match batch.use:
+        case "train":
+            return Tokens(train=count)
+        case "look_ahead":
+            return Tokens(lookahead=count)
+        case "track":
+            return Tokens(evaluation=count)
