@@ -7,6 +7,8 @@ batches and is shown the losses of each batch before the next one is asked for.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from fractions import Fraction
+from math import fsum
 from typing import Any, Literal, Protocol
 
 from msft.draws import sampled, shuffled
@@ -35,6 +37,12 @@ class Losses:
     rows: Sequence[float]
     after: Sequence[float] = ()
 
+    def relative_drop(self) -> float:
+        """Mean over rows of (L_before - L_after) / (L_before + 1e-8)."""
+        pairs = zip(self.rows, self.after, strict=True)
+        drops = [(before - after) / (before + 1e-8) for before, after in pairs]
+        return fsum(drops) / len(drops)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -57,6 +65,13 @@ class Place:
         for step in steps:
             rows = min(self.batch_size, self.mixture.rows - step * self.batch_size)
             yield epoch * self.steps_per_epoch + step, rows
+
+    def due(self, step: int, every: float) -> bool:
+        """Whether something done every U steps, or every share of all steps, is due before it."""
+        interval = Fraction(repr(float(every)))
+        if interval < 1:
+            interval *= self.steps
+        return step % max(interval, Fraction(1)) < 1
 
     def sample(self, part: Part, size: int, *where: str | int) -> tuple[Row, ...]:
         """`size` rows of a sub-dataset (all, if it has fewer), without replacement."""
@@ -159,18 +174,20 @@ class ShuffledFeed:
         pass
 
 
-class Cycle:
-    """A part's rows in one shuffled order, again and again; `taken` of them so far."""
+class Cycles:
+    """Each part's rows in one shuffled order, again and again; `taken` of each so far."""
 
-    def __init__(self, part: Part, place: Place) -> None:
-        rows = part.epoch(place.seed, place.rollout, 0)
-        order = shuffled(len(rows), place.seed, "cycle", place.rollout, part.name)
-        self._rows = [(part.name, rows[number]) for number in order]
-        self.taken = 0
+    def __init__(self, place: Place) -> None:
+        self._rows: list[list[Row]] = []
+        for part in place.mixture.parts:
+            rows = part.epoch(place.seed, place.rollout, 0)
+            order = shuffled(len(rows), place.seed, "cycle", place.rollout, part.name)
+            self._rows.append([(part.name, rows[number]) for number in order])
+        self.taken = [0] * len(self._rows)
 
-    def next(self) -> Row:
-        self.taken += 1
-        return self._rows[(self.taken - 1) % len(self._rows)]
+    def next(self, part: int) -> Row:
+        self.taken[part] += 1
+        return self._rows[part][(self.taken[part] - 1) % len(self._rows[part])]
 
 
 def described(spec: FeedSpec) -> dict[str, Any]:

@@ -5,38 +5,26 @@ method asks, nothing is done; where the log ends, the work begins. If the method
 else than it did when the log was written, the run refuses and names the event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Literal, TypeVar
+from typing import Literal
 
 from msft.checkpoints import CheckpointStore, Retained, retained
 from msft.curve import Follower, PeakRule
 from msft.feeds import SHUFFLED, FeedSpec, described
 from msft.history import SELECTION, TEST, History
-from msft.log import Asked, Decided, Ended, Event, Log, Measured, Opened, Reached, to_line
+from msft.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
 from msft.methods import PreparedMethod
 from msft.mixture import Mixture
-from msft.rollout import (
-    BASE,
-    CheckpointId,
-    OptimizerStart,
-    Point,
-    Rollout,
-    Tokens,
-    checkpoint_id,
-)
+from msft.recording import Recording, Watch
+from msft.rollout import BASE, CheckpointId, OptimizerStart, Point, Rollout, Tokens, checkpoint_id
 from msft.scores import MeanRule, Score, Scores
 from msft.standing import Standing
 from msft.verdicts import Verdicts
 from msft.worker import Question, Scored, Worker
 
 ScoreTest = Literal["none", "best", "rollbacks", "every"]
-Answer = TypeVar("Answer", Reached, Measured)
-
-
-class Diverged(Exception):
-    """The method, the recipe or the data is not what it was when the log was written."""
 
 
 class BadScore(Exception):
@@ -73,20 +61,16 @@ class RecordedRun:
         log: Log,
         store: CheckpointStore,
         verdicts: Verdicts | None = None,
-        watch: Callable[[Event, bool], None] = lambda event, live: None,
+        watch: Watch = lambda event, live: None,
     ) -> None:
         self.history = History()
         self._settings = settings
         self._method = method
         self._worker = worker
-        self._log = log
         self._store = store
         self._verdicts = verdicts or Verdicts()
-        self._watch = watch
         self._standing = Standing(worker, store, self.history)
-        self._recorded = iter(list(log.events))
-        self._next: Event | None = next(self._recorded, None)
-        self._live = False
+        self._recording = Recording(log, self.history, watch, store.go_live)
 
     # What a method sees.
 
@@ -133,10 +117,10 @@ class RecordedRun:
         self._open()
         question = Question(len(self.history.stages), start, mixture, ticks, feed)
         self._standing.ask(question, kept)
-        if self._go_live_if_over():
+        if self._recording.live():
             self._standing.ensure(start, kept)
         self._store.secure(start)
-        self._ask(_asked(question, optimizer, eligible))
+        self._recording.ask(_asked(question, optimizer, eligible))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower, 0)
         if start == BASE:
@@ -179,10 +163,11 @@ class RecordedRun:
             if self.history.mixed:
                 self._measure(BASE, TEST)
             self._measure(best, TEST)
-        self._ask(Ended(by, best))
-        if self._next is not None:
-            raise Diverged(f"the log goes on after the end of the run: {_shown(self._next)}")
-        self._go_live_if_over()
+        if self._recording.live():
+            self._standing.ensure(best, kept=False)
+        self._store.secure(best)  # the result outlives the process, so before the run has ended
+        self._recording.ask(Ended(by, best))
+        self._recording.finish()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
         return self.history
@@ -193,7 +178,7 @@ class RecordedRun:
         if self.history.opened is not None:
             return
         settings = self._settings
-        self._ask(
+        self._recording.ask(
             Opened(
                 method=self._method.name,
                 seed=settings.seed,
@@ -213,51 +198,15 @@ class RecordedRun:
             )
         )
 
-    def _ask(self, event: Event) -> None:
-        """A question or a decision: the log must have the same one, or none yet."""
-        if self._go_live_if_over():
-            self._log.append(event)
-        elif self._next is not None and to_line(self._next) != to_line(event):
-            raise Diverged(
-                f"the log says {_shown(self._next)}, but now it would be {_shown(event)}; "
-                "recipe, data or code changed under a started run: undo the change, or start "
-                "in another folder"
-            )
-        self._take(event)
-
-    def _answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
-        """What the log answers, or None where it ends."""
-        if self._go_live_if_over():
-            return None
-        event = self._next
-        if not isinstance(event, kind) or event.checkpoint != checkpoint:
-            assert event is not None
-            raise Diverged(
-                f"the log says {_shown(event)}, but now it would be a {kind.event!r} event of "
-                f"{checkpoint}; recipe, data or code changed under a started run"
-            )
-        return event
-
-    def _take(self, event: Event) -> None:
-        self.history.add(event)
-        self._watch(event, self._live)
-        self._next = next(self._recorded, None)
-
-    def _go_live_if_over(self) -> bool:
-        if self._next is None and not self._live:
-            self._live = True
-            self._store.go_live()
-        return self._live
-
     def _point(self, question: Question, before: Point) -> Point:
         checkpoint = checkpoint_id(question.rollout, before.tick + 1)
-        event = self._answer(Reached, checkpoint)
+        event = self._recording.answer(Reached, checkpoint)
         if event is None:
             event = self._reach(question, before, checkpoint)
         else:
             self._store.enter(checkpoint)
             self._store.account()
-        self._take(event)
+        self._recording.take(event)
         return Point(before.tick + 1, checkpoint, event.scores)
 
     def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> Reached:
@@ -279,7 +228,7 @@ class RecordedRun:
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
         disk = self._store.account()
         event = Reached(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
-        self._log.append(event)
+        self._recording.record(event)
         return event
 
     def _measure(
@@ -289,7 +238,7 @@ class RecordedRun:
         names = self.history.missing(checkpoint, split)
         if not names:
             return
-        event = self._answer(Measured, checkpoint)
+        event = self._recording.answer(Measured, checkpoint)
         if event is None:
             if standing_at:
                 self._standing.go(*standing_at)
@@ -298,12 +247,12 @@ class RecordedRun:
             scored = _checked(self._worker.score(names, split), names, checkpoint)
             self._verdicts.add(checkpoint, split, scored.verdicts)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
-            self._log.append(event)
-        self._take(event)
+            self._recording.record(event)
+        self._recording.take(event)
 
     def _decide(self, event: Decided) -> None:
         self._open()
-        self._ask(event)
+        self._recording.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
             self._measure(event.checkpoint, SELECTION)
         if self._settings.score_test == "rollbacks":
@@ -348,8 +297,3 @@ def _checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> 
                 "nothing was decided: mend the metric or the data, then run the same command"
             )
     return scored
-
-
-def _shown(event: Event) -> str:
-    line = to_line(event).decode().strip()
-    return line if len(line) <= 300 else line[:300] + "…"

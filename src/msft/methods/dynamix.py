@@ -6,12 +6,11 @@ step; how much that lowers the loss on its own batch is its reward.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import exp, fsum
 from typing import Annotated, Any, Literal
 
 from msft.draws import picked
-from msft.feeds import Batch, Cycle, Losses, Place, StepRule
+from msft.feeds import Batch, Cycles, Losses, Place, StepRule
 from msft.options import Above, AtLeast, Between, given
 from msft.rollout import Run
 
@@ -20,9 +19,9 @@ from msft.rollout import Run
 class Dynamix:
     """Settings; `update_every` counts steps from 1 on, and below 1 is a share of all steps."""
 
-    gamma: float
-    alpha: float
-    beta: float
+    gamma: float  # g: share of uniform exploration
+    alpha: float  # a: memory of the rewards
+    beta: float  # b: sharpness
     update_every: float
     lookahead_batch_size: int | None  # None: as the training batch
     min_max: bool
@@ -32,10 +31,8 @@ class Dynamix:
         return DynamixFeed(self, place)
 
 
-PRESETS = {
-    "original": Dynamix(0.3, 0.95, 4.0, 50, None, True),
-    "msft-paper": Dynamix(0.3, 0.95, 5000.0, 0.01, 128, False),
-}
+ORIGINAL = Dynamix(0.3, 0.95, 4.0, 50, None, True)
+PAPER = Dynamix(0.3, 0.95, 5000.0, 0.01, 128, False)
 
 
 def dynamix(
@@ -51,14 +48,17 @@ def dynamix(
     virtual_step: StepRule | None = None,
 ) -> None:
     """One roll-out. Options left out are the preset's."""
-    feed = replace(PRESETS[preset], **given(locals(), except_for=("run", "preset")))
+    options = given(locals(), except_for=("run", "preset"))
+    feed = replace(PAPER if preset == "msft-paper" else ORIGINAL, **options)
     run.rollout(run.base, run.mixture, run.train_ticks, feed=feed)
 
 
 def probabilities(q: Sequence[float], p0: Sequence[float], g: float, b: float) -> list[float]:
     """p_k = (1-g) · exp(b·Q_k)·p0_k / sum_j exp(b·Q_j)·p0_j + g/K"""
-    odds = [exp(b * (q_k - max(q))) * p0_k for q_k, p0_k in zip(q, p0, strict=True)]
-    return [(1 - g) * odd / fsum(odds) + g / len(odds) for odd in odds]
+    top = max(q)
+    odds = [exp(b * (q_k - top)) * p0_k for q_k, p0_k in zip(q, p0, strict=True)]
+    total = fsum(odds)
+    return [(1 - g) * odd / total + g / len(odds) for odd in odds]
 
 
 class DynamixFeed:
@@ -67,15 +67,13 @@ class DynamixFeed:
     def __init__(self, spec: Dynamix, place: Place) -> None:
         self._spec, self._place, self._parts = spec, place, place.mixture.parts
         self._prior = [part.rows / place.mixture.rows for part in self._parts]
-        self._cycles = [Cycle(part, place) for part in self._parts]
+        self._cycles = Cycles(place)
         self._q, self._rewards = [0.0] * len(self._parts), list[float]()
-        every = Fraction(repr(float(spec.update_every)))
-        self._interval = max(Fraction(1), every * place.steps if every < 1 else every)
 
     def batches(self, tick: int) -> Iterator[Batch]:
         spec, place = self._spec, self._place
         for step, slots in place.steps_of_tick(tick):
-            if step % self._interval < 1:  # before steps 0, U, 2U, …
+            if place.due(step, spec.update_every):  # before steps 0, U, 2U, …
                 size, self._rewards = spec.lookahead_batch_size or place.batch_size, []
                 for part in self._parts:
                     rows = place.sample(part, size, "look-ahead", step)
@@ -83,12 +81,11 @@ class DynamixFeed:
                 self._update()
             p = probabilities(self._q, self._prior, spec.gamma, spec.beta)
             arms = picked(p, slots, place.seed, "arms", place.rollout, step)
-            yield Batch(tuple(self._cycles[k].next() for k in arms))
+            yield Batch(tuple(self._cycles.next(k) for k in arms))
 
     def observe(self, batch: Batch, losses: Losses) -> None:
-        if batch.use == "look_ahead":  # r_i = mean of (L_before - L_after) / (L_before + 1e-8)
-            pairs = zip(losses.rows, losses.after, strict=True)
-            self._rewards.append(fsum((b - a) / (b + 1e-8) for b, a in pairs) / len(losses.rows))
+        if batch.use == "look_ahead":
+            self._rewards.append(losses.relative_drop())
 
     def _update(self) -> None:
         r, low, high, a = self._rewards, min(self._rewards), max(self._rewards), self._spec.alpha
@@ -97,9 +94,7 @@ class DynamixFeed:
         self._q = [a * q_i + (1 - a) * r_i for q_i, r_i in zip(self._q, r, strict=True)]
 
     def state(self) -> Any:
-        return {"q": self._q, "taken": [cycle.taken for cycle in self._cycles]}
+        return {"q": self._q, "taken": list(self._cycles.taken)}
 
     def restore(self, state: Any) -> None:
-        self._q = list(state["q"])
-        for cycle, taken in zip(self._cycles, state["taken"], strict=True):
-            cycle.taken = taken
+        self._q, self._cycles.taken = list(state["q"]), list(state["taken"])

@@ -1,10 +1,11 @@
 """A simulated engine: sub-datasets that learn and overfit in numbers instead of in a model.
 
 Each sub-dataset has a skill and a memory of its own rows. Training on its rows raises both;
-training on other rows costs a little skill and washes memory out. Skill raises the score,
-memory beyond a limit lowers it. So a peak depends on who else is trained: exclude a sub-dataset
-and the others are washed less, memorise sooner and peak elsewhere, which is the point of §3.1 of
-the paper and the reason why SRO's peaks go stale.
+training on other rows costs a little skill. Skill raises the score, memory beyond a limit lowers
+it. Memory grows faster the larger the sub-dataset's share of a step is, because fewer other rows
+dilute it. So a peak depends on who else is trained: exclude a sub-dataset and the others memorise
+sooner and peak elsewhere, which is the point of §3.1 of the paper and the reason why SRO's peaks
+go stale.
 
 Time is counted in passes: one row of a sub-dataset of n rows is 1/n of a pass.
 """
@@ -58,24 +59,28 @@ class Learner:
 
 @dataclass(slots=True)
 class _Mind:
-    """A sub-dataset's state; `washed` is how many passes of others it has been washed by."""
+    """A sub-dataset's state; `passes` of the whole run are reckoned with so far."""
 
     skill: float = 0.0
     memory: float = 0.0
-    washed: float = 0.0
+    passes: float = 0.0
 
 
 class SimulatedEngine:
-    """An `Engine` in numbers. An optimizer that has not yet warmed up learns more slowly."""
+    """An `Engine` in numbers. An optimizer that has not yet warmed up learns more slowly.
+
+    forget: skill lost per pass over others.
+    dilution: memory gained per own pass is (share of the step) to the power of this.
+    """
 
     num_parameters = 1000
 
     def __init__(
-        self, learners: Mapping[str, Learner], transfer: float = -0.02, wash: float = 0.5
+        self, learners: Mapping[str, Learner], forget: float = 0.005, dilution: float = 0.5
     ) -> None:
         self._learners = learners
-        self._transfer = transfer
-        self._wash = wash
+        self._forget = forget
+        self._dilution = dilution
         self.load(None)
         self.load_optimizer(None)
 
@@ -88,7 +93,7 @@ class SimulatedEngine:
         self._steps: int = moments["steps"] if moments else 0
 
     def weights(self) -> Any:
-        minds = {n: [m.skill, m.memory, m.washed] for n, m in self._minds.items()}
+        minds = {n: [m.skill, m.memory, m.passes] for n, m in self._minds.items()}
         return {"passes": self._passes, "minds": minds}
 
     def optimizer(self) -> Any:
@@ -123,30 +128,24 @@ class SimulatedEngine:
         return Scored(scores, tokens, verdicts)
 
     def _learn(self, rows: Sequence[Row], rate: float) -> None:
-        for name, seen in Counter(name for name, _ in rows).items():
-            mind = self._washed(name)
-            share = rate * seen / self._learners[name].rows
-            mind.skill += share
-            mind.memory += share
-            mind.washed += share
-            self._passes += share
+        seen = Counter(name for name, _ in rows)
+        passes = {name: rate * count / self._learners[name].rows for name, count in seen.items()}
+        for name, own in passes.items():
+            mind = self._minds[name]
+            mind.skill = self._skill(mind) + own
+            mind.memory += own * (seen[name] / len(rows)) ** self._dilution
+            mind.passes = self._passes + own
+            self._passes += own
 
-    def _washed(self, name: str) -> _Mind:
-        """Bring a mind up to date with what others were trained on since it was last touched."""
-        mind = self._minds[name]
-        others = self._passes - mind.washed
-        mind.memory *= exp(-self._wash * others)
-        mind.skill += self._transfer * others
-        mind.washed = self._passes
-        return mind
+    def _skill(self, mind: _Mind) -> float:
+        """What is left after the passes over others since it was last trained."""
+        return max(0.0, mind.skill - self._forget * (self._passes - mind.passes))
 
     def _quality(self, name: str) -> float:
         learner, mind = self._learners[name], self._minds[name]
-        others = self._passes - mind.washed
-        skill = mind.skill + self._transfer * others
-        memory = mind.memory * exp(-self._wash * others)
-        learned = (learner.ceiling - learner.start) * (1 - exp(-skill / learner.passes))
-        return learner.start + learned - learner.damage * max(0.0, memory - learner.limit)
+        skill = self._skill(mind) / learner.passes
+        learned = (learner.ceiling - learner.start) * (1 - exp(-skill))
+        return learner.start + learned - learner.damage * max(0.0, mind.memory - learner.limit)
 
     def _losses(self, rows: Sequence[Row]) -> list[float]:
         """A row's loss falls with its sub-dataset's skill; odd rows are harder than even ones."""

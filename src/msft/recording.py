@@ -1,0 +1,80 @@
+"""Recording: the log read from the top while it lasts, and written where it ends."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from msft.history import History
+from msft.log import Event, Log, Measured, Reached, to_line
+from msft.rollout import CheckpointId
+
+Answer = TypeVar("Answer", Reached, Measured)
+Watch = Callable[[Event, bool], None]
+"""Called with every event, and whether it is new or was read from the log."""
+
+
+class Diverged(Exception):
+    """The method, the recipe or the data is not what it was when the log was written."""
+
+
+class Recording:
+    """Steps through the log; once past its end, the run is live and every event is appended."""
+
+    def __init__(self, log: Log, history: History, watch: Watch, on_live: Callable[[], None]):
+        self._log = log
+        self._history = history
+        self._watch = watch
+        self._on_live = on_live
+        self._recorded = iter(list(log.events))
+        self._next: Event | None = next(self._recorded, None)
+        self._live = False
+
+    def live(self) -> bool:
+        """Whether the log has no more answers."""
+        if self._next is None and not self._live:
+            self._live = True
+            self._on_live()
+        return self._live
+
+    def ask(self, event: Event) -> None:
+        """A question or a decision: the log must have the same one, or none yet."""
+        if self.live():
+            self._log.append(event)
+        elif self._next is not None and to_line(self._next) != to_line(event):
+            raise self._diverged(_shown(event))
+        self.take(event)
+
+    def answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
+        """What the log answers, or None where it ends."""
+        if self.live():
+            return None
+        event = self._next
+        if not isinstance(event, kind) or event.checkpoint != checkpoint:
+            raise self._diverged(f"a {kind.event!r} event of {checkpoint}")
+        return event
+
+    def record(self, event: Event) -> None:
+        """Write an answer that was worked out; when this returns, it is on disk."""
+        self._log.append(event)
+
+    def take(self, event: Event) -> None:
+        """Add an event to the history and step on."""
+        self._history.add(event)
+        self._watch(event, self._live)
+        self._next = next(self._recorded, None)
+
+    def finish(self) -> None:
+        if self._next is not None:
+            raise self._diverged("over")
+        self.live()
+
+    def _diverged(self, now: str) -> Diverged:
+        then = "nothing more" if self._next is None else _shown(self._next)
+        return Diverged(
+            f"the log goes on with {then}, but now it would be {now}; recipe, data or code changed "
+            "under a started run: undo the change, or start in another folder"
+        )
+
+
+def _shown(event: Event) -> str:
+    line = to_line(event).decode().strip()
+    return line if len(line) <= 300 else line[:300] + "…"
