@@ -45,7 +45,8 @@ def retained(
 
     contenders: every tick that could still become an active sub-dataset's peak.
     keep_start: the start must stay even when nobody's peak is there any more, because some
-        contender is only in memory and would be trained again from it.
+        contender is only in memory and would be trained again from it. Without it every
+        contender stays on disk.
     moments: whose optimizer moments are needed besides the latest tick's: none (`on_rollback:
         reset`), the start's (an optimizer that is kept), or every contender's (`restore`).
     """
@@ -56,8 +57,11 @@ def retained(
         training |= peaks
     if moments != "none" and (latest == start or start in peaks or keep_start):
         training.add(start)
+    durable = fixed if keep_start else peaks | fixed
     return Retained(
-        frozenset((peaks | fixed) - {BASE}), frozenset(fixed - {BASE}), frozenset(training - {BASE})
+        frozenset((peaks | fixed) - {BASE}),
+        frozenset(durable - {BASE}),
+        frozenset(training - {BASE}),
     )
 
 
@@ -88,13 +92,16 @@ class CheckpointStore:
         self._peak = Disk()
 
     @property
-    def volatile(self) -> bool:
-        """Whether some checkpoints are only in memory although there is a disk."""
-        return self._disk is not None and bool(self._memory)
-
-    @property
     def held(self) -> frozenset[CheckpointId]:
         return frozenset(self._ledger)
+
+    def leans_on(self, start: CheckpointId, contenders: Iterable[CheckpointId]) -> bool:
+        """Whether a crash would lose a contender that could be trained again from this start."""
+        if self._disk is None or (start != BASE and start not in self._ledger):
+            return False
+        return any(
+            self._ledger.get(contender, set()) - {self._disk.name} for contender in contenders
+        )
 
     def go_live(self) -> None:
         """The replay is over: from here on files move too. What a crash left over is removed."""
@@ -141,7 +148,8 @@ class CheckpointStore:
         return None
 
     def has(self, checkpoint: CheckpointId, part: Part) -> bool:
-        return any(_key(checkpoint, part) in tier for tier in self._tiers(checkpoint))
+        """Whether `get` would give it: a damaged one is found here, not where it is needed."""
+        return self.get(checkpoint, part) is not None
 
     def secure(self, checkpoint: CheckpointId) -> None:
         """Make sure that a checkpoint is on disk, since a resume will start from it."""
@@ -164,6 +172,8 @@ class CheckpointStore:
         for checkpoint, tiers in list(self._ledger.items()):
             for tier in self._tiers(checkpoint):
                 spare = tier is self._disk and len(tiers) > 1 and checkpoint not in needed.durable
+                if spare and self._live and checkpoint in needed.weights:
+                    self._bring_back(checkpoint, PARTS[: 1 + (checkpoint in needed.training)])
                 if spare or checkpoint not in needed.weights:
                     self._drop(tier, checkpoint, PARTS)
                     tiers.discard(tier.name)
@@ -173,6 +183,14 @@ class CheckpointStore:
                 del self._ledger[checkpoint]
         self._moments &= needed.training
         self._copies = self._usage()[0]
+
+    def _bring_back(self, checkpoint: CheckpointId, parts: Iterable[Part]) -> None:
+        """Memory that a crash has emptied gets a checkpoint from the disk, which will drop it."""
+        memory = self._tiers(checkpoint)[0]
+        for key in (_key(checkpoint, part) for part in parts):
+            payload = None if key in memory or self._disk is None else self._disk.get(key)
+            if payload is not None:
+                memory.put(key, payload)
 
     def account(self) -> Disk:
         """Copies on disk since the last pruning, and the most there were since the last call."""

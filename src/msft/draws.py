@@ -17,7 +17,12 @@ Where = str | int
 def stream(seed: int, *place: Where) -> Random:
     """The random stream that belongs to this place under this seed."""
     name = "\x1f".join(repr(step) for step in (seed, *place))
-    return Random(int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "big"))  # noqa: S311
+    return Random(int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "big"))
+
+
+def number(seed: int, *place: Where) -> int:
+    """A whole number below 2**53, to seed a generator that is not Python's."""
+    return int(stream(seed, *place).random() * 2**53)
 
 
 def shuffled(count: int, seed: int, *place: Where) -> list[int]:

@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Sets of weights on disk after a point, the most while it was written, bytes at that time."""
+    """Sets of weights on disk while a tick was trained, and the most (sets, bytes) till its line."""
 
     copies: int = 0
     peak_copies: int = 0
@@ -165,8 +165,12 @@ class Log:
     def __post_init__(self) -> None:
         if self.path is not None:
             self._file = self.path.open("a+b")
-            _lock(self._file, self.path)
-            self.events = _recovered(self._file, self.path)
+            try:
+                _lock(self._file, self.path)
+                self.events = _recovered(self._file, self.path)
+            except BaseException:
+                self.close()
+                raise
 
     def append(self, event: Event) -> None:
         """Write an event; when this returns, it is on disk."""
@@ -202,10 +206,8 @@ def _parsed(data: bytes, path: Path) -> tuple[list[Event], int]:
     """The events, and how many bytes they take; only the last line may be torn."""
     events: list[Event] = []
     good = 0
-    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
-            if not line.endswith(b"\n"):
-                break
             events.append(from_line(line))
         except ValueError as error:
             if data[good + len(line) :].strip(b"\0\n"):
@@ -214,7 +216,7 @@ def _parsed(data: bytes, path: Path) -> tuple[list[Event], int]:
                     "file was changed by somebody else: restore it, or start in another folder"
                 ) from error
             break
-        good += len(line)
+        good += len(line) + 1
     return events, good
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,9 @@ def refuse_unknown(found: Iterable[str], known: Iterable[str], what: str) -> Non
 def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
     """`options` if they fit the owner's parameters, else a ValueError that says what would."""
     refuse_unknown(options, option_names(owner), f"option of {what}:")
-    target = owner.__init__ if inspect.isclass(owner) else owner
-    hints = get_type_hints(target, include_extras=True)
+    parameters = inspect.signature(owner, eval_str=True).parameters
     return {
-        key: _fitting(value, hints.get(key, Any), f"{what}: {key}")
+        key: _fitting(value, parameters[key].annotation, f"{what}: {key}")
         for key, value in options.items()
     }
 
@@ -123,7 +122,9 @@ def _fitting(value: Any, hint: Any, what: str) -> Any:
     for kind in kinds:
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
-        if kind is Any or (isinstance(kind, type) and _is_a(value, kind)):
+        if kind in (Any, inspect.Parameter.empty) or (
+            isinstance(kind, type) and _is_a(value, kind)
+        ):
             outside = [bound for bound in bounds if value not in bound]
             if outside:
                 raise ValueError(f"{what} is {value!r}; expected {outside[0]}")

@@ -54,11 +54,15 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One evaluation of a roll-out. `scores` may lack excluded sub-datasets, never active ones."""
+    """One evaluation of a roll-out, after `steps` steps since the one before.
+
+    `scores` may lack excluded sub-datasets, never active ones.
+    """
 
     tick: int
     checkpoint: CheckpointId
     scores: Scores
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,12 @@ class Rollout:
     def ticks(self) -> int:
         """Ticks as run: fewer than asked for if patience ended it."""
         return len(self.points) - 1
+
+    @property
+    def last(self) -> int:
+        """C, the last tick with a step: where an epoch has fewer steps than ticks, the ones after
+        it are the same model."""
+        return max((point.tick for point in self.points if point.steps), default=0)
 
     @property
     def end(self) -> CheckpointId:

@@ -19,16 +19,12 @@ from msft.methods import PreparedMethod
 from msft.mixture import Mixture
 from msft.recording import Recording, Watch
 from msft.rollout import BASE, CheckpointId, OptimizerStart, Point, Rollout, Tokens, checkpoint_id
-from msft.scores import MeanRule, Score, Scores
+from msft.scores import MeanRule, Scores
 from msft.standing import Standing
 from msft.verdicts import Verdicts
-from msft.worker import Question, Scored, Worker
+from msft.worker import BadScore, Question, Scored, Worker, checked
 
 ScoreTest = Literal["none", "best", "rollbacks", "every"]
-
-
-class BadScore(Exception):
-    """An evaluation gave no usable number, so nothing may be decided from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +102,7 @@ class RecordedRun:
     ) -> Rollout:
         if ticks < 1:
             raise ValueError(f"a roll-out of {ticks} ticks was asked for; expected at least 1")
-        if start != BASE and start not in self._store.held:
-            raise ValueError(
-                f"a roll-out from {start} was asked for, which is not kept; kept are "
-                f"{sorted(self._store.held) or 'none'} and base"
-            )
+        self._refuse_gone(start, "a roll-out")
         restore = self._method.rollout_options.on_rollback == "restore" and start != BASE
         optimizer = optimizer or ("kept" if restore else "fresh")
         kept = optimizer == "kept"
@@ -125,7 +117,9 @@ class RecordedRun:
         self._keep(question, kept, follower, 0)
         if start == BASE:
             self._measure(BASE, SELECTION, standing_at=(question.rollout, 0))
-        points = [Point(0, start, self.history.known(start))]
+            if self._settings.score_test == "every":
+                self._measure(BASE, TEST, standing_at=(question.rollout, 0))
+        points = [Point(0, start, self.history.known(start), steps=0)]
         follower.follow(points[0].scores)
         patience = self._method.rollout_options.patience
         while len(points) <= ticks and not (patience and follower.waited >= patience):
@@ -207,7 +201,7 @@ class RecordedRun:
             self._store.enter(checkpoint)
             self._store.account()
         self._recording.take(event)
-        return Point(before.tick + 1, checkpoint, event.scores)
+        return Point(before.tick + 1, checkpoint, event.scores, event.steps)
 
     def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> Reached:
         """Train a tick, score it, save it, and only then write its line."""
@@ -219,7 +213,7 @@ class RecordedRun:
         everybody = self._method.rollout_options.score_excluded == "every"
         names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
         if work.steps:
-            scored = _checked(self._worker.score(names, SELECTION), names, checkpoint)
+            scored = checked(self._worker.score(names, SELECTION), names, checkpoint)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
         self._verdicts.add(checkpoint, SELECTION, scored.verdicts)
@@ -244,13 +238,23 @@ class RecordedRun:
                 self._standing.go(*standing_at)
             else:
                 self._standing.hold(checkpoint)
-            scored = _checked(self._worker.score(names, split), names, checkpoint)
+            scored = checked(self._worker.score(names, split), names, checkpoint)
             self._verdicts.add(checkpoint, split, scored.verdicts)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._recording.record(event)
         self._recording.take(event)
+        if self.history.best is not None:  # it may have become so just now
+            self._store.secure(self.history.best)
+
+    def _refuse_gone(self, checkpoint: CheckpointId, what: str) -> None:
+        if checkpoint != BASE and checkpoint not in self._store.held:
+            raise ValueError(
+                f"{what} from {checkpoint} was asked for, which is not kept; kept are "
+                f"{sorted(self._store.held) or 'none'} and base"
+            )
 
     def _decide(self, event: Decided) -> None:
+        self._refuse_gone(event.checkpoint, "to go on" if event.what != "report" else "a result")
         self._open()
         self._recording.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
@@ -261,14 +265,15 @@ class RecordedRun:
     def _keep(self, question: Question, kept: bool, follower: Follower, tick: int) -> None:
         """Drop what can never be needed again."""
         places = [question.start, *(checkpoint_id(question.rollout, t + 1) for t in range(tick))]
+        contenders = [places[t] for t in follower.contenders()]
         restore = self._method.rollout_options.on_rollback == "restore"
         self._store.keep(
             retained(
                 start=question.start,
                 latest=places[tick],
-                contenders=[places[t] for t in follower.contenders()],
+                contenders=contenders,
                 best=self.history.best,
-                keep_start=self._store.volatile,
+                keep_start=self._store.leans_on(question.start, contenders),
                 moments="contenders" if restore else "start" if kept else "none",
             )
         )
@@ -286,14 +291,3 @@ def _asked(question: Question, optimizer: OptimizerStart, eligible: bool) -> Ask
         optimizer=optimizer,
         eligible=eligible,
     )
-
-
-def _checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
-    for name in names:
-        score: Score | None = scored.scores.get(name)
-        if score is None or score.count < 1 or not isfinite(score.total):
-            raise BadScore(
-                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
-                "nothing was decided: mend the metric or the data, then run the same command"
-            )
-    return scored

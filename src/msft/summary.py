@@ -101,6 +101,7 @@ def schedule_of(history: History) -> dict[str, Any]:
         "method": history.start.method,
         "seed": history.start.seed,
         "evals_per_epoch": per_epoch,
+        "rows": dict(history.start.datasets),
         "datasets": {
             name: sum(stage["ticks"] for stage in stages if name in stage["active"]) / per_epoch
             for name in history.start.datasets

@@ -120,8 +120,8 @@ class DiskTier:
 def _fault(folder: Path) -> str | None:
     """What is wrong with a checkpoint's files, or None."""
     try:
-        manifest: dict[str, list[Any]] = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError):
+        manifest: dict[str, list[Any]] = dict(json.loads((folder / "manifest.json").read_text()))
+    except (OSError, TypeError, ValueError):
         return "its manifest cannot be read"
     there = {path.name for path in folder.iterdir()} - {"manifest.json"}
     if there != set(manifest):

@@ -5,6 +5,7 @@ One line per point, split and sub-dataset, beside the log. A line whose point is
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,8 +21,7 @@ class Verdicts:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         if path is not None and path.exists():
-            whole = path.read_bytes().rpartition(b"\n")[0]
-            path.write_bytes(whole + b"\n" if whole else b"")
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line
 
     def add(self, checkpoint: CheckpointId, split: str, verdicts: Mapping[str, Verdict]) -> None:
         if self._path is None or not verdicts:

@@ -4,11 +4,12 @@ A run asks its worker to stand at a tick of a roll-out, to advance by one tick, 
 holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from math import fsum, isfinite
 from typing import Any, Protocol
 
+from msft.draws import number
 from msft.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.mixture import Mixture
 from msft.rollout import CheckpointId, Tokens
@@ -36,6 +37,17 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step, for whoever watches: mean row loss, rows, tokens."""
+
+    rollout: int
+    tick: int
+    loss: float
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
     """Scores of some sub-datasets, tokens it took, and each row's verdict.
 
@@ -45,6 +57,22 @@ class Scored:
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
+
+
+class BadScore(Exception):
+    """An evaluation gave no usable number, so nothing may be decided from it."""
+
+
+def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
+    """The scores, if there is a finite one for every name."""
+    for name in names:
+        score = scored.scores.get(name)
+        if score is None or score.count < 1 or not isfinite(score.total):
+            raise BadScore(
+                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
+                "nothing was decided: mend the metric or the data, then run the same command"
+            )
+    return scored
 
 
 class Worker(Protocol):
@@ -89,6 +117,9 @@ class Engine(Protocol):
 
     def optimizer(self) -> Any: ...
 
+    def seed(self, number: int) -> None:
+        """Start the engine's own randomness (dropout) anew."""
+
     def work(self, batch: Batch) -> tuple[Losses, int]:
         """Do with the batch what its `use` says: losses per row, and the tokens of its rows.
 
@@ -101,11 +132,21 @@ class Engine(Protocol):
 class EngineWorker:
     """Feed → engine → feed, tick by tick."""
 
-    def __init__(self, engine: Engine, *, seed: int, batch_size: int, evals_per_epoch: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        seed: int,
+        batch_size: int,
+        evals_per_epoch: int,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> None:
         self._engine = engine
+        self._on_step = on_step
         self._seed = seed
         self._batch_size = batch_size
         self._evals_per_epoch = evals_per_epoch
+        self._rollout = 0
         self._feed: Feed | None = None
         self.num_parameters = engine.num_parameters
         self.score = engine.score
@@ -121,6 +162,7 @@ class EngineWorker:
             seed=self._seed,
             rollout=question.rollout,
         )
+        self._rollout = question.rollout
         self._feed = question.feed.open(place)
         if tick:
             self._feed.restore(training["feed"])
@@ -129,6 +171,7 @@ class EngineWorker:
 
     def advance(self, tick: int) -> Work:
         assert self._feed is not None, "open() comes first"
+        self._engine.seed(number(self._seed, "dropout", self._rollout, tick))
         steps, losses, tokens = 0, list[float](), Tokens()
         for batch in self._feed.batches(tick):
             seen, count = self._engine.work(batch)
@@ -137,6 +180,8 @@ class EngineWorker:
             if batch.use == "train":
                 steps += 1
                 losses += seen.rows
+                loss = fsum(seen.rows) / len(seen.rows)
+                self._on_step(Step(self._rollout, tick, loss, len(batch.rows), count))
         return Work(steps, (fsum(losses), len(losses)), tokens)
 
     def training(self) -> Any:

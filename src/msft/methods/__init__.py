@@ -58,13 +58,14 @@ def prepare(
 ) -> PreparedMethod:
     """Find the method and check its options; every mistake is a ValueError that says the cure."""
     name, function = _found(method)
-    shared = SHARED_OPTIONS.get(name, ()) if name in METHODS else (*_ROLLOUT, "rehearsal_fraction")
+    built_in = METHODS.get(name) is function
+    shared = SHARED_OPTIONS.get(name, ()) if built_in else (*_ROLLOUT, "rehearsal_fraction")
     own = option_names(function)
     refuse_unknown(options, (*own, *shared), f"option of method {name}:")
     rollout = {key: value for key, value in options.items() if key in _ROLLOUT}
     mixture = {key: value for key, value in options.items() if key == "rehearsal_fraction"}
     rest = {key: value for key, value in options.items() if key not in rollout | mixture}
-    if name == "msft" and compute_budget == 1 and not peaks.include_start:
+    if function is msft and compute_budget == 1 and not peaks.include_start:
         raise ValueError(
             "compute_budget is one tick and peaks.include_start is false: every sub-dataset would "
             "peak at the only tick and none could ever be excluded; raise compute_budget or "
@@ -91,7 +92,7 @@ def _found(method: str | Method) -> tuple[str, Method]:
     module, _, attribute = method.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"method {method!r} cannot be imported: {error}") from error
     if not callable(function):
         raise ValueError(f"method {method!r} is not a function")

@@ -45,7 +45,7 @@ def msft(
         first = tuple(name for name in active.candidates if peaks[name] == c_min)
         leaving = first if drop_ties == "all" else first[:1]
 
-        if c_min == rollout.ticks:  # 6: nobody overfitted
+        if c_min >= rollout.last:  # 6: c_min = C, nobody overfitted
             theta = rollout.end  # 7: theta^ = theta(C)
             run.go_on(theta)
         elif not active.droppable:  # only sub-datasets marked `keep` are left

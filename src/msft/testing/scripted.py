@@ -92,8 +92,9 @@ class _ScriptedWorker:
         self._place = (0, 0)
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        if question.rollout not in self._curves:
-            self._ask(question.rollout, question.start, question.mixture.active, question.ticks)
+        number, start, active = question.rollout, question.start, question.mixture.active
+        if number not in self._curves:
+            self._curves[number] = self._ask(number, start, active, question.ticks)
         self._place = (question.rollout, tick)
 
     def advance(self, tick: int) -> Work:
@@ -105,9 +106,9 @@ class _ScriptedWorker:
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         rollout, tick = self._place
-        if rollout not in self._curves:  # the method asked for a score before any roll-out
-            self._ask(rollout, BASE, self._datasets, 0)
-        curves = self._curves[rollout]
+        curves = self._curves.get(rollout)
+        if curves is None:  # the base model's score was asked for before any roll-out
+            curves = self._ask(rollout, BASE, self._datasets, 0)
         return Scored({name: value(float(curves[name][tick])) for name in names}, 0)
 
     def weights(self) -> Any:
@@ -116,7 +117,7 @@ class _ScriptedWorker:
     def training(self) -> Any:
         return {}
 
-    def _ask(self, index: int, start: CheckpointId, active: tuple[str, ...], ticks: int) -> None:
+    def _ask(self, index: int, start: CheckpointId, active: tuple[str, ...], ticks: int) -> Curves:
         curves = self._answer(index, start, active, ticks)
         for name in self._datasets:
             if name not in curves or len(curves[name]) <= ticks:
@@ -125,4 +126,4 @@ class _ScriptedWorker:
                     f"{list(curves.get(name, []))} for {name!r}; expected {ticks + 1} scores, "
                     f"for tick 0 to {ticks}"
                 )
-        self._curves[index] = curves
+        return curves

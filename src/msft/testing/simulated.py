@@ -99,6 +99,9 @@ class SimulatedEngine:
     def optimizer(self) -> Any:
         return {"steps": self._steps}
 
+    def seed(self, number: int) -> None:
+        pass  # nothing here is random
+
     def work(self, batch: Batch) -> tuple[Losses, int]:
         tokens = sum(self._learners[name].tokens for name, _ in batch.rows)
         losses = self._losses(batch.rows)

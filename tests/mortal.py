@@ -1,0 +1,162 @@
+"""Runs that die, and what they must leave behind: shared by the tests of the recorded run."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from msft.feeds import Batch, Losses
+from msft.history import History
+from msft.log import Event, Log
+from msft.methods import METHODS
+from msft.run import ScoreTest
+from msft.summary import schedule_of, summary_of
+from msft.testing import Learner, SimulatedEngine, simulate
+from msft.verdicts import read_verdicts
+
+LEARNERS = {
+    "a": Learner(rows=16, limit=0.3, damage=0.6),
+    "b": Learner(rows=16, passes=2.0),
+    "c": Learner(rows=8, passes=0.5, limit=0.3, damage=1.5),
+}
+"""Under mSFT one leaves at a tick, one at tick 0, then nobody leaves, then the last one does."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to try; everything that determines its log."""
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    peaks: Mapping[str, Any] = field(default_factory=dict)
+    score_test: ScoreTest = "none"
+
+    def run(
+        self,
+        folder: Path,
+        memory: int | None = None,
+        log: Log | None = None,
+        engine: SimulatedEngine | None = None,
+    ) -> History:
+        folder.mkdir(parents=True, exist_ok=True)
+        return simulate(
+            self.method,
+            LEARNERS,
+            compute_budget=1.5,
+            num_train_epochs=5 if self.method in ("dynamix", "ies") else 2,  # ies stops in epoch 4
+            evals_per_epoch=2,
+            train_batch_size=8,
+            peaks=self.peaks,
+            method_options=self.options,
+            score_test=self.score_test,
+            folder=folder,
+            memory_copies=memory,
+            log=log,
+            engine=engine,
+        )
+
+
+PLAIN = {name: Case(name) for name in METHODS}
+"""Every method as it is by default."""
+
+VARIED = {
+    "msft-accounted": Case("msft", {"score_excluded": "rollback"}, score_test="rollbacks"),
+    "msft-restored": Case("msft", {"on_rollback": "restore", "rehearsal_fraction": 0.25}),
+    "msft-smoothed": Case("msft", {"patience": 2}, {"smooth": 1, "min_delta": 0.01}),
+    "continual-accounted": Case("continual", {"score_excluded": "rollback"}, score_test="every"),
+    "continual-restored": Case("continual", {"on_rollback": "restore", "patience": 1}),
+    "sro-rehearsed": Case("sro", {"rehearsal_fraction": 0.25}, {"include_start": False}),
+    "ies-permanent": Case("ies", {"track_excluded": False, "threshold": 0.5}, score_test="best"),
+}
+"""Options that change what is scored, kept or trained."""
+
+STORES: dict[str, int | None] = {"disk": None, "disk and memory": 2}
+"""Copies that fit into memory besides the disk; they are lost with the process."""
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class MortalLog(Log):
+    """Dies at the event numbered `last` (from 0, counting what was there), around its write."""
+
+    def __init__(self, path: Path, last: int, written: bool) -> None:
+        Log.__init__(self, path)
+        self.last = last
+        self.written = written
+
+    def append(self, event: Event) -> None:
+        dies = len(self.events) == self.last
+        if dies and not self.written:
+            raise Killed
+        Log.append(self, event)
+        if dies:
+            raise Killed
+
+
+class MortalEngine(SimulatedEngine):
+    """Dies at its step numbered `last`, from 0."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__(LEARNERS)
+        self.left = last
+
+    def work(self, batch: Batch) -> tuple[Losses, int]:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        return super().work(batch)
+
+
+def kill(case: Case, folder: Path, memory: int | None, last: int, written: bool) -> None:
+    """Run until this event and die there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = MortalLog(folder / "run.jsonl", last, written)
+    with pytest.raises(Killed):
+        case.run(folder, memory, log)
+
+
+@dataclass(frozen=True)
+class Left:
+    """All that a finished run left behind that anybody can look at."""
+
+    log: bytes
+    summary: dict[str, Any]
+    schedule: dict[str, Any]
+    verdicts: Mapping[Any, Any]
+    checkpoints: Mapping[str, bytes]
+
+
+def left_by(history: History, folder: Path) -> Left:
+    return Left(
+        (folder / "run.jsonl").read_bytes(),
+        summary_of(history),
+        schedule_of(history),
+        read_verdicts(folder / "verdicts.jsonl"),
+        files_of(folder / "checkpoints"),
+    )
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its path from there."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """An empty folder without the wait for a disk: these tests kill processes, not machines."""
+    memory = Path("/dev/shm")  # noqa: S108
+    place = memory if os.access(memory, os.W_OK) else None
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(dir=place) as folder:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield Path(folder)

@@ -1,0 +1,162 @@
+"""The log file: what is written is read again, and only its end may ever be torn."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mortal import PLAIN, quick_folder
+from msft.log import (
+    Asked,
+    Decided,
+    Disk,
+    Ended,
+    Event,
+    Log,
+    LogError,
+    Measured,
+    Opened,
+    Reached,
+    from_line,
+    read_log,
+    to_line,
+)
+from msft.rollout import BASE, Tokens, checkpoint_id
+from msft.scores import accuracy, nll, value
+
+EVENTS: list[Event] = [
+    Opened("msft", 20, 7, {"a": 3, "ü": 4}, {"mean": "macro"}, {"data": "00ff"}),
+    Asked(0, BASE, {"a": 3}, {"ü": 1}, 12, {"name": "shuffled"}, "fresh", True),
+    Measured(BASE, "validation", Tokens(evaluation=5), {"a": accuracy(1, 3), "ü": nll(0.1, 7)}),
+    Reached(
+        checkpoint_id(0, 1), 2, (0.1 + 0.2, 3), Tokens(1, 2, 3), Disk(1, 2, 3), {"a": value(1 / 3)}
+    ),
+    Decided("exclude", checkpoint_id(0, 1), ("a", "ü"), 1),
+    Decided("go_on", BASE),
+    Ended("all_excluded", checkpoint_id(0, 1)),
+]
+LINES = [to_line(event) for event in EVENTS]
+WHOLE = b"".join(LINES)
+
+
+def opened(path: Path) -> list[Event]:
+    """What a process finds that is going to write."""
+    log = Log(path)
+    log.close()
+    return log.events
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.event)
+def test_an_event_survives_its_line(event: Event) -> None:
+    line = to_line(event)
+    assert from_line(line) == event
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+
+
+def test_what_is_appended_is_there_for_the_next_process(tmp_path: Path) -> None:
+    log = Log(tmp_path / "run.jsonl")
+    for event in EVENTS:
+        log.append(event)
+        assert read_log(tmp_path / "run.jsonl")[-1] == event, "on disk when append returns"
+    log.close()
+    assert opened(tmp_path / "run.jsonl") == EVENTS
+
+
+def test_an_event_is_synced_before_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "run.jsonl", list[bytes]()
+    log = Log(path)
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(path.read_bytes()))
+    for number, event in enumerate(EVENTS, start=1):
+        log.append(event)
+        assert synced[-1] == b"".join(LINES[:number])
+    log.close()
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_is_torn() -> None:
+    with quick_folder() as folder:
+        path = folder / "run.jsonl"
+        for cut in range(len(WHOLE)):
+            path.write_bytes(WHOLE[:cut])
+            whole_lines = WHOLE[:cut].count(b"\n")
+            assert read_log(path) == EVENTS[:whole_lines]
+            assert path.read_bytes() == WHOLE[:cut], "reading changes nothing"
+            log = Log(path)
+            assert log.events == EVENTS[:whole_lines]
+            for event in EVENTS[whole_lines:]:
+                log.append(event)
+            log.close()
+            assert path.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0" * 5, b"\0\0\n\0\n", b'{"event"', b"\xff\xfe", LINES[1][:-1]]
+)
+def test_a_tail_that_a_crash_can_leave_is_cut_off(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(LINES[0] + tail)
+    assert opened(path) == EVENTS[:1]
+    assert path.read_bytes() == LINES[0]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"garbage\n", b"\0\0\n", b"{}\n", b"[1]\n", b"7\n", b"\n", b'{"event":"moon"}\n', b"\xff\n"],
+)
+def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path, garbage: bytes) -> None:
+    path = tmp_path / "run.jsonl"
+    content = LINES[0] + LINES[1] + garbage + LINES[2]
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=r"run\.jsonl, line 3"):
+        Log(path)
+    assert path.read_bytes() == content, "nothing of it may be lost"
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, len(b"".join(LINES[:-2])) - 1), st.integers(1, 255))
+@example(20, ord("\r") ^ WHOLE[20])
+def test_no_flipped_byte_before_the_end_loses_events_silently(at: int, mask: int) -> None:
+    """It is refused, or it is still an event; then the run notices (see test_run)."""
+    data = bytearray(WHOLE)
+    data[at] ^= mask
+    with quick_folder() as folder:
+        (folder / "run.jsonl").write_bytes(data)
+        with suppress(LogError):
+            assert len(opened(folder / "run.jsonl")) == len(EVENTS)
+        assert (folder / "run.jsonl").read_bytes() == data
+
+
+def test_a_second_process_is_locked_out_and_told_by_whom(tmp_path: Path) -> None:
+    hold = (
+        "import sys, pathlib, msft.log\n"
+        "log = msft.log.Log(pathlib.Path(sys.argv[1]))\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", hold, str(tmp_path / "run.jsonl")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LogError, match=rf"in use by pid {holder.pid} on "):
+            Log(tmp_path / "run.jsonl")
+        with pytest.raises(LogError, match=str(tmp_path)):
+            PLAIN["sft"].run(tmp_path)
+        holder.kill()
+    assert "pid" in (tmp_path / "run.lock").read_text(), "a killed process leaves its name behind"
+    PLAIN["sft"].run(tmp_path)
+
+
+def test_a_log_in_memory_needs_no_file() -> None:
+    log = Log()
+    log.append(EVENTS[0])
+    log.close()
+    assert log.events == EVENTS[:1]
