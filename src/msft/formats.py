@@ -1,0 +1,211 @@
+"""Row formats: what users' rows look like, and the one example that each becomes.
+
+A row's format is recognised by its fields and never guessed: a row that fits none of the formats,
+or two of them, is refused. `question` and `answer`, say, could mean several prompts.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msft.subdataset import shown
+
+Row = Mapping[str, Any]
+
+_ROLES = ("system", "user", "assistant")
+_SHAREGPT = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+}
+_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
+
+ALPACA = (
+    "Below is an instruction that describes a task. Write a response that appropriately "
+    "completes the request.\n\n### Instruction:\n{instruction}\n\n### Response:\n"
+)
+ALPACA_WITH_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+)
+
+
+class DataError(ValueError):
+    """Data that cannot be used; the message starts with the file and the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation; role is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row, whatever its format was.
+
+    messages: of a conversation, the last one is the assistant's; its content is `completion`,
+        and `prompt` is empty.
+    choices, answer: of a choice row; `completion` is the right choice.
+    where: file and line, for messages.
+    """
+
+    prompt: str
+    completion: str
+    messages: tuple[Message, ...] = ()
+    choices: tuple[str, ...] = ()
+    answer: int | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    needed: tuple[str, ...]
+    read: Callable[[Row, str], Example]
+
+
+def format_of(row: Row) -> str:
+    """The name of the row's format: `prompt+completion`, `choices`, `messages`, …"""
+    fitting = _fitting(list(row))
+    if len(fitting) > 1:  # tables have null where a row of another format has a field
+        fitting = _fitting([key for key, value in row.items() if value is not None])
+    if len(fitting) == 1:
+        return fitting[0]
+    found = shown(sorted(map(str, row)))
+    if fitting:
+        raise DataError(f"fields {found} fit {' and '.join(fitting)}; remove those you do not mean")
+    listed = ", ".join("+".join(form.needed) for form in FORMATS.values())
+    raise DataError(
+        f"fields {found} fit no format; expected one of: {listed}; rename the fields or add the "
+        "missing ones"
+    )
+
+
+def example_of(row: Any, where: str, form: str | None = None) -> tuple[Example, str]:
+    """The row as an example and its format, which must be `form` if that is given."""
+    try:
+        if not isinstance(row, Mapping):
+            raise DataError(f"found {shown(row)}; expected an object with fields such as prompt")
+        if form is None:
+            form = format_of(row)
+        missing = [key for key in FORMATS[form].needed if key not in row]
+        if missing and len(_fitting(list(row))) == 1:
+            raise DataError(
+                f"this row is {format_of(row)}, but the first was {form}; put rows of different "
+                "formats into different files"
+            )
+        if missing:
+            raise DataError(
+                f"{missing[0]} is missing (found {shown(sorted(map(str, row)))}); add it"
+            )
+        return FORMATS[form].read(row, where), form
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _fitting(keys: Sequence[str]) -> list[str]:
+    return [name for name, form in FORMATS.items() if set(form.needed) <= set(keys)]
+
+
+def _prompt_completion(row: Row, where: str) -> Example:
+    return Example(_text(row, "prompt"), _answer(row, "completion"), where=where)
+
+
+def _choices(row: Row, where: str) -> Example:
+    prompt, found = _answer(row, "prompt"), row["choices"]
+    if not isinstance(found, list | tuple):
+        raise DataError(
+            f"choices is {shown(found)}; expected a list of texts (in a CSV there are no lists: "
+            "use .jsonl)"
+        )
+    choices = tuple(_answer({f"choice {n}": text}, f"choice {n}") for n, text in enumerate(found))
+    if len(choices) < 2 or len(set(choices)) < len(choices):
+        raise DataError(f"choices is {shown(found)}; expected two or more, all different")
+    answer = row["answer"]
+    if isinstance(answer, str) and choices.count(answer) == 1:
+        answer = choices.index(answer)
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(choices):
+        raise DataError(
+            f"answer is {shown(answer)}; expected the index of the right choice, 0 to "
+            f"{len(choices) - 1}, or its text exactly"
+        )
+    return Example(prompt, choices[answer], choices=choices, answer=answer, where=where)
+
+
+def _alpaca(row: Row, where: str) -> Example:
+    instruction, output = _answer(row, "instruction"), _answer(row, "output")
+    given = "" if row.get("input") is None else _text(row, "input")
+    template = ALPACA_WITH_INPUT if given.strip() else ALPACA
+    return Example(template.format(instruction=instruction, input=given), output, where=where)
+
+
+def _messages(row: Row, where: str) -> Example:
+    return _conversation(
+        row, "messages", "role", "content", dict(zip(_ROLES, _ROLES, strict=True)), where
+    )
+
+
+def _sharegpt(row: Row, where: str) -> Example:
+    return _conversation(row, "conversations", "from", "value", _SHAREGPT, where)
+
+
+def _conversation(
+    row: Row, key: str, role_key: str, text_key: str, roles: Mapping[str, str], where: str
+) -> Example:
+    turns = row[key]
+    if not isinstance(turns, list | tuple) or not turns:
+        raise DataError(f"{key} is {shown(turns)}; expected a list of turns")
+    messages: list[Message] = []
+    for number, turn in enumerate(turns):
+        at = f"{key}[{number}]"
+        if not isinstance(turn, Mapping) or not {role_key, text_key} <= set(turn):
+            raise DataError(f"{at} is {shown(turn)}; expected {role_key} and {text_key}")
+        role = turn[role_key]
+        if not isinstance(role, str) or role not in roles:
+            raise DataError(
+                f"{at}.{role_key} is {shown(role)}; expected one of: {', '.join(roles)}"
+            )
+        read = _answer if roles[role] == "assistant" else _text
+        messages.append(Message(roles[role], read(turn, text_key, f"{at}.")))
+    if all(message.role != "assistant" for message in messages):
+        raise DataError(f"{key} has no turn of the assistant, so there is nothing to learn; add it")
+    if messages[-1].role != "assistant":
+        raise DataError(
+            f"{key} ends with a turn of the {messages[-1].role}; expected the assistant's answer "
+            "as the last turn: add it, or remove what follows it"
+        )
+    return Example("", messages[-1].content, tuple(messages), where=where)
+
+
+def _text(row: Row, key: str, prefix: str = "") -> str:
+    text = row[key]
+    if not isinstance(text, str):
+        found = "null" if text is None else shown(text)
+        raise DataError(f"{prefix}{key} is {found}; expected text")
+    bad = _NOT_TEXT.search(text)
+    if bad:
+        kind = "a NUL character" if bad.group() == "\x00" else f"half a character, {bad.group()!a}"
+        raise DataError(f"{prefix}{key} has {kind} at position {bad.start()}; remove or mend it")
+    return text
+
+
+def _answer(row: Row, key: str, prefix: str = "") -> str:
+    text = _text(row, key, prefix)
+    if not text.strip():
+        raise DataError(f"{prefix}{key} is {shown(text)}; expected text that is not blank")
+    return text
+
+
+FORMATS = {
+    "prompt+completion": _Format(("prompt", "completion"), _prompt_completion),
+    "choices": _Format(("prompt", "choices", "answer"), _choices),
+    "messages": _Format(("messages",), _messages),
+    "alpaca": _Format(("instruction", "output"), _alpaca),
+    "sharegpt": _Format(("conversations",), _sharegpt),
+}

@@ -1,0 +1,281 @@
+"""The recipe: everything a run is asked to do, checked before anything starts.
+
+A recipe is a value. Building one, from a file or from Python, checks every key against its type,
+its bounds and the others; a mistake is a `RecipeError` with the file, the line, what was found,
+what was expected and what to do.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msft import yamlfile
+from msft.curve import PeakRule
+from msft.methods import METHODS, PreparedMethod, prepare
+from msft.options import Above, AtLeast, Between, checked
+from msft.recipefile import canonical, place_of, plain_options, read_recipe
+from msft.rollout import ticks_of
+from msft.scores import MeanRule
+from msft.subdataset import (
+    DatasetSpec,
+    RecipeError,
+    Rows,
+    Source,
+    fit_fields,
+    refuse_keys,
+    shown,
+)
+from msft.yamlfile import Place
+
+__all__ = ["DatasetSpec", "Recipe", "RecipeError", "Rows", "Source", "load_recipe"]
+
+ROLLING_BACK = ("msft", "continual")
+_NOT_KEYS = ("notes", "folder")
+
+
+class _Datasets:
+    """The field `datasets`: takes dicts and specs, gives specs."""
+
+    def __get__(self, recipe: Any, owner: Any) -> tuple[DatasetSpec, ...]:
+        specs: tuple[DatasetSpec, ...] = () if recipe is None else recipe.__dict__["datasets"]
+        return specs
+
+    def __set__(self, recipe: Any, given: Sequence[DatasetSpec | Mapping[str, Any]]) -> None:
+        if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+            raise RecipeError(
+                f"datasets is {shown(given)}; expected a list, each item with a name and its files",
+                ("datasets",),
+            )
+        specs: list[DatasetSpec] = []
+        for number, item in enumerate(given):
+            try:
+                specs.append(DatasetSpec.from_mapping(item))
+            except RecipeError as error:
+                raise RecipeError(str(error), ("datasets", number, *error.place)) from error
+        recipe.__dict__["datasets"] = tuple(specs)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run. Defaults are the paper's; see docs for every key.
+
+    compute_budget: epochs of one roll-out (msft, continual).
+    num_train_epochs: epochs of the other methods.
+    train_batch_size: samples of one optimizer step over all devices.
+    max_grad_norm: 0 is off; the paper does not clip.
+    micro_batch_tokens: the most tokens of one forward pass; by itself if None.
+    num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
+    peaks: always complete once the recipe is built.
+    notes: what a user should be told about how the recipe was read.
+    folder: where relative data files are looked for.
+    """
+
+    model_name_or_path: str
+    datasets: _Datasets = _Datasets()
+    method: str = "msft"
+    output_dir: str | None = None
+    seed: Annotated[int, Between(0, 2**63 - 1)] = 20
+    compute_budget: Annotated[float, Above(0)] = 3
+    num_train_epochs: Annotated[float, Above(0)] = 10
+    evals_per_epoch: Annotated[int, Between(1, 1000)] = 4
+    learning_rate: Annotated[float, Above(0)] = 1e-5
+    lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
+    warmup_steps: Annotated[int, AtLeast(0)] = 0
+    train_batch_size: Annotated[int, AtLeast(1)] = 64
+    max_length: Annotated[int, AtLeast(2)] = 512
+    weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
+    bf16: Literal["auto"] | bool = "auto"
+    gradient_checkpointing: bool = False
+    micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
+    deterministic: bool = False
+    num_fewshot: Annotated[int | None, AtLeast(0)] = None
+    prompt_style: Literal["letters", "text"] = "letters"
+    choice_norm: Literal["chars", "tokens", "none"] = "chars"
+    mean: MeanRule = "macro"
+    report_split: Literal["test", "selection"] = "test"
+    score_test: Literal["best", "rollbacks", "every"] = "best"
+    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    trust_remote_code: bool = False
+    peaks: Mapping[str, Any] = field(default_factory=dict)
+    method_options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    folder: Path | None = field(default=None, compare=False)
+
+    @staticmethod
+    def from_mapping(
+        mapping: Any,
+        where: str = "",
+        places: Mapping[Place, str] | None = None,
+        folder: Path | None = None,
+    ) -> "Recipe":
+        """A recipe from keys and values; `places` says where a key stands (else: in `where`)."""
+        places = dict(places or {})
+        try:
+            if not isinstance(mapping, Mapping):
+                raise RecipeError(
+                    f"found {shown(mapping)}; expected keys and values such as `method: msft`"
+                )
+            keys, notes = canonical(mapping, places)
+            refuse_keys(keys, recipe_keys(), "key")
+            if "model_name_or_path" not in keys:
+                raise RecipeError(
+                    "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
+                    "embedded model"
+                )
+            return Recipe(**keys, notes=notes, folder=folder)
+        except RecipeError as error:
+            located = f"{place_of(error.place, where, places)}{error}"
+            raise RecipeError(located, error.place) from error
+
+    def __post_init__(self) -> None:
+        fit_fields(self, "", except_for=("datasets", "peaks", "method_options", *_NOT_KEYS))
+        self._check_datasets()
+        object.__setattr__(self, "peaks", _peaks(self.peaks))
+        object.__setattr__(self, "method_options", plain_options(self.method_options))
+        for key in ("compute_budget", "num_train_epochs"):
+            try:
+                ticks_of(getattr(self, key), self.evals_per_epoch, key)
+            except ValueError as error:
+                raise RecipeError(str(error), (key,)) from error
+        self._check_schedule()
+        self._check_method()
+
+    @property
+    def peak_rule(self) -> PeakRule:
+        return PeakRule(**self.peaks)
+
+    def prepared(self) -> PreparedMethod:
+        """The method with its options, checked."""
+        budget = ticks_of(self.compute_budget, self.evals_per_epoch, "compute_budget")
+        return prepare(self.method, self.method_options, budget, self.peak_rule)
+
+    def fewshot(self, spec: DatasetSpec) -> int:
+        """Exemplars before each scored row of a sub-dataset."""
+        if spec.num_fewshot is not None:
+            return spec.num_fewshot
+        if spec.benchmark is None:
+            return 0
+        return 5 if self.num_fewshot is None else self.num_fewshot
+
+    def local_model(self) -> Path | None:
+        """The model's file or folder, from here or beside the recipe; None: it is a name."""
+        written = self.model_name_or_path
+        path = Path(written).expanduser()
+        for folder in (Path(), *([self.folder] if self.folder else [])):
+            if (folder / path).exists():
+                return folder / path
+        if path.is_absolute() or path.suffix == ".gguf" or written.startswith("."):
+            raise RecipeError(
+                f"model_name_or_path is {shown(written)}, which does not exist; "
+                "expected a folder, a .gguf file, or a hub name such as owner/name",
+                ("model_name_or_path",),
+            )
+        return None
+
+    def to_yaml(self) -> str:
+        """Every key as resolved; loads back to an equal recipe, rows in memory apart."""
+        keys: dict[str, Any] = {key: getattr(self, key) for key in recipe_keys()}
+        specs = [{f.name: getattr(s, f.name) for f in fields(s)} for s in keys.pop("datasets")]
+        for spec in specs:
+            for split in ("train", "validation", "test"):
+                if spec[split] is not None and not isinstance(spec[split], str):
+                    spec[split] = f"<{len(spec[split])} rows in memory>"
+        return yamlfile.dump({**keys, "datasets": specs})
+
+    def _check_datasets(self) -> None:
+        if not self.datasets:
+            raise RecipeError(
+                "datasets is empty; expected at least one sub-dataset, e.g. "
+                "`- {name: mine, train: mine.jsonl, validation_fraction: 0.1}`",
+                ("datasets",),
+            )
+        seen: dict[str, str] = {}
+        for number, spec in enumerate(self.datasets):
+            other = seen.setdefault(spec.name.casefold(), spec.name)
+            if number and len(seen) <= number:
+                how = "" if other == spec.name else " (upper and lower case are not told apart)"
+                raise RecipeError(
+                    f"name {spec.name!r} is taken by {other!r} already{how}; choose another",
+                    ("datasets", number, "name"),
+                )
+        metrics = sorted({spec.metric for spec in self.datasets})
+        if self.mean == "pooled" and len(metrics) > 1:
+            raise RecipeError(
+                f"mean is pooled, but the sub-datasets have the metrics {', '.join(metrics)}, "
+                "whose counts cannot be added; use mean: macro",
+                ("mean",),
+            )
+
+    def _check_schedule(self) -> None:
+        kind = self.lr_scheduler_type
+        if self.method in ROLLING_BACK and kind != "constant":
+            raise RecipeError(
+                f"lr_scheduler_type is {kind}, but method {self.method} rolls back, and what a "
+                "changing learning rate should return to then is not defined; use constant",
+                ("lr_scheduler_type",),
+            )
+        if kind == "constant" and self.warmup_steps:
+            cure = "0" if self.method in ROLLING_BACK else "0, or constant_with_warmup"
+            raise RecipeError(
+                f"warmup_steps is {self.warmup_steps}, but lr_scheduler_type constant has no "
+                f"warm-up; use {cure}",
+                ("warmup_steps",),
+            )
+
+    def _check_method(self) -> None:
+        try:
+            self.prepared()
+            if self.method in METHODS:
+                self._rehearse()
+        except ValueError as error:
+            raise RecipeError(str(error), self._blamed(str(error))) from error
+
+    def _rehearse(self) -> None:
+        """The method on flat curves, so that contradictions it finds itself come up now."""
+        from msft.testing.scripted import scripted
+
+        names = [spec.name for spec in self.datasets][:2]
+        scripted(
+            self.method,
+            names,
+            lambda index, start, active, ticks: dict.fromkeys(names, [0.0] * (ticks + 1)),
+            compute_budget=min(self.compute_budget, 2),
+            num_train_epochs=min(self.num_train_epochs, 1),
+            evals_per_epoch=self.evals_per_epoch,
+            peaks=self.peaks,
+            method_options=self.method_options,
+        )
+
+    def _blamed(self, message: str) -> Place:
+        for option in self.method_options:
+            if option in message:
+                return ("method_options", option)
+        return ("compute_budget",) if message.startswith("compute_budget") else ("method",)
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a YAML file, with `key=value` overrides applied to it."""
+    file = Path(path)
+    mapping, places = read_recipe(file, overrides)
+    return Recipe.from_mapping(mapping, str(file), places, file.parent)
+
+
+def recipe_keys() -> list[str]:
+    """Every key of a recipe, in the order in which it is written."""
+    return [f.name for f in fields(Recipe) if f.name not in _NOT_KEYS]
+
+
+def _peaks(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"peaks is {shown(given)}; expected options such as {{smooth: 1}}", ("peaks",)
+        )
+    for key, value in given.items():
+        try:
+            PeakRule(**checked(PeakRule, {key: value}, "peaks"))
+        except ValueError as error:
+            raise RecipeError(str(error), ("peaks", key)) from error
+    return asdict(PeakRule(**checked(PeakRule, given, "peaks")))

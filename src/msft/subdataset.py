@@ -1,0 +1,286 @@
+"""One sub-dataset of a recipe: where its rows come from and how it is scored."""
+
+import importlib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from reprlib import Repr
+from types import NoneType, UnionType
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
+
+from msft.options import Above, AtLeast, Between, checked, refuse_unknown
+from msft.yamlfile import Place, plain
+
+METRICS = ("accuracy", "nll")
+FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+IN_MEMORY = re.compile(r"<\d+ rows in memory>")
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{p}{n}" for p in ("COM", "LPT") for n in range(1, 10))}
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 80
+
+
+class RecipeError(ValueError):
+    """A wrong recipe; `place` says which key, so that the line can be found."""
+
+    def __init__(self, message: str, place: Place = ()) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class Rows(Protocol):
+    """Rows in memory: a list of dicts, or a `datasets.Dataset`."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+Source = str | Rows
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """A sub-dataset as the recipe names it.
+
+    benchmark: a built-in one, with its own reader, prompt and grader.
+    path: a folder with train, validation and test files, or a hub name (`owner/name`, or
+        `owner/name:configuration`).
+    train, validation, test: files; from Python also rows in memory.
+    validation_fraction: this share of the training rows is held out instead of `validation`.
+    train_rows, validation_rows, test_rows: at most this many rows are used.
+    metric: accuracy (the greedy completion equals the reference), nll, or a function of the
+        user's as `package.module:function`.
+    keep: never excluded.
+    skip_bad_rows: a row that cannot be read is skipped and counted instead of refused.
+    """
+
+    name: str
+    benchmark: str | None = None
+    path: str | None = None
+    train: Source | None = None
+    validation: Source | None = None
+    test: Source | None = None
+    validation_fraction: Annotated[float | None, Above(0), Between(0, 0.999)] = None
+    train_rows: Annotated[int | None, AtLeast(1)] = None
+    validation_rows: Annotated[int | None, AtLeast(1)] = None
+    test_rows: Annotated[int | None, AtLeast(1)] = None
+    metric: str = "accuracy"
+    keep: bool = False
+    num_fewshot: Annotated[int | None, AtLeast(0)] = None
+    max_new_tokens: Annotated[int | None, AtLeast(1)] = None
+    skip_bad_rows: bool = False
+
+    @staticmethod
+    def from_mapping(mapping: Any) -> "DatasetSpec":
+        if isinstance(mapping, DatasetSpec):
+            return mapping
+        if not isinstance(mapping, Mapping):
+            raise RecipeError(
+                f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
+                "`name: mine` and `train: mine.jsonl`"
+            )
+        refuse_keys(mapping, [field.name for field in fields(DatasetSpec)], "key of a sub-dataset:")
+        if "name" not in mapping:
+            raise RecipeError("name is missing in a sub-dataset; add `name: ` and a short name")
+        return DatasetSpec(**mapping)
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        what = f"sub-dataset {self.name!r}"
+        for split in ("train", "validation", "test"):
+            object.__setattr__(self, split, _source(getattr(self, split), what, split))
+        fit_fields(self, what, except_for=("name", "train", "validation", "test"))
+        self._check_metric(what)
+        self._check_benchmark(what)
+        self._check_sources(what)
+
+    def _check_metric(self, what: str) -> None:
+        if self.metric not in METRICS and not FUNCTION.fullmatch(self.metric):
+            raise RecipeError(
+                f"{what}: metric is {shown(self.metric)}; expected accuracy, nll, or a function "
+                "of yours as package.module:function",
+                ("metric",),
+            )
+
+    def _check_benchmark(self, what: str) -> None:
+        if self.benchmark is None:
+            return
+        known = _benchmarks()
+        if not known:
+            raise RecipeError(
+                f"{what}: benchmark is {shown(self.benchmark)}, but no benchmarks are built in "
+                "yet; give train and validation files instead",
+                ("benchmark",),
+            )
+        try:
+            refuse_unknown([self.benchmark], known, "benchmark")
+        except ValueError as error:
+            raise RecipeError(f"{what}: {error}", ("benchmark",)) from error
+
+    def _check_sources(self, what: str) -> None:
+        given = [key for key in ("train", "validation", "test") if getattr(self, key) is not None]
+        if self.benchmark is not None and given:
+            raise RecipeError(
+                f"{what}: both benchmark and {given[0]}; a benchmark has its own rows: leave "
+                f"{given[0]} out, or give a folder of yours as path",
+                (given[0],),
+            )
+        if self.validation is not None and self.validation_fraction is not None:
+            raise RecipeError(
+                f"{what}: both validation and validation_fraction; keep the one you mean",
+                ("validation_fraction",),
+            )
+        if self.benchmark is not None:
+            return
+        if self.train is None and self.path is None:
+            raise RecipeError(
+                f"{what}: neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
+                ".csv or .parquet file"
+            )
+        if self.train is not None and self.path is not None:
+            raise RecipeError(
+                f"{what}: both train and path; keep train for a file, or path for a folder or a "
+                "hub name",
+                ("path",),
+            )
+        if self.path is None and self.validation is None and self.validation_fraction is None:
+            raise RecipeError(
+                f"{what}: neither validation nor validation_fraction, but a checkpoint can only "
+                "be chosen on rows that were not trained; add one, e.g. "
+                "`validation_fraction: 0.1`"
+            )
+
+
+def shown(value: Any) -> str:
+    """A found value for a message: escaped, on one line, cut."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def refuse_keys(mapping: Mapping[Any, Any], known: Collection[str], what: str) -> None:
+    for key in mapping:
+        try:
+            refuse_unknown([key], known, what)
+        except ValueError as error:
+            raise RecipeError(str(error), (key,)) from error
+
+
+def fit_fields(owner: Any, what: str, except_for: Collection[str]) -> None:
+    """Check every field of a frozen dataclass against its annotation, in place."""
+    hints = get_type_hints(type(owner), include_extras=True)
+    keys = [field.name for field in fields(owner) if field.name not in except_for]
+    values = {
+        key: _text_fitting(getattr(owner, key), key, _kinds(hints[key]), what) for key in keys
+    }
+    try:
+        fitted = checked(type(owner), values, what or "recipe")
+    except ValueError:
+        for key in keys:
+            _refuse_unfit(owner, key, values[key], _kinds(hints[key]), what)
+        raise
+    for key, value in fitted.items():
+        object.__setattr__(owner, key, value)
+
+
+def _text_fitting(value: Any, key: str, kinds: tuple[Any, ...], what: str) -> Any:
+    if str not in kinds or (value is None and NoneType in kinds):
+        return value
+    at = f"{what}: {key}" if what else key
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        return checked_text(value, at, key)
+    hint = "; put it in quotes" if isinstance(value, int | float) else ""
+    raise RecipeError(f"{at} is {shown(value)}; expected text{hint}", (key,))
+
+
+def _refuse_unfit(owner: Any, key: str, value: Any, kinds: tuple[Any, ...], what: str) -> None:
+    try:
+        checked(type(owner), {key: value}, what or "recipe")
+    except ValueError as error:
+        message = str(error).removeprefix("" if what else "recipe: ")
+        quoted = isinstance(value, str) and type(plain(value)) in (*kinds, int)
+        hint = "; write it without quotes" if quoted else ""
+        raise RecipeError(message + hint, (key,)) from error
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def checked_text(text: str, what: str, *place: str | int) -> str:
+    """Text that can stand in a file, a path and on a terminal."""
+    if not text.strip():
+        raise RecipeError(f"{what} is {text!r}; expected text, or leave the key out", place)
+    if _UNWRITABLE.search(text):
+        raise RecipeError(
+            f"{what} is {shown(text)}; expected text without control characters; remove them",
+            place,
+        )
+    return text
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise RecipeError(
+            f"name is {shown(name)}; expected text; put it in quotes: name: '{shown(name)}'",
+            ("name",),
+        )
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise RecipeError(
+            f"name is {shown(name)}; expected 1 to 100 of the characters A-Z a-z 0-9 . _ - (not "
+            "only dots), since files are named after it; choose another name",
+            ("name",),
+        )
+    if name.split(".")[0].upper() in _RESERVED:
+        raise RecipeError(
+            f"name is {name!r}, which Windows keeps for a device; choose another name", ("name",)
+        )
+
+
+def _source(source: Any, what: str, split: str) -> Any:
+    if source is None:
+        return None
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    if isinstance(source, str):
+        if IN_MEMORY.fullmatch(source):
+            raise RecipeError(
+                f"{what}: {split} was given from Python as rows in memory ({source}) and they are "
+                "not in this file; write them to a .jsonl file and name it here",
+                (split,),
+            )
+        return checked_text(source, f"{what}: {split}", split)
+    if isinstance(source, Sequence) and not isinstance(source, bytes):
+        if len(source) and all(isinstance(item, str) for item in source):
+            raise RecipeError(
+                f"{what}: {split} is {shown(source)}; expected one file; join the files, or name "
+                "each as a sub-dataset of its own",
+                (split,),
+            )
+        return tuple(source)
+    if type(source).__module__.split(".")[0] == "datasets" and hasattr(source, "__len__"):
+        return source
+    raise RecipeError(
+        f"{what}: {split} is {shown(source)}; expected a file, or from Python a list of dicts or a "
+        "datasets.Dataset that is not streamed",
+        (split,),
+    )
+
+
+def _benchmarks() -> Collection[str]:
+    """The built-in benchmarks, where this installation has them."""
+    try:
+        found: Collection[str] = importlib.import_module("msft.tasks").BENCHMARKS
+    except ModuleNotFoundError as error:
+        if error.name != "msft.tasks":
+            raise
+        return ()
+    return found

@@ -1,0 +1,370 @@
+"""The recipe: defaults, files, overrides, aliases, and the round trip through YAML."""
+
+import pickle
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msft.methods import METHODS
+from msft.options import AtLeast
+from msft.recipe import DatasetSpec, Recipe, RecipeError, load_recipe
+from msft.rollout import Run
+from msft.yamlfile import MAX_CHARACTERS, YamlError, dump, parse, plain
+
+ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]
+A: dict[str, Any] = {"name": "a", "train": "a.jsonl", "validation": "b.jsonl"}
+
+
+def recipe(**keys: Any) -> Recipe:
+    return Recipe(**({"model_name_or_path": "tiny", "datasets": [A]} | keys))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+SMALL = "model_name_or_path: tiny\ndatasets:\n- {name: a, train: a.jsonl, validation: b.jsonl}\n"
+
+
+def own_method(run: Run, *, knob: Any = None) -> None:
+    run.rollout(run.base, run.mixture, run.train_ticks)
+
+
+def test_defaults_are_the_contracts() -> None:
+    found = recipe()
+    expected = {
+        "method": "msft",
+        "output_dir": None,
+        "seed": 20,
+        "compute_budget": 3,
+        "num_train_epochs": 10,
+        "evals_per_epoch": 4,
+        "learning_rate": 1e-5,
+        "lr_scheduler_type": "constant",
+        "train_batch_size": 64,
+        "max_length": 512,
+        "weight_decay": 0.0,
+        "max_grad_norm": 0.0,
+        "warmup_steps": 0,
+        "bf16": "auto",
+        "gradient_checkpointing": False,
+        "num_fewshot": None,
+        "prompt_style": "letters",
+        "choice_norm": "chars",
+        "mean": "macro",
+        "report_split": "test",
+        "score_test": "best",
+        "peaks": {"include_start": True, "smooth": 0, "min_delta": 0.0},
+        "method_options": {},
+        "micro_batch_tokens": None,
+        "deterministic": False,
+        "report_to": "none",
+        "trust_remote_code": False,
+    }
+    assert {key: getattr(found, key) for key in expected} == expected
+    assert {f.name for f in fields(Recipe)} == {
+        *expected,
+        "model_name_or_path",
+        "datasets",
+        "notes",
+        "folder",
+    }
+
+
+def test_the_contracts_example_is_read(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """\
+model_name_or_path: Qwen/Qwen2.5-0.5B   # hub name
+method: msft
+output_dir: runs/example
+seed: 20
+compute_budget: 3
+num_train_epochs: 10
+evals_per_epoch: 4
+learning_rate: 1.0e-5
+lr_scheduler_type: constant
+train_batch_size: 64
+max_length: 512
+weight_decay: 0.0
+num_fewshot: 5
+prompt_style: letters
+choice_norm: chars
+mean: macro
+report_split: test
+score_test: best
+peaks: {include_start: true, smooth: 0, min_delta: 0.0}
+method_options: {}
+datasets:
+  - name: mine
+    train: data/mine.train.jsonl
+    validation: data/mine.valid.jsonl
+    test: data/mine.test.jsonl
+    metric: accuracy
+    keep: false
+""",
+    )
+    found = load_recipe(path)
+    spec = DatasetSpec(
+        "mine",
+        train="data/mine.train.jsonl",
+        validation="data/mine.valid.jsonl",
+        test="data/mine.test.jsonl",
+    )
+    assert found == Recipe(
+        "Qwen/Qwen2.5-0.5B", datasets=[spec], output_dir="runs/example", num_fewshot=5
+    )
+    assert found.folder == tmp_path
+    assert found.notes == ()
+
+
+def test_rows_in_memory_are_taken_and_not_written() -> None:
+    found = Recipe(
+        model_name_or_path="tiny",
+        datasets=[{"name": "a", "train": ROWS, "validation_fraction": 0.5}],
+    )
+    assert found.datasets[0].train == tuple(ROWS)
+    assert "train: <1 rows in memory>" in found.to_yaml()
+    with pytest.raises(RecipeError, match=r"recipe\.yaml: sub-dataset 'a': train was given from"):
+        Recipe.from_mapping(parse(found.to_yaml()).value, "recipe.yaml")
+
+
+def test_paths_may_be_path_objects() -> None:
+    found = recipe(datasets=[A | {"train": Path("x") / "a.jsonl"}], output_dir=Path("runs"))
+    assert (found.datasets[0].train, found.output_dir) == (str(Path("x") / "a.jsonl"), "runs")
+
+
+def test_a_recipe_is_a_value() -> None:
+    options = {"patience": 3}
+    found = recipe(method_options=options)
+    options["patience"] = 4
+    assert found.method_options == {"patience": 3}
+    assert replace(found, seed=20) == found != replace(found, seed=30)
+    assert pickle.loads(pickle.dumps(found)) == found  # noqa: S301
+    with pytest.raises(AttributeError):
+        found.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", ".00001", "0.00001"])
+def test_a_learning_rate_is_a_number(tmp_path: Path, text: str) -> None:
+    assert load_recipe(written(tmp_path, f"{SMALL}learning_rate: {text}\n")).learning_rate == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("010", 10),
+        ("1_800", 1800),
+        ("12:30", "12:30"),
+        ("1.", 1.0),
+        ("~", None),
+        ("True", True),
+        ("1e", "1e"),
+        ("e5", "e5"),
+        (".", "."),
+        ("9" * 500, float("inf")),
+    ],
+)
+def test_plain_scalars(text: str, value: Any) -> None:
+    assert plain(text) == value
+
+
+def test_bom_and_crlf_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())
+    assert load_recipe(path) == recipe()
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, SMALL + "- {name: a.b, train: c.jsonl, validation: d.jsonl}\nnum_epochs: 5\n"
+    )
+    found = load_recipe(
+        path,
+        [
+            "learning_rate=2e-5",
+            "peaks.smooth=1",
+            "method_options.patience=3",
+            "datasets.a.train_rows=100",
+            "datasets.a.b.keep=true",
+            "num_train_epochs=2",
+            "output_dir=runs/a=b",
+            "seed=1",
+            "seed=2",
+        ],
+    )
+    assert (found.learning_rate, found.seed, found.num_train_epochs) == (2e-5, 2, 2)
+    assert found.output_dir == "runs/a=b"
+    assert (found.peaks["smooth"], found.method_options) == (1, {"patience": 3})
+    assert found.datasets[0].train_rows == 100
+    assert found.datasets[1].keep
+    assert load_recipe(path, ["output_dir="]).output_dir is None
+    assert load_recipe(path, ["base_model=other"]).model_name_or_path == "other"
+
+
+def test_aliases_are_read_with_a_note(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        SMALL.replace("model_name_or_path", "base_model")
+        + "cutoff_len: 128\nnum_epochs: 2\nmicro_batch_size: 1\n",
+    )
+    found = load_recipe(path)
+    assert found == recipe(max_length=128, num_train_epochs=2)
+    assert found.notes[0] == f"{path}, line 1: base_model was read as model_name_or_path"
+    assert [note.split(": ")[0] for note in found.notes] == [
+        f"{path}, line {n}" for n in (1, 4, 5, 6)
+    ]
+    assert "micro_batch_size is ignored" in found.notes[3]
+    wrong = written(tmp_path, SMALL + "sequence_len: 0\n")
+    with pytest.raises(RecipeError, match="line 4: max_length is 0; expected 2 or more"):
+        load_recipe(wrong)
+
+
+def test_few_shot_is_for_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    tasks = types.ModuleType("msft.tasks")
+    tasks.__dict__["BENCHMARKS"] = {"gsm8k": None}
+    monkeypatch.setitem(sys.modules, "msft.tasks", tasks)
+    specs = [A, A | {"name": "c", "num_fewshot": 2}, {"name": "g", "benchmark": "gsm8k"}]
+    found = recipe(datasets=specs)
+    assert [found.fewshot(spec) for spec in found.datasets] == [0, 2, 5]
+    found = replace(found, num_fewshot=3)
+    assert [found.fewshot(spec) for spec in found.datasets] == [0, 2, 3]
+    with pytest.raises(RecipeError, match="unknown benchmark 'gsm8'; did you mean 'gsm8k'"):
+        recipe(datasets=[{"name": "g", "benchmark": "gsm8"}])
+
+
+def test_models_are_looked_for_here_then_beside_the_recipe_then_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for folder in (here / "one", beside / "one", beside / "two"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(here)
+
+    def local(name: str) -> Path | None:
+        return recipe(model_name_or_path=name, folder=beside).local_model()
+
+    assert local("one") == Path("one")
+    assert local("two") == beside / "two"
+    assert local("owner/three") is None
+    for missing in ("./three", "../three", "/three", "three.gguf"):
+        with pytest.raises(RecipeError, match="does not exist"):
+            local(missing)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_recipe(method: str) -> None:
+    assert recipe(method=method).prepared().name == method
+
+
+def test_short_and_long_budgets_are_no_contradiction() -> None:
+    recipe(evals_per_epoch=1, peaks={"include_start": False})
+    recipe(evals_per_epoch=3, compute_budget=1e6, num_train_epochs=1e6)
+
+
+def test_a_method_of_the_users_own() -> None:
+    name = f"{__name__}:own_method"
+    found = recipe(method=name, method_options={"knob": {"x": [1, "1e-5", None]}})
+    assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
+
+
+def test_recipes_do_not_import_torch() -> None:
+    code = "import sys, msft.recipe, msft.data; print(sys.modules.keys() & {'torch', 'datasets'})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+names = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True).filter(
+    lambda name: name.upper()[:3] not in ("CON", "PRN", "AUX", "NUL", "COM", "LPT")
+)
+texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40).filter(
+    lambda text: bool(text.strip()) and "rows in memory" not in text
+)
+numbers = st.floats(min_value=1e-300, max_value=1e300)
+specs: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"name": names, "train": texts, "validation": texts},
+    optional={
+        "test": texts,
+        "train_rows": st.integers(1, 10**9),
+        "metric": st.sampled_from(["accuracy", "nll", "my.module:function"]),
+        "keep": st.booleans(),
+        "skip_bad_rows": st.booleans(),
+    },
+)
+recipes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "model_name_or_path": texts,
+        "datasets": st.lists(specs, min_size=1, max_size=3, unique_by=lambda s: s["name"].lower()),
+    },
+    optional={
+        "output_dir": texts,
+        "seed": st.integers(0, 2**63 - 1),
+        "learning_rate": numbers,
+        "weight_decay": numbers,
+        "evals_per_epoch": st.integers(1, 8),
+        "bf16": st.sampled_from(["auto", True, False]),
+        "peaks": st.fixed_dictionaries({"min_delta": numbers}, optional={"smooth": st.just(2)}),
+        "method_options": st.fixed_dictionaries({}, optional={"patience": st.integers(1, 9)}),
+    },
+)
+
+
+@settings(max_examples=40)
+@given(recipes)
+def test_to_yaml_loads_back(keys: dict[str, Any]) -> None:
+    found = Recipe(**keys)
+    assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.sampled_from(["1e-5", "no", "~", "", "1_0", "0x1", "*a", "!x", "- a", "a: b", "#", "<<"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab: #'\"1"), inner),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_dump_and_parse_are_inverse(value: Any) -> None:
+    assert parse(dump(value)).value == value
+
+
+@given(st.text(st.sampled_from("a1-: \n\t[]{}#&*!|>'\"%@`,?~.\x00é")))
+def test_parse_never_fails_otherwise(text: str) -> None:
+    line: int | None = None
+    try:
+        parse(text)
+    except YamlError as error:
+        line = error.line
+    assert line is None or 1 <= line <= text.count("\n") + 1
+
+
+def test_a_bomb_is_refused_in_time() -> None:
+    with pytest.raises(YamlError, match="characters"):
+        parse("a" * (MAX_CHARACTERS + 1))
+    with pytest.raises(YamlError, match="levels deep"):
+        parse("[" * 10_000)
+
+
+def test_bounds_refuse_what_is_not_a_number() -> None:
+    assert float("nan") not in AtLeast(0)
+    for key in ("learning_rate", "weight_decay", "compute_budget", "max_grad_norm"):
+        for value in (float("nan"), float("inf"), -1.0, True, "1", None):
+            with pytest.raises(RecipeError, match=key):
+                recipe(**{key: value})

@@ -1,0 +1,402 @@
+"""Wrong recipes and wrong data: each is refused with one readable message that says where."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from msft.data import DataError, load_dataset_spec
+from msft.recipe import RecipeError, load_recipe
+from msft.subdataset import DatasetSpec
+
+GOOD = """\
+model_name_or_path: tiny
+method: msft
+datasets:
+- name: a
+  train: a.jsonl
+  validation: b.jsonl
+"""
+KEYS = (
+    "model_name_or_path: tiny\nmethod: {method}\ndatasets: [{{name: a, train: t, validation: v}}]\n"
+)
+
+
+def key(line: str, method: str = "msft") -> str:
+    """A good recipe with one more line, the fourth."""
+    return KEYS.format(method=method) + line + "\n"
+
+
+def spec(lines: str) -> str:
+    """A good recipe with one more line in its sub-dataset, the seventh."""
+    return GOOD + lines + "\n"
+
+
+def name(written: str) -> str:
+    return GOOD.replace("name: a", f"name: {written}")
+
+
+def second(lines: str) -> str:
+    return GOOD + lines
+
+
+RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
+    # what is wrong, the file, the line, what the message says
+    ("unknown key", key("learning_rat: 1"), 4, ("'learning_rat'", "did you mean 'learning_rate'")),
+    ("key of another level", key("train_rows: 3"), 4, ("unknown key 'train_rows'",)),
+    ("unknown key of a sub-dataset", spec("  trian_rows: 3"), 7, ("mean 'train_rows'",)),
+    ("duplicate key", key("method: sft"), 4, ("'method' is given twice", "line 2")),
+    ("duplicate key below", spec("  train: x"), 7, ("'train' is given twice", "line 5")),
+    ("bad indentation", key(" seed: 1"), 4, ("not valid YAML",)),
+    ("unclosed bracket", key("peaks: {smooth: 1"), 5, ("not valid YAML",)),
+    ("tab", key("peaks:\n\tsmooth: 1"), 5, ("not valid YAML", "blanks")),
+    ("control character", key("output_dir: a\x07b"), 4, ("'\\x07'", "not allowed")),
+    ("anchor", key("seed: &x 1"), 4, ("'&x'", "anchor")),
+    ("alias", key("seed: *x"), 4, ("'*x'", "alias")),
+    ("python tag", key("seed: !!python/object/apply:os.getpid []"), 4, ("YAML tag", "os.getpid")),
+    ("own tag", key("seed: !x 1"), 4, ("YAML tag '!x'",)),
+    ("second document", key("---\nseed: 1"), 4, ("second YAML document",)),
+    ("key that is a list", key("[a]: 1"), 4, ("a key that is not text",)),
+    ("deep nesting", key("peaks: " + "[" * 50 + "]" * 50), 4, ("levels deep",)),
+    ("empty file", "# nothing\n", None, ("empty", "msft init")),
+    ("not a mapping", "- a\n- b\n", None, ("found ['a', 'b']", "expected keys and values")),
+    ("no model", "method: sft\n", None, ("model_name_or_path is missing",)),
+    ("no datasets", "model_name_or_path: tiny\n", None, ("datasets is empty", "at least one")),
+    ("empty datasets", "model_name_or_path: tiny\ndatasets: []\n", 2, ("datasets is empty",)),
+    ("datasets is text", "model_name_or_path: t\ndatasets: a\n", 2, ("datasets is 'a'", "a list")),
+    ("sub-dataset is text", "model_name_or_path: t\ndatasets: [a]\n", 2, ("is 'a'; expected",)),
+    ("null model", "model_name_or_path:\n", 1, ("model_name_or_path is None", "text")),
+    ("number as text", key("learning_rate: '1e-5'"), 4, ("'1e-5'", "without quotes")),
+    ("word for a number", key("learning_rate: high"), 4, ("learning_rate is 'high'", "a number")),
+    ("text as number", key("output_dir: 7"), 4, ("output_dir is 7", "put it in quotes")),
+    ("fraction for a count", key("train_batch_size: 1.5"), 4, ("is 1.5", "a whole number")),
+    ("yes for true", key("deterministic: yes"), 4, ("is 'yes'", "true or false")),
+    ("list for a number", key("seed: [1, 2]"), 4, ("seed is [1, 2]",)),
+    ("negative seed", key("seed: -1"), 4, ("seed is -1; expected 0 to",)),
+    ("zero learning rate", key("learning_rate: 0"), 4, ("expected more than 0",)),
+    ("nan", key("learning_rate: .nan"), 4, ("learning_rate is nan",)),
+    ("inf", key("weight_decay: .inf"), 4, ("weight_decay is inf",)),
+    ("overflow", key("learning_rate: 1e999"), 4, ("learning_rate is inf",)),
+    ("empty batch", key("train_batch_size: 0"), 4, ("expected 1 or more",)),
+    ("unknown choice", key("mean: micro"), 4, ("mean is 'micro'", "'macro' or 'pooled'")),
+    ("unknown tracker", key("report_to: mlflow"), 4, ("report_to is 'mlflow'", "'wandb'")),
+    ("unknown schedule", key("lr_scheduler_type: polynomial"), 4, ("'constant' or",)),
+    ("schedule with roll-back", key("lr_scheduler_type: cosine"), 4, ("rolls back", "constant")),
+    ("schedule for continual", key("lr_scheduler_type: linear", "continual"), 4, ("rolls back",)),
+    ("warm-up of nothing", key("warmup_steps: 10", "sft"), 4, ("constant_with_warmup",)),
+    ("half a tick", key("compute_budget: 0.3"), 4, ("compute_budget is 0.3", "multiple of 1/4")),
+    ("epochs off the grid", key("num_train_epochs: 2.1"), 4, ("num_train_epochs is 2.1",)),
+    ("unknown method", key("", "msfd"), 2, ("unknown method 'msfd'", "mean 'msft'")),
+    ("method not importable", key("", "no.such:f"), 2, ("cannot be imported",)),
+    ("method is no function", key("", "math:pi"), 2, ("not a function",)),
+    ("unknown option", key("method_options: {paitence: 3}"), 4, ("mean 'patience'",)),
+    ("option of another", key("method_options: {patience: 3}", "sft"), 4, ("method sft",)),
+    ("option out of range", key("method_options:\n  patience: 0"), 5, ("patience is 0",)),
+    ("options is a list", key("method_options: [1]"), 4, ("method_options is [1]",)),
+    ("option is nan", key("method_options: {max_epochs: .nan}"), 4, ("is nan", "finite")),
+    ("option off the grid", key("method_options: {max_epochs: 0.3}"), 4, ("max_epochs is 0.3",)),
+    (
+        "contradiction inside a method",
+        key("method_options:\n  permanent: false\n  track_excluded: false", "ies"),
+        5,
+        ("permanent: false contradicts",),
+    ),
+    (
+        "nobody could ever leave",
+        key("compute_budget: 0.25\npeaks: {include_start: false}"),
+        4,
+        ("could ever be excluded",),
+    ),
+    ("unknown peak option", key("peaks: {smoth: 1}"), 4, ("'smoth'", "mean 'smooth'")),
+    ("negative smoothing", key("peaks:\n  smooth: -1"), 5, ("peaks.smooth is -1",)),
+    ("peaks is a number", key("peaks: 3"), 4, ("peaks is 3",)),
+    ("alias beside its key", key("max_length: 9\ncutoff_len: 9"), 5, ("cutoff_len means max_len",)),
+    ("name missing", "model_name_or_path: t\ndatasets:\n- train: t\n", 3, ("name is missing",)),
+    ("name is a number", name("7"), 4, ("name is 7", "quotes")),
+    ("name with a path", name("../x"), 4, ("'../x'", "A-Z")),
+    ("absolute name", name("/etc/x"), 4, ("'/etc/x'",)),
+    ("name of dots", name(".."), 4, ("'..'",)),
+    ("name with a line break", name('"a\\n"'), 4, ("'a\\n'",)),
+    ("device name", name("nul.v1"), 4, ("'nul.v1'", "Windows")),
+    ("empty name", name("''"), 4, ("name is ''",)),
+    (
+        "same name",
+        second("- {name: a, train: t, validation: v}\n"),
+        7,
+        ("name 'a' is taken",),
+    ),
+    (
+        "same name up to case",
+        second("- name: b\n  train: t\n  validation: v\n- train: t\n  validation: v\n  name: B\n"),
+        12,
+        ("name 'B' is taken by 'b'", "case"),
+    ),
+    ("two validations", spec("  validation_fraction: 0.1"), 7, ("both validation and",)),
+    (
+        "whole fraction",
+        GOOD.replace("validation: b.jsonl", "validation_fraction: 1"),
+        6,
+        ("0.999",),
+    ),
+    ("no validation", GOOD.replace("  validation: b.jsonl\n", ""), 4, ("neither validation nor",)),
+    ("no source", GOOD.replace("train: a.jsonl", "keep: true"), 4, ("neither train, path nor",)),
+    ("train and path", spec("  path: data"), 7, ("both train and path",)),
+    ("benchmark and train", spec("  benchmark: gsm8k"), None, ("benchmark",)),
+    (
+        "list of files",
+        GOOD.replace("a.jsonl", "[a.jsonl]"),
+        5,
+        ("train is ['a.jsonl']", "one file"),
+    ),
+    ("rows of memory", GOOD.replace("a.jsonl", "<3 rows in memory>"), 5, ("rows in memory",)),
+    ("no rows wanted", spec("  train_rows: 0"), 7, ("train_rows is 0", "sub-dataset 'a'")),
+    ("unknown metric", spec("  metric: f1"), 7, ("metric is 'f1'", "accuracy, nll")),
+    (
+        "pooled mean of two metrics",
+        "mean: pooled\n" + GOOD + "- {name: b, train: t, validation: v, metric: nll}\n",
+        1,
+        ("accuracy, nll", "mean: macro"),
+    ),
+    ("escape sequence", GOOD.replace("a.jsonl", '"\\e[31mred"'), 5, ("'\\x1b[31mred'",)),
+    ("half a character", GOOD.replace("a.jsonl", '"\\uD800"'), 5, ("'\\ud800'",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"), [r[1:] for r in RECIPES], ids=[r[0] for r in RECIPES]
+)
+def test_a_wrong_recipe(tmp_path: Path, text: str, line: int | None, said: tuple[str, ...]) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    readable(str(caught.value), str(path), line, said)
+
+
+def readable(message: str, path: str, line: int | None, said: tuple[str, ...]) -> None:
+    start = path if line is None else f"{path}, line {line}: "
+    assert message.startswith(start)
+    assert [part for part in said if part not in message] == [], message
+    assert "\n" not in message
+    assert message.isprintable()
+    assert len(message) < 800
+
+
+def test_a_good_recipe_is_the_control(tmp_path: Path) -> None:
+    for text in (GOOD, key("seed: 1"), spec("  keep: true")):
+        (tmp_path / "recipe.yaml").write_text(text)
+        load_recipe(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("seed", "expected key=value"),
+        ("=1", "expected key=value"),
+        ("sed=1", "did you mean 'seed'"),
+        ("seed=x", "seed is 'x'"),
+        ("seed={", "not valid YAML"),
+        ("seed=&a 1", "anchor"),
+        ("peaks.smooth=x", "smooth is 'x'"),
+        ("datasets.b.keep=true", "no sub-dataset 'b' (there are: a)"),
+        ("datasets.a.kep=true", "did you mean 'keep'"),
+        ("datasets.a.train_rows=0", "train_rows is 0"),
+        ("optimizer.lr=1", "no key with keys inside"),
+        ("num_epochs=0.1", "num_train_epochs is 0.1"),
+    ],
+)
+def test_a_wrong_override(tmp_path: Path, override: str, said: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(GOOD)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(tmp_path / "recipe.yaml", [override])
+    readable(str(caught.value), f"--set {override}", None, (said,))
+
+
+def test_recipes_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    with pytest.raises(RecipeError, match=r"recipe\.yaml: there is no such file"):
+        load_recipe(path)
+    path.mkdir()
+    with pytest.raises(RecipeError, match=r"recipe\.yaml: this is a folder"):
+        load_recipe(path)
+    path.rmdir()
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"seed: 1\nmethod: \xe9\n")
+    with pytest.raises(RecipeError, match=r"latin\.yaml, line 2: not UTF-8"):
+        load_recipe(latin)
+    with pytest.raises(RecipeError, match=r"did you mean .*latin\.yaml"):
+        load_recipe(tmp_path / "latim.yaml")
+    with pytest.raises(RecipeError, match=r"folder; did you mean .*latin\.yaml"):
+        load_recipe(tmp_path)
+
+
+def row(**fields: object) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+FINE = row(prompt="one", completion="1")
+TURN = {"role": "user", "content": "hi"}
+REPLY = {"role": "assistant", "content": "ho"}
+
+
+def chat(*turns: object) -> bytes:
+    return row(messages=[TURN, REPLY]) + row(messages=list(turns))
+
+
+def choice(**fields: object) -> bytes:
+    return row(prompt="p", choices=["x", "y"], answer=0) + row(**fields)
+
+
+DATA: list[tuple[str, str, bytes, int | None, tuple[str, ...]]] = [
+    # what is wrong, the file's name, its content, the line, what the message says
+    ("bad JSON", "a.jsonl", FINE + b'{"prompt": \n', 2, ("not valid JSON", "one JSON object")),
+    ("a list per line", "a.jsonl", FINE + b"[1]\n", 2, ("found [1]", "an object")),
+    ("pretty printed", "a.jsonl", b"[\n" + FINE + b"]", 1, ("not valid JSON",)),
+    ("NUL byte", "a.jsonl", FINE + b'{"prompt": "\x00"}\n', 2, ("NUL byte",)),
+    ("escaped NUL", "a.jsonl", FINE + row(prompt="a\0", completion="b"), 2, ("NUL",)),
+    ("lone surrogate", "a.jsonl", b'{"prompt":"\\ud800","completion":"x"}', 1, ("'\\ud800'",)),
+    ("not UTF-8", "a.jsonl", FINE + b'{"prompt": "\xe9"}', 2, ("not UTF-8", "byte 13")),
+    ("UTF-16", "a.jsonl", FINE.decode().encode("utf-16"), 1, ("UTF-16",)),
+    ("gzip", "a.jsonl", gzip.compress(FINE), None, ("gzip", "unpack")),
+    ("null", "a.jsonl", FINE + row(prompt=None, completion="x"), 2, ("prompt is null",)),
+    ("wrong type", "a.jsonl", row(prompt=["a"], completion="x"), 1, ("prompt is ['a']", "text")),
+    ("missing field", "a.jsonl", FINE + row(prompt="a"), 2, ("completion is missing",)),
+    (
+        "field given twice",
+        "a.jsonl",
+        b'{"prompt":"a","prompt":"b","completion":"c"}',
+        1,
+        ("twice",),
+    ),
+    (
+        "unknown format",
+        "a.jsonl",
+        row(question="q", answer="a"),
+        1,
+        ("fit no format", "'question'"),
+    ),
+    ("two formats", "a.jsonl", row(prompt="", completion="", messages=[]), 1, ("messages",)),
+    ("mixed formats", "a.jsonl", FINE + row(messages=[TURN, REPLY]), 2, ("the first was prompt+",)),
+    ("empty file", "a.jsonl", b"", None, ("the file is empty",)),
+    ("blank file", "a.jsonl", b"\n\n  \n", None, ("no rows",)),
+    ("empty row", "a.jsonl", FINE + row(prompt="", completion=""), 2, ("completion is ''",)),
+    ("blank answer", "a.jsonl", FINE + row(prompt="q", completion=" \n"), 2, ("completion is",)),
+    ("deep nesting", "a.jsonl", FINE + b'{"prompt": ' + b"[" * 100_000, 2, ("nested too deep",)),
+    (
+        "deep value",
+        "a.jsonl",
+        b'{"completion":"","prompt":' + b"[" * 400 + b"]" * 400 + b"}",
+        1,
+        (),
+    ),
+    ("huge number", "a.jsonl", b'{"prompt": ' + b"9" * 5000 + b"}", 1, ("digits",)),
+    ("long line", "a.jsonl", FINE + b"x" * 10_000_001, 2, ("10,000,000 bytes",)),
+    ("no turns", "a.jsonl", chat(), 2, ("messages is []",)),
+    ("no assistant", "a.jsonl", chat(TURN), 2, ("no turn of the assistant",)),
+    ("question last", "a.jsonl", chat(REPLY, TURN), 2, ("ends with a turn of the user",)),
+    ("unknown role", "a.jsonl", chat({**TURN, "role": "tool"}), 2, ("'tool'", "assistant")),
+    ("turn without text", "a.jsonl", chat({"role": "user"}), 2, ("messages[0] is",)),
+    ("null turn", "a.jsonl", chat({**TURN, "content": None}), 2, ("messages[0].content is null",)),
+    ("blank reply", "a.jsonl", chat({**REPLY, "content": ""}), 2, ("messages[0].content is ''",)),
+    (
+        "answer too high",
+        "a.jsonl",
+        choice(prompt="p", choices=["x", "y"], answer=2),
+        2,
+        ("0 to 1",),
+    ),
+    ("answer below 0", "a.jsonl", choice(prompt="p", choices=["x", "y"], answer=-1), 2, ("is -1",)),
+    (
+        "answer is true",
+        "a.jsonl",
+        choice(prompt="p", choices=["x", "y"], answer=True),
+        2,
+        ("True",),
+    ),
+    (
+        "answer is no choice",
+        "a.jsonl",
+        choice(prompt="p", choices=["x", "y"], answer="z"),
+        2,
+        ("'z'",),
+    ),
+    ("one choice", "a.jsonl", choice(prompt="p", choices=["x"], answer=0), 2, ("two or more",)),
+    (
+        "same choices",
+        "a.jsonl",
+        choice(prompt="p", choices=["x", "x"], answer=0),
+        2,
+        ("different",),
+    ),
+    (
+        "choices as text",
+        "a.jsonl",
+        choice(prompt="p", choices="xy", answer=0),
+        2,
+        ("choices is 'xy'",),
+    ),
+    ("alpaca without output", "a.jsonl", row(instruction="i", output=""), 1, ("output is ''",)),
+    ("sharegpt role", "a.jsonl", row(conversations=[{"from": "bot", "value": "x"}]), 1, ("'bot'",)),
+    ("JSON of one row", "a.json", FINE, None, ("expected a list",)),
+    ("lines in .json", "a.json", FINE + FINE, 2, ("not valid JSON", ".jsonl")),
+    ("bad .json", "a.json", b'[\n{"prompt": }]', 2, ("not valid JSON",)),
+    ("bytes in .json", "a.json", b'[\n"\xe9"]', 2, ("not UTF-8",)),
+    ("no row in .json", "a.json", b"[]", None, ("no rows",)),
+    ("ragged CSV", "a.csv", b"prompt,completion\na,b\nc\n", 3, ("1 fields; expected 2",)),
+    ("CSV without columns", "a.csv", b"a,b\n1,2\n", 2, ("fit no format",)),
+    ("CSV column twice", "a.csv", b"prompt,prompt\n1,2\n", 1, ("different names",)),
+    ("CSV quote", "a.csv", b'prompt,completion\n"a"b,c\n', 2, ("not valid CSV",)),
+    ("CSV of bytes", "a.csv", b"prompt,completion\n\xe9,b\n", 2, ("not UTF-8",)),
+    ("CSV header only", "a.csv", b"prompt,completion\n", None, ("no rows",)),
+    ("no Parquet", "a.parquet", FINE, None, ("no Parquet file",)),
+    ("broken Parquet", "a.parquet", b"PAR1 and nothing", None, ("not a readable Parquet",)),
+    ("Parquet named .jsonl", "a.jsonl", b"PAR1 and nothing", None, ("a Parquet file",)),
+    ("unknown suffix", "a.txt", FINE, None, ("unknown kind of file", ".jsonl")),
+    ("compressed", "a.jsonl.gz", gzip.compress(FINE), None, ("unknown kind", "unpack")),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line", "said"), [d[1:] for d in DATA], ids=[d[0] for d in DATA]
+)
+def test_wrong_data(
+    tmp_path: Path, file: str, content: bytes, line: int | None, said: tuple[str, ...]
+) -> None:
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load_dataset_spec(DatasetSpec("a", train=file, validation=file), tmp_path, 20)
+    readable(str(caught.value), str(tmp_path / file), line, said)
+
+
+def test_sources_that_are_not_there(tmp_path: Path) -> None:
+    for file in ("mine.train.jsonl", "other.csv", "notes.txt"):
+        (tmp_path / file).write_text("x")
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "both").mkdir()
+    for file in ("train.jsonl", "train.csv"):
+        (tmp_path / "both" / file).write_text("x")
+    (tmp_path / "none").mkdir()
+    cases: list[tuple[Callable[[], DatasetSpec], str]] = [
+        (lambda: _train("mine.trian.jsonl"), "no such file; did you mean mine.train.jsonl?"),
+        (lambda: _train("gone/mine.jsonl"), "there is no folder"),
+        (lambda: _train("folder.jsonl"), "this is a folder"),
+        (lambda: _path("mine.train.jsonl"), "path is a file"),
+        (lambda: _path("./gone"), "there is no such folder"),
+        (lambda: _path("gone.jsonl"), "there is no such folder"),
+        (lambda: _path("both"), "both train.jsonl and train.csv"),
+        (lambda: _path("none"), "no train file in this folder"),
+    ]
+    for make, said in cases:
+        with pytest.raises(DataError) as caught:
+            load_dataset_spec(make(), tmp_path, 20)
+        readable(str(caught.value), str(tmp_path), None, (said,))
+
+
+def _train(file: str) -> DatasetSpec:
+    return DatasetSpec("a", train=file, validation_fraction=0.5)
+
+
+def _path(path: str) -> DatasetSpec:
+    return DatasetSpec("a", path=path)
