@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help test check format clean
+.PHONY: help demo test check format bench bench-gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,8 +13,11 @@ help:  ## what can be made
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+demo: .venv/installed  ## SFT and mSFT on a synthetic mixture, two minutes on a CPU
+	$(BIN)/msft demo
+
 test: .venv/installed  ## all tests
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 check: .venv/installed  ## format check, lint, types
 	$(BIN)/ruff format --check .
@@ -24,6 +27,12 @@ check: .venv/installed  ## format check, lint, types
 format: .venv/installed  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench: .venv/installed  ## msft against transformers' Trainer on this CPU
+	$(BIN)/python bench/cpu_trainer.py
+
+bench-gpu:  ## on a machine with a GPU and torch: the fast path against the plain one
+	PYTHONPATH=src:tests/engine $(PYTHON) bench/gpu_check.py
 
 clean:  ## remove what was made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Sets of weights on disk while a tick was trained, and the most (sets, bytes) till its line."""
+    """Sets of weights on disk while a tick was trained; the most sets and bytes till its line."""
 
     copies: int = 0
     peak_copies: int = 0

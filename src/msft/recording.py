@@ -1,10 +1,11 @@
 """Recording: the log read from the top while it lasts, and written where it ends."""
 
+import json
 from collections.abc import Callable
 from typing import TypeVar
 
 from msft.history import History
-from msft.log import Event, Log, Measured, Reached, to_line
+from msft.log import Event, Log, Measured, Reached, to_json, to_line
 from msft.rollout import CheckpointId
 
 Answer = TypeVar("Answer", Reached, Measured)
@@ -40,7 +41,7 @@ class Recording:
         if self.live():
             self._log.append(event)
         elif self._next is not None and to_line(self._next) != to_line(event):
-            raise self._diverged(_shown(event))
+            raise self._diverged(_difference(self._next, event))
         self.take(event)
 
     def answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
@@ -73,6 +74,15 @@ class Recording:
             f"the log goes on with {then}, but now it would be {now}; recipe, data or code changed "
             "under a started run: undo the change, or start in another folder"
         )
+
+
+def _difference(then: Event, now: Event) -> str:
+    """The event that would come now; of one of the same kind, what is different in it."""
+    if then.event != now.event:
+        return _shown(now)
+    before, after = to_json(then), to_json(now)
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    return f"the same with {json.dumps(changed, separators=(',', ':'))[:300]}"
 
 
 def _shown(event: Event) -> str:

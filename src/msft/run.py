@@ -154,8 +154,7 @@ class RecordedRun:
         best = self.history.best
         assert best is not None, "the base model has been scored"
         if self._settings.score_test != "none":
-            if self.history.mixed:
-                self._measure(BASE, TEST)
+            self._measure(BASE, TEST)  # a result is read beside what it started from
             self._measure(best, TEST)
         if self._recording.live():
             self._standing.ensure(best, kept=False)

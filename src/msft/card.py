@@ -1,0 +1,45 @@
+"""The model card of a result: what it was trained on, who left when, and how it scored."""
+
+from typing import Any
+
+from msft.history import History
+from msft.summary import summary_of
+
+
+def card_of(history: History, model: str) -> str:
+    """Markdown with the front matter that the hub reads."""
+    summary = summary_of(history)
+    best = summary["best"]
+    lines = [
+        "---",
+        "library_name: transformers",
+        f"base_model: {model}",
+        "tags: [msft, sft]",
+        "---",
+        "",
+        f"# {model}, fine-tuned with msft ({summary['method']})",
+        "",
+        f"Checkpoint `{best['checkpoint']}` of a run with seed {summary['seed']}"
+        f" ({summary['status']}), after {best['epochs']:g} epochs on the path to it;"
+        f" chosen from {best['candidates']} scored points by the validation mean.",
+        "",
+        "| sub-dataset | rows | validation | test |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, rows in history.start.datasets.items():
+        scores = (_shown(best["validation"], name), _shown(best["test"], name))
+        lines.append(f"| {name} | {rows} | {scores[0]} | {scores[1]} |")
+    lines.append(f"| **mean** | | {_mean(best['validation'])} | {_mean(best['test'])} |")
+    left = [(s, n) for s in summary["stages"] for n in s["excluded"]]
+    if left:
+        lines += ["", "| stage | left | at epoch of that stage |", "| --- | --- | --- |"]
+        lines += [f"| {s['stage']} | {n} | {s['rolled_back_to']:g} |" for s, n in left]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(scores: dict[str, Any] | None, name: str) -> str:
+    return "" if scores is None else f"{scores['datasets'][name]:.4f}"
+
+
+def _mean(scores: dict[str, Any] | None) -> str:
+    return "" if scores is None else f"{scores['mean']:.4f}"

@@ -1,0 +1,165 @@
+"""What each command does. Heavy imports stay inside, so that `msft --help` answers at once."""
+
+import argparse
+import json
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from msft.folder import RunFolder, write_json
+
+
+def demo(options: argparse.Namespace) -> None:
+    """SFT and mSFT on the embedded mixture, then the comparison."""
+    from msft.demo import run_demo
+
+    run_demo(Path(options.out), options.seed)
+
+
+def init(options: argparse.Namespace) -> None:
+    """Write a commented recipe."""
+    from msft.template import RECIPE
+
+    path = Path(options.file)
+    if path.exists():
+        raise ValueError(f"{path} exists already; give another name, or remove it first")
+    path.write_text(RECIPE)
+    print(f"wrote {path}; next: msft validate {path} --show 2")
+
+
+def validate(options: argparse.Namespace) -> None:
+    """Read recipe and data; no weights are loaded."""
+    from msft.corpus import load_corpus
+    from msft.engine.models import load_tokenizer
+    from msft.recipe import load_recipe
+    from msft.validation import shown_rows, validation_text
+
+    recipe = load_recipe(options.recipe, options.set)
+    for note in recipe.notes:
+        print(f"note: {note}")
+    tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
+    corpus = load_corpus(recipe, tokenizer)
+    print(validation_text(recipe, corpus))
+    if options.show:
+        print(shown_rows(corpus, tokenizer, options.show))
+
+
+def plan(options: argparse.Namespace) -> None:
+    """What a run will cost."""
+    from msft.corpus import load_corpus
+    from msft.engine.models import count_parameters, load_tokenizer
+    from msft.plan import plan_text
+    from msft.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.set)
+    tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
+    size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
+    print(plan_text(recipe, load_corpus(recipe, tokenizer), size))
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train, or go on."""
+    _train(options, None, options.out)
+
+
+def replay(options: argparse.Namespace) -> None:
+    """Train a found schedule."""
+    _train(options, options.schedule, options.out or "runs/replay")
+
+
+def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
+    from msft.engine.session import run_folder, train
+    from msft.progress import progress
+    from msft.recipe import load_recipe
+    from msft.validation import result_text
+
+    recipe = load_recipe(options.recipe, options.set)
+    for note in recipe.notes:
+        _say(f"note: {note}", options.quiet)
+    folder = run_folder(recipe, out)
+    title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
+    finished = folder.is_finished()
+    with progress(title, options.quiet or finished) as shown:
+        result = train(
+            recipe,
+            folder.path,
+            shown,
+            lambda text: _say(f"note: {text}", options.quiet),
+            schedule,
+        )
+    if finished:
+        print(f"{folder.path} is finished already; this is its result")
+    print(result_text(result.summary))
+    print(f"model {result.best}\nreport {folder.report}")
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Score a model on a recipe's sub-datasets."""
+    from msft.engine.assembly import load_evaluator
+    from msft.recipe import load_recipe
+    from msft.scores import mean
+
+    recipe = load_recipe(options.recipe, options.set)
+    evaluator, names = load_evaluator(recipe, options.model, options.split)
+    scored = evaluator(names, options.split)
+    scores = {name: float(score.value) for name, score in scored.scores.items()}
+    same = len({score.metric for score in scored.scores.values()}) == 1
+    overall = float(mean(scored.scores, recipe.mean)) if same else None
+    width = max(len(name) for name in [*names, "mean"])
+    for name, score in scores.items():
+        count = scored.scores[name].count
+        print(f"{name:{width}}  {score:.4f}  ({scored.scores[name].metric}, n = {count})")
+    if overall is not None:
+        print(f"{'mean':{width}}  {overall:.4f}")
+    if options.out:
+        content = {"model": options.model, "split": options.split, "mean": overall}
+        write_json(Path(options.out), {**content, "datasets": scores, "tokens": scored.tokens})
+    if options.answers:
+        with Path(options.answers).open("w", encoding="utf-8") as file:
+            for name in names:
+                for answer in evaluator.answers(name, options.split):
+                    line = {"dataset": name, "prompt": answer.prompt}
+                    line |= {"prediction": answer.prediction, "reference": answer.reference}
+                    file.write(json.dumps({**line, "score": answer.worth}) + "\n")
+
+
+def report(options: argparse.Namespace) -> None:
+    """Rebuild reports from logs."""
+    from msft.report import write_comparison, write_report
+
+    folders = [Path(folder) for folder in options.folders]
+    for folder in folders:
+        if not RunFolder(folder).log.exists():
+            raise ValueError(f"{folder} is not a run folder: it has no run.jsonl")
+        print(write_report(folder))
+    if len(folders) > 1:
+        print(write_comparison(folders, folders[0].parent / "report.html"))
+
+
+def env(options: argparse.Namespace) -> None:
+    """Versions and devices."""
+    print(f"python {platform.python_version()} on {platform.platform()}")
+    for package in ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors"):
+        print(f"{package} {_version(package)}")
+    import torch
+
+    print(f"cpu threads {torch.get_num_threads()}")
+    if not torch.cuda.is_available():
+        print("no cuda device")
+    for number in range(torch.cuda.device_count()):
+        device: Any = torch.cuda.get_device_properties(number)
+        print(f"cuda:{number} {device.name}, {device.total_memory / 2**30:.0f} GiB")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        print(text, file=sys.stderr)

@@ -1,0 +1,45 @@
+"""The demo: SFT and mSFT on the embedded mixture, then both beside each other on unseen rows."""
+
+import time
+from pathlib import Path
+
+from msft.folder import RunFolder
+from msft.log import Opened
+from msft.recipe import load_recipe
+from msft.report import comparison_text, write_comparison
+
+RECIPE = Path(__file__).parent / "tiny.yaml"
+METHODS = {"sft": ["method=sft", "method_options={}"], "msft": []}
+
+
+def run_demo(out: Path, seed: int) -> None:
+    """Both runs into `out`, resuming or skipping what is done, and the comparison."""
+    begun = time.monotonic()
+    folders = [out / method for method in METHODS]
+    if not all(_is_finished(folder, seed) for folder in folders):
+        print("Six synthetic sub-datasets, a random model of 410,000 weights, two methods.\n")
+        for method, overrides in METHODS.items():
+            _run(method, [*overrides, f"seed={seed}"], out / method)
+        print(f"both runs took {time.monotonic() - begun:.0f} s\n")
+    page = write_comparison(folders, out)
+    print(comparison_text(folders))
+    print(f"\nThe mixture is synthetic (seed {seed}). Look at {page}")
+
+
+def _run(method: str, overrides: list[str], folder: Path) -> None:
+    from msft.engine.session import train
+    from msft.progress import progress
+
+    with progress(f"{method} on the demo mixture") as shown:
+        train(load_recipe(RECIPE, overrides), folder, shown)
+    print()
+
+
+def _is_finished(folder: Path, seed: int) -> bool:
+    run = RunFolder(folder)
+    opened = run.events()[:1]
+    if opened and isinstance(opened[0], Opened) and opened[0].seed != seed:
+        raise ValueError(
+            f"{folder} holds a run with seed {opened[0].seed}; give another --out, or that --seed"
+        )
+    return run.is_finished()

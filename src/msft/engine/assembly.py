@@ -1,0 +1,114 @@
+"""From a recipe to the settings of a run and to an engine that can train it."""
+
+from hashlib import sha256
+from typing import Any
+
+import torch
+
+from msft.corpus import Corpus, load_corpus
+from msft.engine.decoding import Decoder
+from msft.engine.memory import micro_batch_tokens
+from msft.engine.models import LoadedModel, load_model
+from msft.engine.torch_engine import TorchEngine, TrainingSettings
+from msft.evaluation import Evaluator
+from msft.feeds import steps_of
+from msft.methods import PreparedMethod
+from msft.recipe import Recipe, RecipeError
+from msft.rollout import ticks_of
+from msft.run import Settings
+
+
+def settings_of(
+    recipe: Recipe, corpus: Corpus, method: PreparedMethod, loaded: LoadedModel
+) -> Settings:
+    wants_test = recipe.report_split == "test" and corpus.has_test
+    return Settings(
+        mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
+        compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
+        train_ticks=ticks_of(recipe.num_train_epochs, recipe.evals_per_epoch, "num_train_epochs"),
+        evals_per_epoch=recipe.evals_per_epoch,
+        seed=recipe.seed,
+        peaks=recipe.peak_rule,
+        mean=recipe.mean,
+        score_test=recipe.score_test if wants_test else "none",
+        fingerprint={
+            "data": corpus.fingerprint(),
+            "model": _model_fingerprint(loaded),
+            "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
+        },
+    )
+
+
+def _training(recipe: Recipe) -> list[tuple[str, Any]]:
+    keys = (
+        "learning_rate",
+        "lr_scheduler_type",
+        "train_batch_size",
+        "weight_decay",
+        "max_grad_norm",
+        "warmup_steps",
+        "bf16",
+    )
+    return [(key, getattr(recipe, key)) for key in keys]
+
+
+def engine_of(
+    recipe: Recipe,
+    corpus: Corpus,
+    loaded: LoadedModel,
+    device: torch.device,
+    settings: Settings,
+) -> TorchEngine:
+    per_epoch = steps_of(settings.mixture.rows, recipe.train_batch_size)
+    training = TrainingSettings(
+        learning_rate=recipe.learning_rate,
+        schedule=recipe.lr_scheduler_type,
+        warmup_steps=recipe.warmup_steps,
+        schedule_steps=round(per_epoch * recipe.num_train_epochs),
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.max_grad_norm,
+        bf16=_bf16(recipe, device),
+        gradient_checkpointing=recipe.gradient_checkpointing,
+        micro_batch_tokens=recipe.micro_batch_tokens or micro_batch_tokens(loaded.model, device),
+    )
+    rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
+    evaluator = Evaluator(corpus.tasks(recipe), _decoder(recipe, loaded, device), loaded.tokenizer)
+    return TorchEngine(loaded.model, rows, training, evaluator)
+
+
+def load_evaluator(recipe: Recipe, name: str, split: str) -> tuple[Evaluator, list[str]]:
+    """An evaluator of any model on the sub-datasets of a recipe that have rows in this split."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loaded = load_model(name, device, recipe.trust_remote_code)
+    corpus = load_corpus(recipe, loaded.tokenizer)
+    tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
+    if not tasks:
+        raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
+    decoder = _decoder(recipe, loaded, device)
+    return Evaluator(tasks, decoder, loaded.tokenizer), list(tasks)
+
+
+def _decoder(recipe: Recipe, loaded: LoadedModel, device: torch.device) -> Decoder:
+    tokens = recipe.micro_batch_tokens or micro_batch_tokens(loaded.model, device)
+    return Decoder(loaded.model, _end_tokens(loaded), _bf16(recipe, device), 4 * tokens)
+
+
+def _bf16(recipe: Recipe, device: torch.device) -> bool:
+    return device.type == "cuda" if recipe.bf16 == "auto" else bool(recipe.bf16)
+
+
+def _end_tokens(loaded: LoadedModel) -> list[int]:
+    ends = {loaded.tokenizer.eos_token_id}
+    configured = getattr(loaded.model.generation_config, "eos_token_id", None)
+    ends |= set(configured if isinstance(configured, list) else [configured])
+    return sorted(end for end in ends if end is not None)
+
+
+def _model_fingerprint(loaded: LoadedModel) -> str:
+    """Changes when the base model does: shapes, sums and ends of every tensor."""
+    digest = sha256()
+    for name, parameter in loaded.model.named_parameters():
+        flat = parameter.detach().flatten()
+        sums = (flat.double().sum().item(), flat[0].item(), flat[-1].item())
+        digest.update(repr((name, tuple(parameter.shape), sums)).encode())
+    return digest.hexdigest()

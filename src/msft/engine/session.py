@@ -1,0 +1,199 @@
+"""One training run, from a recipe to a result folder."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from msft.card import card_of
+from msft.checkpoints import CheckpointStore
+from msft.corpus import Corpus, load_corpus
+from msft.engine.assembly import engine_of, settings_of
+from msft.engine.codec import TorchCodec
+from msft.engine.memory import memory_tiers, refuse_full_disk
+from msft.engine.models import LoadedModel, load_model
+from msft.engine.result import ResultFolder
+from msft.folder import RunFolder, write_json, write_text
+from msft.history import History
+from msft.log import Event, Log
+from msft.methods import PreparedMethod
+from msft.progress import Progress
+from msft.recipe import Recipe, RecipeError
+from msft.replay import prepared_replay
+from msft.report import write_report
+from msft.run import RecordedRun
+from msft.signals import stop_on_signals
+from msft.summary import schedule_of, summary_of
+from msft.tiers import DiskTier
+from msft.verdicts import Verdicts
+from msft.worker import EngineWorker, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run: its summary, the folder of the best model, the schedule that was found."""
+
+    summary: dict[str, Any]
+    best: Path
+    schedule: dict[str, Any]
+    folder: Path
+
+
+def train(
+    recipe: Recipe,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] = lambda text: None,
+    schedule: Path | str | None = None,
+) -> Result:
+    """Train a recipe, or go on with it: the same call on the same folder resumes.
+
+    out: the run folder (default: the recipe's `output_dir`).
+    progress: is told of every event and step.
+    notice: is told what a person should know before it starts.
+    schedule: a schedule.json to train in one straight run, instead of the recipe's method.
+    """
+    folder = run_folder(recipe, out)
+    _refuse_changed(recipe, folder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if recipe.deterministic:
+        torch.use_deterministic_algorithms(True)
+    loaded = load_model(recipe.model_name_or_path, device, recipe.trust_remote_code)
+    corpus = load_corpus(recipe, loaded.tokenizer)
+    for dataset in corpus.datasets.values():
+        for note in dataset.notes:
+            notice(f"{dataset.name}: {note}")
+    names = [spec.name for spec in recipe.datasets]
+    method = prepared_replay(Path(schedule), names) if schedule else recipe.prepared()
+    return _Session(recipe, method, folder, loaded, corpus, device, progress, notice).carry_out()
+
+
+def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
+    """Where a run goes."""
+    return RunFolder(Path(out or recipe.output_dir or f"runs/{recipe.method}"))
+
+
+class _Session:
+    """Everything that one run needs, put together."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: PreparedMethod,
+        folder: RunFolder,
+        loaded: LoadedModel,
+        corpus: Corpus,
+        device: torch.device,
+        progress: Progress | None,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._recipe = recipe
+        self._folder = folder
+        self._progress = progress
+        self._loaded = loaded
+        self._method = method
+        self._settings = settings_of(recipe, corpus, self._method, loaded)
+        self._engine = engine_of(recipe, corpus, loaded, device, self._settings)
+        size = 4 * self._engine.num_parameters
+        tiers = memory_tiers(3 * size, device, len(recipe.datasets) + 3)
+        held = sum(tier.capacity for tier in tiers)
+        copies = 4 if held > len(recipe.datasets) + 2 else len(recipe.datasets) + 3
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if not folder.log.exists():
+            refuse_full_disk(folder.path, copies * size + 2 * 2 * size)
+        self._store = CheckpointStore(
+            tiers, DiskTier(folder.checkpoints, TorchCodec(), notice), size, 2 * size
+        )
+        self._result = ResultFolder(folder.best, folder.checkpoints, loaded.model, loaded.tokenizer)
+        self._shown: str | None = None
+        self._steps: IO[str] | None = None
+        self._begun = time.monotonic()
+
+    def carry_out(self) -> Result:
+        log = Log(self._folder.log)
+        write_text(self._folder.recipe, self._recipe.to_yaml())
+        worker = EngineWorker(
+            self._engine,
+            seed=self._recipe.seed,
+            batch_size=self._recipe.train_batch_size,
+            evals_per_epoch=self._recipe.evals_per_epoch,
+            on_step=self._step,
+        )
+        run = RecordedRun(
+            self._settings,
+            self._method,
+            worker,
+            log,
+            self._store,
+            Verdicts(self._folder.verdicts),
+            lambda event, live: self._event(run.history, event, live),
+        )
+        try:
+            with self._folder.steps.open("a") as self._steps, stop_on_signals():
+                history = run.carry_out()
+        except BaseException:
+            if run.history.opened is not None:
+                write_json(self._folder.summary, summary_of(run.history, stopped=True))
+            raise
+        finally:
+            log.close()
+        return self._finished(history)
+
+    def _finished(self, history: History) -> Result:
+        summary, schedule = summary_of(history), schedule_of(history)
+        self._show_best(history)
+        self._result.card(card_of(history, self._loaded.name))
+        write_json(self._folder.schedule, schedule)
+        write_json(self._folder.summary, summary)
+        write_report(self._folder.path)
+        return Result(summary, self._folder.best, schedule, self._folder.path)
+
+    def _event(self, history: History, event: Event, live: bool) -> None:
+        if self._progress is not None:
+            self._progress.event(event, live)
+        if live:
+            self._show_best(history)
+            if event.event in ("rollout", "decision"):
+                write_json(self._folder.summary, summary_of(history))
+
+    def _show_best(self, history: History) -> None:
+        """Keep `best/` equal to the best so far."""
+        best = history.best
+        if best is None or best == self._shown or history.missing(best):
+            return
+        card = card_of(history, self._loaded.name)
+        if self._result.update(best, self._engine.base, card):
+            self._shown = best
+
+    def _step(self, step: Step) -> None:
+        if self._progress is not None:
+            self._progress.step(step)
+        if self._steps is not None:
+            seconds = round(time.monotonic() - self._begun, 3)
+            line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
+            line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
+            self._steps.write(json.dumps(line) + "\n")
+
+
+def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
+    """A started run goes on with its own recipe only."""
+    if not folder.recipe.exists() or not folder.log.exists():
+        return
+    before, now = folder.recipe.read_text().splitlines(), recipe.to_yaml().splitlines()
+    free = ("output_dir:", "report_to:")
+    changed = [
+        f"  it was {old.strip()!r}, now it is {new.strip()!r}"
+        for old, new in zip_longest(before, now, fillvalue="")
+        if old != new and not old.startswith(free)
+    ]
+    if changed:
+        raise RecipeError(
+            f"{folder.path} holds a run of another recipe:\n"
+            + "\n".join(changed[:5])
+            + "\nundo the change, or give another --out"
+        )

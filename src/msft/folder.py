@@ -1,0 +1,74 @@
+"""The run folder: which file is where, and how the small ones are written."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msft.log import Ended, Event, read_log
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run's files, as the contract names them."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "run.jsonl"
+
+    @property
+    def verdicts(self) -> Path:
+        return self.path / "verdicts.jsonl"
+
+    @property
+    def steps(self) -> Path:
+        return self.path / "steps.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def schedule(self) -> Path:
+        return self.path / "schedule.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def events(self) -> list[Event]:
+        """What the log says so far; nothing if there is none."""
+        return read_log(self.log) if self.log.exists() else []
+
+    def is_finished(self) -> bool:
+        return any(isinstance(event, Ended) for event in self.events()[-1:])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")

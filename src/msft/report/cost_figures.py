@@ -1,0 +1,156 @@
+"""Figures of what a run did and what it cost: training loss, FLOPs, copies on disk."""
+
+from collections.abc import Sequence
+from math import nan
+from typing import TYPE_CHECKING
+
+from msft.flops import TRAIN, flops_of, path_tokens
+from msft.history import History
+from msft.report.branches import Branch, Line, rolled_back
+from msft.report.chart import (
+    BEST,
+    COLOURS,
+    FAINT,
+    INK,
+    LEFT,
+    MUTED,
+    OTHER,
+    PAPER,
+    WENT_ON,
+    add_axes,
+    new_figure,
+)
+from msft.report.wording import si
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINED = "epochs trained, discarded ones included"
+
+
+def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure":
+    """Mean training loss of each tick in the order of work, and how many were active."""
+    figure = new_figure(width, 300)
+    axes = add_axes(figure, 48, 12, 12, 118)
+    below = add_axes(figure, 48, 12, 206, 44, sharex=axes)
+    lines: dict[str, Line] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
+    for branch in branches:
+        points = history.stages[branch.number].points
+        for first, last, colour in branch.parts:
+            for tick in range(max(first, 1), last + 1):
+                total, rows = points[tick - 1].loss
+                if rows:
+                    lines[colour][0].append(branch.trained_at(tick))
+                    lines[colour][1].append(total / rows)
+            lines[colour][0].append(nan)
+            lines[colour][1].append(nan)
+    for colour, line in lines.items():
+        axes.plot(*line, color=colour)
+    active = [len(history.stages[branch.number].asked.active) for branch in branches]
+    edges = [*(branch.before for branch in branches), branches[-1].trained_at(branches[-1].ticks)]
+    below.stairs(active, edges, color=MUTED, fill=True, alpha=0.25)
+    below.stairs(active, edges, color=MUTED, linewidth=1.5)
+    back = [b.before for b in branches[1:] if rolled_back(history, b.number - 1)]
+    for each in (axes, below):
+        each.vlines(
+            back,
+            [0],
+            [1],
+            transform=each.get_xaxis_transform(),
+            color=LEFT,
+            linewidth=1,
+            linestyle=(0, (3, 3)),
+            zorder=0.9,
+        )
+    axes.tick_params(labelbottom=False)
+    axes.set_ylabel("training loss")
+    axes.locator_params(axis="y", nbins=5)
+    below.set_ylabel("active")
+    many = len(history.start.datasets)
+    below.set_ylim(0, 1.2 * many)
+    below.set_yticks([0, many])
+    below.set_xlabel(TRAINED)
+    axes.margins(x=0.01)
+    return figure
+
+
+def flops_shares(history: History) -> list[tuple[str, int, str]]:
+    """What the FLOPs went into, adding up to all of them: name, amount, colour."""
+    all_of = flops_of(history)
+    path = path_tokens(history, history.best).train if history.best else 0
+    kept = TRAIN * history.start.num_parameters * path
+    shares = [
+        ("training kept", kept, BEST),
+        ("training discarded", all_of.train - kept, FAINT),
+        ("look-ahead", all_of.lookahead, OTHER),
+        ("evaluation", all_of.evaluation, WENT_ON),
+    ]
+    return [share for share in shares if share[1] or share[0] != "look-ahead"]
+
+
+def flops(history: History, width: float) -> "Figure":
+    """All FLOPs of the run as one bar."""
+    figure = new_figure(width, 46)
+    axes = add_axes(figure, 0, 0, 4, 4)
+    axes.set_axis_off()
+    shares = flops_shares(history)
+    total = sum(amount for _, amount, _ in shares) or 1
+    left = 0.0
+    for name, amount, colour in shares:
+        share = amount / total
+        axes.barh([0], [share], left=[left], height=1, color=colour, edgecolor=PAPER, linewidth=2)
+        text = f"{name} {share:.0%}" if share * width > 150 else f"{share:.0%}"
+        if share * width > 36:
+            ink = INK if colour == FAINT else PAPER
+            axes.text(left + share / 2, 0, text, ha="center", va="center", color=ink, fontsize=12)
+        left += share
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-0.5, 0.5)
+    return figure
+
+
+def flops_table(history: History) -> list[tuple[str, str, str, str]]:
+    """The same as rows: name, amount, share, and the CSS variable of the colour."""
+    shares = flops_shares(history)
+    total = sum(amount for _, amount, _ in shares)
+    variables = {colour: name for name, colour in COLOURS.items()}
+    return [
+        (name, si(amount), f"{amount / total:.1%}" if total else "–", variables[colour])
+        for name, amount, colour in shares
+    ]
+
+
+def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure":
+    """Sets of weights on disk while each tick was trained, the most of it, and the mean."""
+    figure = new_figure(width, 200)
+    axes = add_axes(figure, 48, 12, 22, 44)
+    points = [
+        (branch.trained_at(tick), point.disk)
+        for branch in branches
+        for tick, point in enumerate(history.stages[branch.number].points)
+    ]
+    step = 1 / history.evals_per_epoch
+    xs = [*(x for x, _ in points), points[-1][0] + step] if points else []
+    copies = [copy.copies for _, copy in points]
+    peaks = [copy.peak_copies for _, copy in points]
+    if points:
+        mean = sum(copies) / len(copies)
+        axes.stairs(peaks, xs, color=FAINT, linewidth=1.2)
+        axes.stairs(copies, xs, color=MUTED, fill=True, alpha=0.25)
+        axes.stairs(copies, xs, color=MUTED, linewidth=1.5)
+        axes.axhline(mean, color=BEST, linewidth=1.4, linestyle=(0, (4, 3)))
+        axes.text(
+            1,
+            1.03,
+            f"mean {mean:.2f}",
+            transform=axes.transAxes,
+            ha="right",
+            color=BEST,
+            fontsize=12,
+        )
+    axes.set_ylim(0, max([1, *peaks]) * 1.15)
+    axes.set_ylabel("copies")
+    axes.locator_params(axis="y", nbins=4, integer=True)
+    axes.set_xlabel(TRAINED)
+    axes.margins(x=0.01)
+    return figure

@@ -1,0 +1,73 @@
+"""A page: a template of this folder, filled in and written as one self-contained file."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msft
+from msft.folder import write_text
+from msft.report.chart import NARROW, WIDE, to_svg
+from msft.report.wording import plain
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+TEMPLATES = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One figure, drawn for a screen and for a phone; the page shows one of them."""
+
+    wide: "Markup"
+    narrow: "Markup"
+
+
+def drawn(key: str, description: str, draw: Callable[[float], "Figure"]) -> Drawn:
+    """draw: from a width in pixels to a figure."""
+    return Drawn(
+        embedded(draw(WIDE), f"{key}-w", description),
+        embedded(draw(NARROW), f"{key}-n", description),
+    )
+
+
+def embedded(figure: "Figure", key: str, description: str) -> "Markup":
+    """A figure as part of the page; the one place where text is taken for markup."""
+    from markupsafe import Markup
+
+    return Markup(to_svg(figure, key, plain(description)))  # noqa: S704  matplotlib escapes
+
+
+def write_page(path: Path, template: str, content: Mapping[str, Any]) -> Path:
+    """Fill in a template; every text in `content` is escaped."""
+    page = _environment().get_template(template).render(content, version=msft.__version__)
+    write_text(path, page)
+    return path
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_readable,
+    )
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    environment.globals["style"] = Markup(style)  # noqa: S704  our own
+    return environment
+
+
+def _readable(value: object) -> object:
+    from markupsafe import Markup
+
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value

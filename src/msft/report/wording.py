@@ -1,0 +1,117 @@
+"""Numbers and names as people read them, in the page and on the terminal."""
+
+import unicodedata
+from collections.abc import Iterable
+from fractions import Fraction
+
+from msft.history import History
+from msft.rollout import BASE
+from msft.scores import Metric, Number
+
+NOTHING = "–"
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_METHODS = {
+    "sft": "SFT",
+    "continual": "Continual SFT",
+    "dynamix": "DynamixSFT",
+    "ies": "IES",
+    "sro": "SRO SFT",
+    "soft_sro": "Soft SRO SFT",
+    "msft": "mSFT",
+}
+
+Unit = Metric | None
+"""The metric of a score; None for a mean over mixed metrics, which is a mean gain."""
+
+
+def plain(text: str, keep: str = "\n\t") -> str:
+    """Text without control characters, escapes, direction marks and lone surrogates."""
+    return "".join(
+        char if char in keep or unicodedata.category(char)[0] != "C" else "\ufffd" for char in text
+    )
+
+
+def label(text: str, longest: int = 28) -> str:
+    """A name for a figure or a table on the terminal: one line, not too long."""
+    line = plain(text, keep="")
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def method_name(method: str) -> str:
+    return _METHODS.get(method, method)
+
+
+def unit_of(history: History, name: str) -> Unit:
+    """The metric of a sub-dataset, from the first of its scores."""
+    for scores in (history.known(BASE), *history.scores["validation"].values()):
+        if name in scores:
+            return scores[name].metric
+    return "value"
+
+
+def mean_unit(history: History) -> Unit:
+    units = {unit_of(history, name) for name in history.start.datasets}
+    return units.pop() if len(units) == 1 else None
+
+
+def number(value: Number | None, unit: Unit) -> str:
+    """A score; shares of right rows in per cent."""
+    if value is None:
+        return NOTHING
+    if unit == "accuracy":
+        return f"{float(100 * value):.1f}"
+    return f"{float(value):.3f}" if unit else f"{float(value):+.3f}"
+
+
+def difference(value: Number | None, unit: Unit) -> str:
+    """A difference of scores, with its sign; of shares in points."""
+    if value is None:
+        return NOTHING
+    text = f"{float(100 * value):+.1f}" if unit == "accuracy" else f"{float(value):+.3f}"
+    zero = not text.strip("+-0.")
+    return text.replace("+", "±").replace("-", "±") if zero else text.replace("-", "−")
+
+
+def in_words(value: Number | None, unit: Unit) -> str:
+    """A score within a sentence, with its unit."""
+    suffix = {"accuracy": "\u00a0%", "nll": " nats", "value": "", None: " over the base model"}[
+        unit
+    ]
+    return number(value, unit) + suffix
+
+
+def difference_in_words(value: Number | None, unit: Unit) -> str:
+    suffix = {"accuracy": " points", "nll": " nats", "value": "", None: ""}[unit]
+    return difference(value, unit) + suffix
+
+
+def epochs(number_of: float) -> str:
+    return f"{number_of:.2f}".rstrip("0").rstrip(".")
+
+
+def p_value(p: Fraction | float) -> str:
+    number_of = float(p)
+    if number_of < 0.001:
+        return "p\u00a0<\u00a00.001"
+    return f"p\u00a0=\u00a0{number_of:.{3 if number_of < 0.1 else 2}f}"
+
+
+def si(amount: float) -> str:
+    """Three digits and a prefix: 1234567 is 1.23 M."""
+    step = 0
+    while abs(amount) >= 999.5 and step < len(_PREFIXES) - 1:
+        amount /= 1000
+        step += 1
+    digits = 0 if amount >= 99.95 or (step == 0 and amount == int(amount)) else 1
+    digits = 2 if step and amount < 9.995 else digits
+    return f"{amount:.{digits}f} {_PREFIXES[step]}".rstrip()
+
+
+def listed(names: Iterable[str]) -> str:
+    """a, b and c"""
+    *rest, last = [*names] or [""]
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def counted(amount: int, noun: str) -> str:
+    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")

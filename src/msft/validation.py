@@ -1,0 +1,107 @@
+"""What `msft validate` and `msft train` print: data as found, rows as seen, results as measured."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msft.corpus import Corpus, SubDataset
+from msft.encoding import Encoded, Tokenizer
+from msft.recipe import Recipe
+
+TOKEN_COLUMNS = ("tokens", "answer", "mean", "longest")
+
+
+def validation_text(recipe: Recipe, corpus: Corpus) -> str:
+    """One line per sub-dataset, then what there is to note."""
+    header = ("sub-dataset", "format", "metric", "train", "valid", "test", *TOKEN_COLUMNS)
+    rows = [_row(dataset) for dataset in corpus.datasets.values()]
+    trained = sum(len(d.train.rows) for d in corpus.datasets.values())
+    tokens = sum(len(row.tokens) for d in corpus.datasets.values() for row in d.train.rows)
+    lines = [*table([header, *rows]), ""]
+    steps = -(-trained // recipe.train_batch_size)
+    lines.append(f"one epoch: {trained:,} rows, {tokens:,} tokens, {steps:,} steps")
+    if steps < recipe.evals_per_epoch:
+        lines.append(
+            f"note: an epoch has {steps} steps but {recipe.evals_per_epoch} evaluations; some "
+            "ticks will have no step and repeat the scores before them"
+        )
+    for dataset in corpus.datasets.values():
+        lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
+    if not corpus.has_test:
+        lines.append("note: not every sub-dataset has test rows, so nothing is reported on test")
+    return "\n".join(lines)
+
+
+def _row(dataset: SubDataset) -> tuple[str, ...]:
+    rows = dataset.train.rows
+    tokens = sum(len(row.tokens) for row in rows)
+    answers = sum(row.answer_tokens for row in rows)
+    return (
+        dataset.name,
+        dataset.format,
+        dataset.spec.metric,
+        f"{len(rows):,}",
+        f"{len(dataset.validation.rows):,}",
+        f"{len(dataset.test.rows) if dataset.test else 0:,}",
+        f"{tokens:,}",
+        f"{answers:,}",
+        f"{tokens / len(rows):.1f}",
+        f"{max(len(row.tokens) for row in rows):,}",
+    )
+
+
+def shown_rows(corpus: Corpus, tokenizer: Tokenizer, count: int) -> str:
+    """Rows as the model sees them, answer tokens between ⟦ and ⟧."""
+    lines: list[str] = []
+    for dataset in corpus.datasets.values():
+        pairs = zip(dataset.train.examples, dataset.train.rows, strict=True)
+        for example, row in list(pairs)[:count]:
+            lines += ["", f"--- {dataset.name} ({example.where}), {len(row.tokens)} tokens"]
+            lines.append(printable(marked(row, tokenizer)))
+    return "\n".join(lines)
+
+
+def marked(row: Encoded, tokenizer: Tokenizer) -> str:
+    """A row as text with its answers marked."""
+    text, start = "", 0
+    for end in range(1, len(row.tokens) + 1):
+        if end == len(row.tokens) or row.answer[end] != row.answer[start]:
+            piece = tokenizer.decode(row.tokens[start:end], skip_special_tokens=False)
+            text += f"⟦{piece}⟧" if row.answer[start] else piece
+            start = end
+    return text
+
+
+def printable(text: str) -> str:
+    """Text that cannot move the cursor or colour the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def result_text(summary: dict[str, Any]) -> str:
+    """The result as a table: validation selected, test reports."""
+    best = summary["best"]
+    names = list(best["validation"]["datasets"])
+    rows: list[tuple[str, ...]] = [("sub-dataset", "validation", "test")]
+    test = best["test"]
+    for name in names:
+        shown = f"{test['datasets'][name]:.4f}" if test else "-"
+        rows.append((name, f"{best['validation']['datasets'][name]:.4f}", shown))
+    mean = f"{test['mean']:.4f}" if test else "-"
+    rows.append(("mean", f"{best['validation']['mean']:.4f}", mean))
+    head = (
+        f"{summary['method']}: best is {best['checkpoint']} after {best['epochs']:g} epochs, "
+        f"chosen from {best['candidates']} points on validation ({summary['ended_by']}; "
+        f"{summary['epochs_trained']:g} epochs trained in all)"
+    )
+    return "\n".join([head, *table(rows)])
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width; the first is left-aligned, the others right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,74 @@
+"""Kills a run with SIGKILL at random moments, resumes it, and compares it with one left alone.
+
+    python kill_and_resume.py METHOD FOLDER
+
+Runs in a process of its own and forks the runs, so that torch is imported once. Prints what
+differs; nothing if all is well.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import torch
+from toys import recipe_of, write_data
+
+from msft.engine.session import train
+
+KILLS = 3
+
+
+def main(method: str, folder: Path) -> int:
+    torch.set_num_threads(1)
+    write_data(folder)
+    recipe = recipe_of(folder, method=method)
+    begun = time.monotonic()
+    alone, mortal = folder / "alone", folder / "mortal"
+    if _forked(lambda: train(recipe, alone)) != 0:
+        print("the uninterrupted run failed")
+        return 1
+    seconds = time.monotonic() - begun
+    random = Random(f"kill {method}")
+    for _ in range(KILLS):
+        _forked(lambda: train(recipe, mortal), kill_after=random.uniform(0.1, 0.7) * seconds)
+    if _forked(lambda: train(recipe, mortal)) != 0:
+        print("the resumed run failed")
+        return 1
+    differences = [what for what in FACTS if FACTS[what](alone) != FACTS[what](mortal)]
+    print("\n".join(differences))
+    return len(differences)
+
+
+def _forked(work: Callable[[], object], kill_after: float | None = None) -> int:
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _weights(folder: Path) -> str:
+    return hashlib.sha256((folder / "best" / "model.safetensors").read_bytes()).hexdigest()
+
+
+FACTS: dict[str, Callable[[Path], object]] = {
+    "summary.json differs": lambda folder: json.loads((folder / "summary.json").read_text()),
+    "run.jsonl differs": lambda folder: (folder / "run.jsonl").read_bytes(),
+    "the weights of best/ differ": _weights,
+    "files are left over": lambda folder: sorted(
+        p.name for p in (folder / "checkpoints").iterdir()
+    ),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,210 @@
+"""The commands, as a user types them: what they print, write and return."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import RULES, write_data
+
+from msft.cli import main
+
+RECIPE = """\
+model_name_or_path: tiny
+method: {method}
+learning_rate: 3e-3
+train_batch_size: 16
+compute_budget: 1
+num_train_epochs: 2
+evals_per_epoch: 2
+datasets:
+"""
+DATASET = (
+    "  - {{name: {0}, train: {0}.train.jsonl, validation: {0}.valid.jsonl, test: {0}.test.jsonl}}\n"
+)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.format(method="sft") + "".join(DATASET.format(name) for name in RULES))
+    return path
+
+
+def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "msft", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def test_help_answers_at_once_and_without_torch() -> None:
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "msft", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert time.monotonic() - begun < 2, "0.5 s on an idle machine, tests run beside each other"
+    assert "torch" not in done.stderr
+    for command in ["demo", "init", "validate", "plan", "train", "eval", "report", "replay", "env"]:
+        assert f"    {command} " in done.stdout
+
+
+def test_train_prints_its_way_and_leaves_a_folder(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(recipe), "--out", "out"]) == 0
+    first = capsys.readouterr().out
+    assert "stage 0: 2 epochs from base on upper, first, vowel" in first
+    assert "r0-t4" in first
+    assert "mean" in first
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert main(["train", str(recipe), "--out", "out"]) == 0
+    again = capsys.readouterr().out
+    assert "finished already" in again
+    assert "stage 0" not in again
+    assert main(["report", "out"]) == 0
+    assert main(["replay", "out/schedule.json", str(recipe), "--out", "again", "--quiet"]) == 0
+    assert json.loads(Path("again/summary.json").read_text())["method"] == "replay"
+    assert main(["eval", "out/best", str(recipe), "--out", "s.json", "--answers", "a.jsonl"]) == 0
+    scores = json.loads(Path("s.json").read_text())
+    assert scores["datasets"] == summary["best"]["test"]["datasets"]
+    assert scores["mean"] == pytest.approx(summary["best"]["test"]["mean"])
+    answers = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
+    assert len(answers) == 3 * 16
+    assert set(answers[0]) == {"dataset", "prompt", "prediction", "reference", "score"}
+
+
+def test_every_key_can_be_set_on_the_command_line(recipe: Path) -> None:
+    options = ["--set", "num_train_epochs=1", "--set", "evals_per_epoch=1", "--set", "seed=7"]
+    assert main(["train", str(recipe), "--out", "out", "--quiet", *options]) == 0
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert (summary["seed"], summary["epochs_trained"]) == (7, 1.0)
+    assert "seed: 7" in Path("out/recipe.yaml").read_text()
+
+
+def test_a_changed_recipe_or_changed_data_is_refused(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(recipe), "--out", "out", "--quiet"]) == 0
+    log = Path("out/run.jsonl").read_bytes()
+    assert main(["train", str(recipe), "--out", "out", "--set", "learning_rate=1e-4"]) == 2
+    assert "learning_rate" in capsys.readouterr().err
+    with Path("upper.train.jsonl").open("a") as file:
+        file.write('{"prompt": "upper zzzz:", "completion": " ZZZZ"}\n')
+    assert main(["train", str(recipe), "--out", "out", "--quiet"]) == 2
+    assert "changed" in capsys.readouterr().err
+    assert Path("out/run.jsonl").read_bytes() == log
+
+
+def test_validate_and_plan_say_what_is_there(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", str(recipe), "--show", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "one epoch: 144 rows" in out
+    assert out.count("⟦") == 3
+    assert main(["plan", str(recipe)]) == 0
+    out = capsys.readouterr().out
+    assert "→" in out
+    for method in ("continual", "dynamix", "ies", "soft_sro", "msft"):
+        assert method in out
+
+
+def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from msft.recipe import load_recipe
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    assert load_recipe("recipe.yaml").method == "msft"
+    assert main(["init"]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_env_names_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env"]) == 0
+    out = capsys.readouterr().out
+    assert "torch " in out
+    assert "transformers " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "missing.yaml"], "missing.yaml"),
+        (["train", "recipe.yaml", "--set", "metod=sft"], "method"),
+        (["train", "recipe.yaml", "--set", "method=msftt"], "msft"),
+        (["train", "recipe.yaml", "--set", "model_name_or_path=nowhere.gguf"], "nowhere.gguf"),
+        (["train", "recipe.yaml", "--set", "datasets.upper.train=gone.jsonl"], "gone.jsonl"),
+        (["train", "recipe.yaml", "--set", "max_length=3"], "max_length"),
+        (["validate", "recipe.yaml", "--set", "peaks.smooth=-1"], "smooth"),
+        (["eval", "tiny", "recipe.yaml", "--set", "datasets.upper.metric=no.mod:f"], "no.mod"),
+        (["report", "nowhere"], "nowhere"),
+        (["replay", "recipe.yaml", "recipe.yaml"], "schedule"),
+    ],
+)
+def test_wrong_input_is_exit_2_and_one_message_and_nothing_is_written(
+    recipe: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(recipe.parent.iterdir())
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert "Traceback" not in captured.err
+    assert sorted(recipe.parent.iterdir()) == before
+
+
+def test_wrong_usage_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["trian"])
+    assert left.value.code == 2
+    assert main([]) == 2
+
+
+def test_no_room_on_disk_is_exit_3_and_nothing_is_started(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 100, 0))
+    assert main(["train", str(recipe), "--out", "out"]) == 3
+    assert "GB free" in capsys.readouterr().err
+    assert not Path("out/run.jsonl").exists()
+
+
+def test_a_signal_stops_it_with_4_and_the_command_that_resumes(recipe: Path) -> None:
+    command = ["train", str(recipe), "--out", "out", "--set", "num_train_epochs=50"]
+    run = started(*command, cwd=recipe.parent)
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "r0-t2" in line:
+            break
+    second = started(*command, cwd=recipe.parent)
+    _, refused = second.communicate()
+    assert second.returncode == 1
+    assert f"in use by pid {run.pid}" in refused
+    run.send_signal(signal.SIGTERM)
+    _, said = run.communicate()
+    assert run.returncode == 4
+    assert "SIGTERM" in said
+    assert "msft train" in said
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["status"] == "stopped"

@@ -1,0 +1,143 @@
+"""Whole runs of the tiny model: every method, killed and resumed, and what they leave behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys import RULES, recipe_of, rows, write_data
+
+import msft
+from msft.engine.models import tiny_tokenizer
+from msft.log import Reached, read_log
+from msft.methods import METHODS
+from msft.recipe import RecipeError
+from msft.verdicts import read_verdicts
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(
+    method: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, str(HERE / "kill_and_resume.py"), method, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("run")
+    write_data(folder)
+    recipe = recipe_of(folder, method="msft")
+    return recipe, msft.train(recipe, folder / "out")
+
+
+def test_the_run_folder_has_what_the_contract_says(run: Any) -> None:
+    folder = run[1].folder
+    for name in [
+        "recipe.yaml",
+        "run.jsonl",
+        "verdicts.jsonl",
+        "steps.jsonl",
+        "schedule.json",
+        "summary.json",
+    ]:
+        assert (folder / name).stat().st_size > 0, name
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary == run[1].summary
+    assert summary["status"] == "finished"
+    assert summary["best"]["test"] is not None
+    assert set(summary["best"]["validation"]["datasets"]) == set(RULES)
+    assert summary["flops"]["kept"] + summary["flops"]["discarded"] == summary["flops"]["train"]
+    assert "<html" in (folder / "report.html").read_text()
+
+
+def test_the_result_loads_in_transformers_and_says_what_msft_measured(run: Any) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    recipe, result = run
+    model = AutoModelForCausalLM.from_pretrained(result.best)
+    tokenizer = AutoTokenizer.from_pretrained(result.best)
+    assert model.dtype == torch.float32
+    assert tokenizer.encode("abc") == tiny_tokenizer().encode("abc")
+    name = "upper"
+    lines = Path(str(recipe.datasets[0].test)).read_text().splitlines()
+    losses, count = 0.0, 0
+    for row in map(json.loads, lines):
+        prompt = tokenizer.encode(row["prompt"])
+        answer = [*tokenizer.encode(row["completion"]), tokenizer.eos_token_id]
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        losses += torch.nn.functional.cross_entropy(
+            logits, torch.tensor(answer), reduction="sum"
+        ).item()
+        count += len(answer)
+    assert losses / count == pytest.approx(result.summary["best"]["test"]["datasets"][name], 1e-4)
+
+
+def test_the_same_call_on_a_finished_folder_changes_nothing(run: Any) -> None:
+    recipe, result = run
+    before = (result.folder / "run.jsonl").read_bytes()
+    again = msft.train(recipe, result.folder)
+    assert again.summary == result.summary
+    assert (result.folder / "run.jsonl").read_bytes() == before
+
+
+def test_a_changed_recipe_is_refused_and_the_change_shown(run: Any, tmp_path: Path) -> None:
+    recipe, result = run
+    write_data(tmp_path)
+    other = recipe_of(Path(str(recipe.datasets[0].train)).parent, method="msft", learning_rate=1e-4)
+    with pytest.raises(RecipeError, match="learning_rate"):
+        msft.train(other, result.folder)
+
+
+def test_verdicts_agree_with_the_scores_in_the_log(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    msft.train(recipe_of(tmp_path, method="sft"), tmp_path / "out")
+    verdicts = read_verdicts(tmp_path / "out" / "verdicts.jsonl")
+    points = [e for e in read_log(tmp_path / "out" / "run.jsonl") if isinstance(e, Reached)]
+    for point in points:
+        for name, score in point.scores.items():
+            marks = verdicts[point.checkpoint, "validation", name]
+            assert isinstance(marks, str)
+            assert (marks.count("1"), len(marks)) == (score.total, score.count)
+
+
+def test_not_one_training_bit_depends_on_evaluation(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    best = []
+    for number, extra in enumerate(("best", "every")):
+        recipe = recipe_of(tmp_path, method="sft", score_test=extra)
+        out = tmp_path / str(number)
+        msft.train(recipe, out)
+        losses = [e.loss for e in read_log(out / "run.jsonl") if isinstance(e, Reached)]
+        best.append((losses, (out / "best" / "model.safetensors").read_bytes()))
+    assert best[0] == best[1]
+
+
+def test_rows_may_come_from_python(tmp_path: Path) -> None:
+    every = rows("first", 60)
+    dataset = {"name": "first", "train": every[:40], "validation": every[40:], "metric": "nll"}
+    recipe = msft.Recipe(
+        model_name_or_path="tiny",
+        method="sft",
+        num_train_epochs=1,
+        evals_per_epoch=1,
+        datasets=[dataset],
+    )
+    result = msft.train(recipe, tmp_path / "out")
+    assert result.summary["best"]["test"] is None
+    assert result.summary["stages"][0]["active"] == ["first"]
+
+
+def test_a_schedule_is_replayed_in_one_straight_run(run: Any, tmp_path: Path) -> None:
+    recipe, result = run
+    again = msft.train(recipe, tmp_path / "replay", schedule=result.folder / "schedule.json")
+    assert again.summary["method"] == "replay"
+    assert again.summary["best"]["epochs"] == result.summary["best"]["epochs"]
+    assert again.summary["flops"]["discarded"] == 0

@@ -1,0 +1,154 @@
+"""Scores are exact counts of what the model says."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from msft.data import Example
+from msft.encoding import Encoded, encoded_split
+from msft.engine.decoding import Decoder
+from msft.engine.models import load_model, tiny_tokenizer
+from msft.evaluation import Evaluator, Generated, Likelihoods, Task, normal
+from msft.recipe import RecipeError
+from msft.scores import accuracy
+
+TOKENIZER = tiny_tokenizer()
+
+
+class Parrot:
+    """A predictor that says what it was told to, and counts what it was asked."""
+
+    def __init__(self, said: dict[str, str]) -> None:
+        self._said = said
+        self.prompts: list[str] = []
+        self.tokens = 0
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        leaves: Callable[[int, Sequence[int]], bool],
+    ) -> Generated:
+        rows = []
+        for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
+            text = TOKENIZER.decode(prompt)
+            self.prompts.append(text)
+            answer = [*TOKENIZER.encode(self._said[text]), TOKENIZER.eos_token_id]
+            row: list[int] = []
+            while len(row) < min(limit, len(answer)):
+                row.append(answer[len(row)])
+                self.tokens += 1
+                if row[-1] != TOKENIZER.eos_token_id and leaves(number, row):
+                    break
+            rows.append(row)
+        return Generated(rows, self.tokens)
+
+    def likelihoods(self, rows: Sequence[Encoded]) -> Likelihoods:
+        return Likelihoods([float(len(row.tokens)) for row in rows], 0)
+
+
+def evaluator(said: dict[str, str], wanted: dict[str, str], **options: Any) -> Evaluator:
+    examples = [Example(prompt, answer) for prompt, answer in wanted.items()]
+    split = encoded_split(examples, TOKENIZER, 512)
+    task = Task("a", options.pop("metric", "accuracy"), {"test": split}, **options)
+    return Evaluator({"a": task}, Parrot(said), TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ("Paris", True),
+        (" paris ", True),
+        ("PARIS", True),
+        ("Paris.", False),
+        ("Pari", False),
+        ("London", False),
+        ("", False),
+        ("Paris and more", False),
+    ],
+)
+def test_accuracy_compares_after_trimming_and_case_folding(said: str, right: bool) -> None:
+    scored = evaluator({"Q": said}, {"Q": "Paris"})(["a"], "test")
+    assert scored.scores["a"] == accuracy(int(right), 1)
+    assert scored.verdicts["a"] == str(int(right))
+
+
+def test_a_row_leaves_as_soon_as_it_cannot_be_right_and_no_verdict_changes() -> None:
+    said = {"one": "x" * 40, "two": "Paris", "three": "Parma" + "x" * 40, "four": "ü"}
+    wanted = {"one": "Paris", "two": "Paris", "three": "Paris", "four": "ü"}
+    judge = evaluator(said, wanted, max_new_tokens=100)
+    scored = judge(["a"], "test")
+    assert scored.verdicts["a"] == "0101"
+    whole = judge.answers("a", "test")
+    assert [answer.worth for answer in whole] == [False, True, False, True]
+    assert whole[0].prediction == "x" * 40, "a person gets the whole answer"
+    assert scored.tokens < sum(len(text.encode()) for text in said.values())
+
+
+def test_few_shot_exemplars_stand_before_every_prompt() -> None:
+    judge = evaluator({"one 1\n\ntwo": "2"}, {"two": "2"}, shots="one 1\n\n")
+    assert judge(["a"], "test").scores["a"] == accuracy(1, 1)
+
+
+def test_nll_is_the_sum_over_answer_tokens() -> None:
+    scored = evaluator({}, {"ab": "c"}, metric="nll")(["a"], "test")
+    assert scored.scores["a"].to_json() == {"nll": 4.0, "tokens": 2}, "c and the end of the text"
+
+
+@pytest.mark.parametrize(("norm", "pick"), [("none", 0), ("chars", 1), ("tokens", 1)])
+def test_choices_are_picked_by_likelihood_over_length(norm: Any, pick: int) -> None:
+    """The parrot's loss is the length of the whole row: 6 + 1 and 6 + 3."""
+    example = Example("answer", "yyy", choices=("x", "yyy"), answer=1)
+    split = encoded_split([example], TOKENIZER, 512)
+    task = Task("a", "accuracy", {"test": split}, choice_norm=norm)
+    scored = Evaluator({"a": task}, Parrot({}), TOKENIZER)(["a"], "test")
+    assert scored.scores["a"] == accuracy(int(pick == 1), 1)
+
+
+def half(prompt: str, prediction: str, reference: str) -> float:
+    return 0.5
+
+
+def is_right(prompt: str, prediction: str, reference: str) -> bool:
+    return prediction == reference
+
+
+def test_a_metric_of_the_user_s_own() -> None:
+    said, wanted = {"p": "x", "q": "y"}, {"p": "x", "q": "z"}
+    numbers = evaluator(said, wanted, metric=f"{__name__}:half")(["a"], "test")
+    assert numbers.scores["a"].to_json() == 0.5
+    truths = evaluator(said, wanted, metric=f"{__name__}:is_right")(["a"], "test")
+    assert truths.scores["a"] == accuracy(1, 2)
+    with pytest.raises(RecipeError, match="cannot be imported"):
+        evaluator(said, wanted, metric="no.such.module:f")
+
+
+def test_several_sub_datasets_go_in_one_batch() -> None:
+    splits = {
+        name: {"test": encoded_split([Example(f"{name}?", name)], TOKENIZER, 512)}
+        for name in ("a", "b")
+    }
+    tasks = {name: Task(name, "accuracy", split) for name, split in splits.items()}
+    parrot = Parrot({"a?": "a", "b?": "no"})
+    scored = Evaluator(tasks, parrot, TOKENIZER)(["a", "b"], "test")
+    assert parrot.prompts == ["a?", "b?"]
+    assert [scored.scores[name].total for name in ("a", "b")] == [1, 0]
+
+
+def test_the_model_s_own_word_is_what_counts() -> None:
+    """The whole way with the tiny model: what it says greedily is right, anything else wrong."""
+    loaded = load_model("tiny", torch.device("cpu"))
+    decoder = Decoder(loaded.model, [TOKENIZER.eos_token_id], False, 10**6)
+    prompts = ["hello", "what", "x"]
+    rows = decoder.generate([TOKENIZER.encode(p) for p in prompts], [5] * 3).rows
+    said = [TOKENIZER.decode(row, skip_special_tokens=True) for row in rows]
+    examples = [Example(p, text) for p, text in zip(prompts, said, strict=True)]
+    examples += [Example("again", "something else")]
+    task = Task(
+        "a", "accuracy", {"test": encoded_split(examples, TOKENIZER, 512)}, max_new_tokens=5
+    )
+    scored = Evaluator({"a": task}, decoder, TOKENIZER)(["a"], "test")
+    expected = [normal(text) != "" for text in said]
+    assert scored.verdicts["a"] == "".join("1" if right else "0" for right in expected) + "0"

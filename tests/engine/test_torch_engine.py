@@ -1,0 +1,200 @@
+"""The engine's promises: state comes back bit by bit, and a look-ahead leaves no trace."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, model_of, rows_of
+
+from msft.encoding import Encoded
+from msft.engine.decoding import Decoder
+from msft.engine.torch_engine import NotANumber, TorchEngine, TrainingSettings
+from msft.feeds import Batch
+from msft.worker import Scored
+
+ALL = Batch(tuple(("a", number) for number in range(8)))
+
+
+def no_scores(names: Any, split: str) -> Scored:
+    return Scored({}, 0)
+
+
+def engine_of(family: str = "llama", **settings: Any) -> TorchEngine:
+    settings = {"learning_rate": 1e-3, **settings}
+    rows: dict[str, list[Encoded]] = {"a": rows_of(8)}
+    return TorchEngine(model_of(family, 1.0), rows, TrainingSettings(**settings), no_scores)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_falls(family: str) -> None:
+    engine = engine_of(family)
+    first = sum(engine.work(ALL)[0].rows)
+    for _ in range(10):
+        last = sum(engine.work(ALL)[0].rows)
+    assert last < first
+
+
+@pytest.mark.parametrize("step", ["sgd", "optimizer"])
+def test_a_look_ahead_leaves_weights_optimizer_and_randomness_bit_identical(step: Any) -> None:
+    engine = engine_of()
+    engine.work(ALL)
+    weights, moments, random = engine.weights(), engine.optimizer(), torch.get_rng_state()
+    losses, _ = engine.work(Batch(ALL.rows, "look_ahead", step))
+    assert same(weights, engine.weights())
+    assert moments["steps"] == engine.optimizer()["steps"]
+    assert same(moments["tensors"], engine.optimizer()["tensors"])
+    assert torch.equal(random, torch.get_rng_state())
+    assert sum(losses.after) < sum(losses.rows), "a step on a batch lowers its own loss"
+    twin = engine_of()
+    twin.work(ALL)
+    twin.work(ALL)
+    engine.work(ALL)
+    assert same(twin.weights(), engine.weights())
+
+
+def test_tracking_changes_nothing() -> None:
+    engine = engine_of()
+    weights = engine.weights()
+    losses, _ = engine.work(Batch(ALL.rows, "track"))
+    assert len(losses.rows) == 8
+    assert same(weights, engine.weights())
+    assert all(p.grad is None for p in engine.model.parameters())
+
+
+def test_a_snapshot_is_not_touched_by_later_training_and_continues_bit_identically() -> None:
+    engine = engine_of()
+    for _ in range(3):
+        engine.work(ALL)
+    weights, moments = engine.weights(), engine.optimizer()
+    first = [engine.work(ALL)[0].rows for _ in range(3)]
+    final = engine.weights()
+    engine.load(weights)
+    engine.load_optimizer(moments)
+    assert [engine.work(ALL)[0].rows for _ in range(3)] == first
+    assert same(final, engine.weights())
+
+
+def test_no_weights_means_the_base_model_and_no_moments_a_fresh_optimizer() -> None:
+    engine = engine_of()
+    base = engine.weights()
+    first = engine.work(ALL)[0].rows
+    engine.load(None)
+    engine.load_optimizer(None)
+    assert same(base, engine.weights())
+    assert engine.work(ALL)[0].rows == first
+
+
+def test_weights_of_another_model_are_refused_and_the_tensor_named() -> None:
+    engine = engine_of()
+    weights = engine.weights()
+    name = next(iter(weights))
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        engine.load({key: tensor for key, tensor in weights.items() if key != name})
+    with pytest.raises(ValueError, match="shape"):
+        engine.load({**weights, name: weights[name][:1]})
+
+
+def test_a_loss_that_is_not_a_number_never_enters_the_weights() -> None:
+    engine = engine_of()
+    broken = engine.weights()
+    broken["lm_head.weight"][:] = float("nan")
+    engine.load(broken)
+    before = engine.weights()
+    with pytest.raises(NotANumber, match="row 0 of a"):
+        engine.work(ALL)
+    after = engine.weights()
+    assert all(torch.equal(before[k], after[k]) for k in before if k != "lm_head.weight")
+    assert engine.optimizer()["steps"] == 0
+
+
+def test_dropout_is_a_function_of_the_seed() -> None:
+    def losses(seed: int) -> Any:
+        engine = engine_of("gpt2")
+        for module in engine.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.5
+        engine.seed(seed)
+        return engine.work(ALL)[0].rows
+
+    assert losses(1) == losses(1)
+    assert losses(1) != losses(2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [1.0, 0.75, 0.5, 0.25, 0.0]),
+        ("cosine", [1.0, 0.853553, 0.5, 0.146447, 0.0]),
+    ],
+)
+def test_schedules(schedule: Any, rates: list[float]) -> None:
+    settings = TrainingSettings(learning_rate=1.0, schedule=schedule, schedule_steps=4)
+    assert [settings.rate(step) for step in range(5)] == pytest.approx(rates, abs=1e-6)
+
+
+def test_warm_up_rises_to_the_rate() -> None:
+    settings = TrainingSettings(
+        learning_rate=1.0, schedule="linear", warmup_steps=4, schedule_steps=8
+    )
+    assert [settings.rate(s) for s in range(6)] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.75])
+
+
+def test_weight_decay_and_clipping_do_something() -> None:
+    plain, decayed, clipped = (
+        engine_of("llama", **options)
+        for options in ({}, {"weight_decay": 0.5}, {"max_grad_norm": 1e-4})
+    )
+    for engine in (plain, decayed, clipped):
+        engine.work(ALL)
+        engine.work(ALL)
+    assert not same(plain.weights(), decayed.weights())
+    assert not same(plain.weights(), clipped.weights())
+
+
+def test_gradient_checkpointing_gives_the_same_losses() -> None:
+    plain, checkpointed = engine_of(), engine_of(gradient_checkpointing=True)
+    for _ in range(3):
+        one, other = plain.work(ALL)[0].rows, checkpointed.work(ALL)[0].rows
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+def forgetful(model: Any, most_tokens: int) -> Any:
+    """A model whose memory holds only so many tokens."""
+    forward = model.forward
+
+    def limited(*arguments: Any, **options: Any) -> Any:
+        if options["input_ids"].numel() > most_tokens:
+            raise torch.OutOfMemoryError("no memory for so many tokens")
+        return forward(*arguments, **options)
+
+    model.forward = limited
+    return model
+
+
+def test_out_of_memory_in_training_splits_the_batch_and_the_gradient_is_the_same() -> None:
+    plain, poor = engine_of(), engine_of()
+    forgetful(poor.model, 40)
+    for _ in range(2):
+        one, other = plain.work(ALL)[0].rows, poor.work(ALL)[0].rows
+        assert one == pytest.approx(other, rel=1e-5)
+    for name, tensor in poor.weights().items():
+        assert torch.allclose(tensor, plain.weights()[name], atol=1e-6)
+    hopeless = engine_of()
+    forgetful(hopeless.model, 3)
+    with pytest.raises(torch.OutOfMemoryError):
+        hopeless.work(ALL)
+
+
+def test_out_of_memory_in_generation_halves_the_batch_and_says_the_same() -> None:
+    prompts = [row.tokens for row in rows_of(12)]
+    plain = Decoder(model_of("llama").eval(), [0], False, 10**6)
+    poor = Decoder(forgetful(model_of("llama").eval(), 60), [0], False, 10**6)
+    assert poor.generate(prompts, [6] * 12).rows == plain.generate(prompts, [6] * 12).rows
+    assert poor.likelihoods(rows_of(12)).rows == pytest.approx(
+        plain.likelihoods(rows_of(12)).rows, rel=1e-5
+    )

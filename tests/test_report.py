@@ -1,0 +1,387 @@
+"""Reports: every section has its data, text stays text, and nothing is fetched."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from html.parser import HTMLParser
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from mortal import Case, quick_folder
+from msft.history import History
+from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
+from msft.methods import METHODS
+from msft.report import comparison_rows, comparison_text, write_comparison, write_report
+from msft.report.evidence import paired, sign_test, wilson
+from msft.report.wording import difference, label, number, si
+from msft.rollout import BASE, CheckpointId, Tokens
+from msft.scores import Scores, accuracy, nll, value
+from msft.testing import Learner, simulate
+from msft.verdicts import read_verdicts
+
+HOSTILE = '<script>alert("1")</script>$x^2$'
+SECTIONS = ("timeline", "curves", "decisions", "scores", "loss", "flops", "disk", "settings")
+VOID = {"meta", "br", "link", "img", "input", "hr", "wbr"}
+
+
+class Page(HTMLParser):
+    """What a browser would see of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: dict[str, list[str]] = {"": []}
+        self.section = ""
+        self.feed(html)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "section":
+            self.section = dict(attrs)["id"] or ""
+            self.texts[self.section] = []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag == "section":
+            self.section = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.texts[self.section].append(data)
+
+    def text(self, section: str = "") -> str:
+        joined = " ".join(self.texts[section]).replace("\u00a0", " ")
+        return re.sub(r"\s+", " ", joined).strip()
+
+
+def page_of(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def assert_self_contained(page: Page) -> None:
+    policy = [
+        a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert len(policy) == 1
+    assert policy[0] is not None
+    assert policy[0].startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert "<script" not in page.html.lower()
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "img", "iframe", "object", "embed", "base", "image")
+        for key, text in attributes.items():
+            assert not key.startswith("on")
+            if key in ("src", "href", "xlink:href", "action"):
+                assert text is not None
+                assert text.startswith(("#", "./")), f"{tag} refers to {text}"
+    assert not re.search(r"url\((?!#)|@import", page.html)
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    wanted = {
+        i for found in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', page.html) for i in found
+    }
+    assert wanted - {""} <= set(ids)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as path:
+        yield path
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gets_a_report_with_all_sections(method: str, folder: Path) -> None:
+    history = Case(method, score_test="best").run(folder)
+    page = page_of(write_report(folder))
+    assert_self_contained(page)
+    assert [a["id"] for t, a in page.tags if t == "section"] == [*SECTIONS]
+    top = page.text()
+    assert history.best is not None
+    assert history.best in top
+    assert f"{number(history.mean(history.best), 'accuracy')} % on validation" in top
+    assert f"{number(history.mean(history.best, 'test'), 'accuracy')} % on test" in top
+    assert "still running" not in top
+    for name in history.start.datasets:
+        assert name in page.texts["curves"]
+        assert name in page.texts["scores"]
+    left = [name for stage in history.stages for name, _ in stage.excluded]
+    assert all(f"{name}" in page.text("decisions") for name in left)
+    assert ("excludes nobody" in page.text("decisions")) == (not left)
+    for section in ("timeline", "curves", "loss", "flops", "disk"):
+        between = page.html.split(f'<section id="{section}">')[1].split("</section>")[0]
+        assert "<svg" in between
+
+
+def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Path) -> None:
+    history = Case("msft").run(folder)
+    text = page_of(write_report(folder)).text("decisions")
+    name, tick = history.stages[0].excluded[0]
+    stage = history.stages[0]
+    rows = read_verdicts(folder / "verdicts.jsonl")
+    places = [stage.asked.start, *(point.checkpoint for point in stage.points)]
+    pair = paired(rows[places[tick], "validation", name], rows[places[-1], "validation", name])
+    assert pair is not None
+    assert (
+        f"{name} {tick / 2:g} {number(history.known(places[tick])[name].value, 'accuracy')}" in text
+    )
+    assert f"{pair.better} rows better at the peak, {pair.worse} worse" in text
+    assert "nobody: every sub-dataset was still at its highest" in text
+
+
+def test_without_verdicts_and_recipe_it_says_so(folder: Path) -> None:
+    Case("msft").run(folder)
+    (folder / "verdicts.jsonl").unlink()
+    page = page_of(write_report(folder))
+    assert "no row verdicts" in page.text("decisions")
+    assert "has no recipe.yaml" in page.text("settings")
+    assert "not scored on a test split" in page.text()
+
+
+def test_the_recipe_is_shown_as_text(folder: Path) -> None:
+    Case("sft").run(folder)
+    recipe = f"method: sft  # {HOSTILE}\nseed: 20\n"
+    (folder / "recipe.yaml").write_text(recipe)
+    page = page_of(write_report(folder))
+    assert_self_contained(page)
+    assert recipe in page.texts["settings"]
+
+
+def test_hostile_names_are_text_wherever_they_stand(folder: Path) -> None:
+    worse = "a\"'&\n\x1b[31m\u202e</text></svg><style>*{}</style>" + "\ud800"
+    learners = {
+        HOSTILE: Learner(rows=16, limit=0.3, damage=0.6),
+        worse: Learner(rows=16, passes=2.0),
+    }
+    runs = [folder / "one", folder / "two"]
+    for run in runs:
+        run.mkdir()
+        simulate("msft", learners, compute_budget=1, train_batch_size=8, folder=run)
+        page = page_of(write_report(run))
+        assert_self_contained(page)
+        assert HOSTILE in page.texts["curves"]
+        assert any(text.endswith(" left") and "<scrip" in text for text in page.texts["timeline"])
+        assert sum(tag == "style" for tag, _ in page.tags) == 1
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", page.html)
+    page = page_of(write_comparison(runs, folder))
+    assert_self_contained(page)
+    assert HOSTILE in page.texts["validation"]
+    text = comparison_text(runs)
+    assert "<script>" in text
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e\ud800]", text)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.75, 0.99])
+def test_a_run_that_is_going_on_has_a_report(share: float, folder: Path) -> None:
+    Case("msft").run(folder)
+    log = folder / "run.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    count = max(1, int(share * len(lines)))
+    log.write_bytes(b"".join(lines[:count]) + lines[count][:20])
+    page = page_of(write_report(folder))
+    assert_self_contained(page)
+    assert "still running" in page.text() or "only begun" in page.text()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_log_with_at_most_the_base_models_scores(method: str, folder: Path) -> None:
+    history = Case(method).run(folder / "whole")
+    base = number(history.known(BASE)["a"].value, "accuracy")
+    log = [to_line(event) for event in read_log(folder / "whole" / "run.jsonl")]
+    for events in (1, 2, 3):
+        (folder / "run.jsonl").write_bytes(b"".join(log[:events]))
+        page = page_of(write_report(folder))
+        assert_self_contained(page)
+        assert "Nothing has been decided yet" in page.text("decisions")
+        assert (f"a {base} {base}" in page.text("scores")) == (events == 3)
+
+
+def test_a_folder_that_is_none_is_refused(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no run\.jsonl; expected"):
+        write_report(folder)
+    (folder / "run.jsonl").write_bytes(b'{"event":')
+    with pytest.raises(ValueError, match="no events yet"):
+        write_report(folder)
+
+
+def written(folder: Path, base: Scores, later: Scores) -> Path:
+    """A run of one tick with these scores."""
+    folder.mkdir(parents=True)
+    settings = {"evals_per_epoch": 1, "compute_budget": 1, "train_ticks": 1, "mean": "macro"}
+    peaks = {"peaks": {"smooth": 0, "min_delta": 0.0, "include_start": True}}
+    first = CheckpointId("r0-t1")
+    rows = dict.fromkeys(base, 8)
+    events: list[Event] = [
+        Opened("sft", 20, 1000, rows, settings | peaks, {}),
+        Asked(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
+        Measured(BASE, "validation", Tokens(evaluation=5), base),
+        Reached(first, 1, (8.0, 8), Tokens(10, 5), Disk(1, 2, 100), later),
+        Measured(BASE, "test", Tokens(), base),
+        Measured(first, "test", Tokens(), base),
+        Ended("budget", first),
+    ]
+    (folder / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
+    return folder
+
+
+def test_losses_and_own_metrics_are_not_taken_for_shares(folder: Path) -> None:
+    losses = written(folder / "nll", {"a": nll(20.0, 10)}, {"a": nll(15.0, 10)})
+    page = page_of(write_report(losses))
+    assert "1.500 nats on validation and 2.000 nats on test" in page.text()
+    assert "lower is better" in page.text()
+    assert "a 2.000 1.500 −0.500 2.000 2.000 +0.500 – 8" in page.text("scores")
+    mixed = written(
+        folder / "mixed",
+        {"a": nll(20.0, 10), "b": accuracy(5, 10), "c": value(1.0)},
+        {"a": nll(15.0, 10), "b": accuracy(7, 10), "c": value(1.5)},
+    )
+    page = page_of(write_report(mixed))
+    assert_self_contained(page)
+    assert "+0.317 over the base model on validation" in page.text()
+    assert "b 50.0 70.0 +20.0 50.0 50.0 −20.0 39.7 to 89.2 8" in page.text("scores")
+
+
+def test_the_sign_test_agrees_with_numbers_worked_out_by_hand() -> None:
+    assert sign_test(0, 0) == 1
+    assert sign_test(1, 0) == 1
+    assert sign_test(3, 3) == 1
+    assert sign_test(5, 0) == Fraction(1, 16)  # 2 · 1 / 32
+    assert sign_test(1, 7) == Fraction(9, 128)  # 2 · (1 + 8) / 256
+    assert sign_test(2, 8) == sign_test(8, 2) == Fraction(7, 64)  # 2 · (1 + 10 + 45) / 1024
+    assert sign_test(0, 2000) == Fraction(2, 2**2000)
+
+
+def test_rows_are_paired_row_by_row() -> None:
+    pair = paired("11010", "10001")
+    assert pair is not None
+    assert (pair.better, pair.worse, pair.rows) == (2, 1, 5)
+    losses = paired([1.0, 2.0, 3.0], [2.0, 2.0, 4.0], lower_is_better=True)
+    assert losses is not None
+    assert (losses.better, losses.worse) == (2, 0)
+    assert paired("11", "111") is None
+    assert paired("11", [1.0, 2.0]) is None
+
+
+def test_wilsons_interval() -> None:
+    table = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0.0, 0.1611)}
+    for counts, interval in table.items():  # Newcombe (1998), table I, method 3
+        low, high = wilson(*counts)
+        assert (round(low, 4), round(high, 4)) == interval
+    assert wilson(0, 10)[0] == 0.0
+    assert wilson(10, 10)[1] == 1.0
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_numbers_and_names_as_people_read_them() -> None:
+    assert [si(n) for n in (0, 5, 1234567, 999_600, 1.5e21)] == [
+        "0",
+        "5",
+        "1.23 M",
+        "1.00 M",
+        "1.50 Z",
+    ]
+    assert difference(Fraction(-1, 100), "accuracy") == "−1.0"
+    assert difference(Fraction(-1, 10**6), "accuracy") == "±0.0"
+    assert label("x" * 40, 10) == "x" * 9 + "…"
+
+
+@pytest.fixture
+def pair_of_runs(folder: Path) -> list[Path]:
+    for method in ("sft", "msft"):
+        Case(method, score_test="best").run(folder / method)
+    return [folder / "sft", folder / "msft"]
+
+
+def test_the_comparison_has_both_splits_and_what_they_cost(pair_of_runs: list[Path]) -> None:
+    sft, msft = (History(read_log(run / "run.jsonl")) for run in pair_of_runs)
+    rows = {(row.group, row.label): row for row in comparison_rows(pair_of_runs)}
+    for split in ("validation", "test"):
+        assert [label for group, label in rows if group == split] == ["a", "b", "c", "mean"]
+        row = rows[split, "mean"]
+        assert sft.best is not None
+        assert msft.best is not None
+        means = [sft.mean(sft.best, split), msft.mean(msft.best, split)]
+        assert row.texts == tuple(number(mean, "accuracy") for mean in means)
+        assert row.differences == ("", difference(means[1] - means[0], "accuracy"))
+        assert row.best == {means.index(max(means))}
+    assert rows["cost", "candidates"].texts == (str(sft.candidates), str(msft.candidates))
+    assert rows["cost", "validation − test"].texts == ("±0.0", "±0.0")
+
+
+def test_the_comparison_as_text(pair_of_runs: list[Path]) -> None:
+    text = comparison_text(pair_of_runs)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert text.index("validation (selected on)") < text.index("test (reported)")
+    assert "\x1b" not in text
+    assert re.search(r"^mean +\d+\.\d +\d+\.\d\* +\+\d+\.\d$", text, re.MULTILINE)
+    told = " ".join(text.replace("\u00a0", " ").split())
+    assert "Validation selected: every run chose its checkpoint there. Test reports" in told
+    assert "msft against sft on test: +" in told
+    assert "two-sided sign test: p" in told
+
+
+def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
+    parent = pair_of_runs[0].parent
+    write_report(pair_of_runs[1])
+    page = page_of(write_comparison(pair_of_runs, parent))
+    assert_self_contained(page)
+    assert [a["href"] for t, a in page.tags if t == "a"] == ["./msft/report.html"]
+    assert [a["id"] for t, a in page.tags if t == "section"] == [
+        "bars",
+        "validation",
+        "test",
+        "cost",
+    ]
+    assert "Optimism of the selected score (validation − test): sft ±0.0 points" in page.text()
+    assert "<svg" in page.html
+    other = write_comparison(pair_of_runs, parent / "deep" / "er.html")
+    assert other == parent / "deep" / "er.html"
+    assert 'href="./../msft/report.html"' in other.read_text()
+
+
+def test_an_unfair_comparison_says_so(folder: Path) -> None:
+    one = written(folder / "one", {"a": accuracy(5, 10)}, {"a": accuracy(6, 10)})
+    two = written(folder / "two", {"b": accuracy(5, 10)}, {"b": accuracy(6, 10)})
+    text = comparison_text([one, two])
+    assert "different sub-datasets" in text
+    assert not re.search("^mean", text, re.MULTILINE)
+    write_comparison([one, two], folder)
+    with pytest.raises(ValueError, match="expected at least one"):
+        comparison_rows([])
+
+
+def test_a_report_is_the_same_whenever_it_is_built(folder: Path) -> None:
+    Case("msft").run(folder)
+    first = write_report(folder).read_bytes()
+    assert write_report(folder).read_bytes() == first
+    assert not [*folder.glob(".report*")]
+
+
+def test_a_large_run_is_quick_and_small(folder: Path) -> None:
+    learners = {
+        f"d{number}": Learner(rows=4, limit=0.2 + 0.1 * (number % 10), damage=0.5)
+        for number in range(20)
+    }
+    options = {"max_stages": 20}
+    simulate("msft", learners, train_batch_size=80, method_options=options, folder=folder)
+    start = perf_counter()
+    path = write_report(folder)
+    assert perf_counter() - start < 6  # 1.5 s on an idle machine; two test processes share ours
+    assert path.stat().st_size < 2_000_000
+
+
+def test_the_report_is_light_to_import() -> None:
+    heavy = "{'torch', 'matplotlib', 'jinja2', 'numpy'}"
+    code = f"import sys, msft.report; sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
