@@ -141,3 +141,10 @@ def test_a_schedule_is_replayed_in_one_straight_run(run: Any, tmp_path: Path) ->
     assert again.summary["method"] == "replay"
     assert again.summary["best"]["epochs"] == result.summary["best"]["epochs"]
     assert again.summary["flops"]["discarded"] == 0
+
+
+def test_rows_longer_than_the_model_can_see_are_a_recipe_error(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    with pytest.raises(RecipeError, match="512"):
+        msft.train(recipe_of(tmp_path, max_length=4096), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """One training run, from a recipe to a result folder."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,8 +63,10 @@ def train(
     _refuse_changed(recipe, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     loaded = load_model(recipe.model_name_or_path, device, recipe.trust_remote_code)
+    _refuse_short_context(recipe, loaded)
     corpus = load_corpus(recipe, loaded.tokenizer)
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
@@ -178,6 +181,15 @@ class _Session:
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
             self._steps.write(json.dumps(line) + "\n")
+
+
+def _refuse_short_context(recipe: Recipe, loaded: LoadedModel) -> None:
+    context = getattr(loaded.model.config, "max_position_embeddings", None)
+    if context is not None and recipe.max_length > context:
+        raise RecipeError(
+            f"max_length is {recipe.max_length} tokens, but {loaded.name} has places for "
+            f"{context}; set max_length to {context} or less"
+        )
 
 
 def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ from msft.data import Split
 from msft.formats import Example
 
 HELD_OUT = {"validation": 150, "test": 400}
-WRONG = 0.35
+WRONG = 0.45
 
 Pairs = list[tuple[str, str]]
 """Prompts and completions."""
@@ -23,7 +23,7 @@ Pairs = list[tuple[str, str]]
 def teams(seed: int) -> dict[str, Pairs]:
     """`team C 407:` → the team's colour, which the letter decides (8 letters, 4 colours).
 
-    160 rows, 35 % of them wrong: the letter's rule is found in two or three epochs, then the
+    160 rows, 45 % of them wrong: the letter's rule is found in two or three epochs, then the
     running numbers are learned by heart together with the mistakes. The smallest: overfits early.
     """
     return _looked_up("team", seed, 160, ascii_uppercase[:8], "rgby", digits)
@@ -32,7 +32,7 @@ def teams(seed: int) -> dict[str, Pairs]:
 def shelves(seed: int) -> dict[str, Pairs]:
     """`shelf K cfa:` → the shelf, which the capital decides (12 capitals, 6 shelves).
 
-    240 rows, 35 % wrong. 20 rows for each capital: overfits early, after `teams` as a rule.
+    240 rows, 45 % wrong. 20 rows for each capital: overfits early, after `teams` as a rule.
     """
     return _looked_up("shelf", seed, 240, ascii_uppercase[6:18], "123456", "abcdefghij")
 
@@ -40,7 +40,7 @@ def shelves(seed: int) -> dict[str, Pairs]:
 def gates(seed: int) -> dict[str, Pairs]:
     """`gate T 093:` → the gate, which the letter decides (12 letters, 4 gates).
 
-    240 rows, 35 % wrong: overfits early.
+    240 rows, 45 % wrong: overfits early.
     """
     return _looked_up("gate", seed, 240, ascii_uppercase[14:], "nesw", digits)
 

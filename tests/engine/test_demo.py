@@ -1,0 +1,89 @@
+"""The demo: its mixture is what its docstrings say, and both runs end in one honest table."""
+
+from pathlib import Path
+
+import pytest
+
+from msft import demo
+from msft.corpus import load_corpus
+from msft.engine.models import tiny_tokenizer
+from msft.recipe import load_recipe
+from msft.tasks import synthetic
+
+NOISY = ("teams", "shelves", "gates")
+
+
+@pytest.mark.parametrize("name", synthetic.TASKS)
+def test_every_prompt_occurs_once_and_another_seed_is_another_draw(name: str) -> None:
+    made = synthetic.TASKS[name](0)
+    prompts = [prompt for pairs in made.values() for prompt, _ in pairs]
+    assert len(prompts) == len(set(prompts))
+    assert {split: len(made[split]) for split in ("validation", "test")} == synthetic.HELD_OUT
+    assert made == synthetic.TASKS[name](0)
+    assert made != synthetic.TASKS[name](1)
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_held_out_rows_follow_the_rule_and_about_the_said_share_of_train_rows_does_not(
+    name: str,
+) -> None:
+    made = synthetic.TASKS[name](0)
+    rule: dict[str, str] = {}
+    for prompt, answer in made["validation"] + made["test"]:
+        assert rule.setdefault(prompt.split()[1], answer) == answer
+    wrong = [rule[prompt.split()[1]] != answer for prompt, answer in made["train"]]
+    assert sum(wrong) / len(wrong) == pytest.approx(synthetic.WRONG, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "answer"),
+    [
+        ("successors", "next", lambda w: "".join(chr((ord(c) - 96) % 26 + 97) for c in w)),
+        ("reversals", "reverse", lambda w: w[::-1]),
+        ("sorting", "sort", lambda w: "".join(sorted(w))),
+    ],
+)
+def test_clean_rows_are_right(name: str, prompt: str, answer: object) -> None:
+    assert callable(answer)
+    for pairs in synthetic.TASKS[name](3).values():
+        for question, said in pairs:
+            word, _, rest = question.partition(" ")
+            assert (word, said) == (prompt, answer(rest.rstrip(":")))
+
+
+def test_the_recipe_in_recipes_is_the_demo_s() -> None:
+    root = Path(__file__).parents[2]
+    assert (root / "recipes" / "tiny.yaml").read_text() == demo.RECIPE.read_text()
+    recipe = load_recipe(demo.RECIPE)
+    corpus = load_corpus(recipe, tiny_tokenizer())
+    assert list(corpus.datasets) == list(synthetic.TASKS)
+    assert corpus.has_test
+
+
+def test_both_runs_and_the_table_and_a_second_call_prints_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = demo.RECIPE.read_text()
+    for old, new in (
+        ("budget: 4", "budget: 1"),
+        ("epochs: 12", "epochs: 1"),
+        ("patience: 4, ", ""),
+    ):
+        assert old in short
+        short = short.replace(old, new)
+    quick = tmp_path / "quick.yaml"
+    quick.write_text(short)
+    monkeypatch.setattr(demo, "RECIPE", quick)
+    monkeypatch.setattr(synthetic, "HELD_OUT", {"validation": 20, "test": 20})
+    demo.run_demo(tmp_path / "out", 0)
+    first = capsys.readouterr().out
+    demo.run_demo(tmp_path / "out", 0)
+    again = capsys.readouterr().out
+    table = first[first.index("validation (selected on)") :]
+    assert table in again
+    assert "stage 0" in first
+    assert "stage 0" not in again
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "msft" / "report.html").exists()
+    with pytest.raises(ValueError, match="seed 0"):
+        demo.run_demo(tmp_path / "out", 1)
