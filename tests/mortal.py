@@ -14,7 +14,7 @@ from msft.feeds import Batch, Losses
 from msft.history import History
 from msft.log import Event, Log
 from msft.methods import METHODS
-from msft.run import ScoreTest
+from msft.settings import ScoreTest
 from msft.summary import schedule_of, summary_of
 from msft.testing import Learner, SimulatedEngine, simulate
 from msft.verdicts import read_verdicts

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from msft import __version__, commands
+from msft.signals import Stopped, stop_on_signals
 
 DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
 
@@ -17,31 +18,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
-        options.run(options)
+        with stop_on_signals():
+            options.run(options)
     except BrokenPipeError:
         return DONE
-    except KeyboardInterrupt:
+    except (Stopped, KeyboardInterrupt) as error:
+        again = shlex.join(["msft", *(sys.argv[1:] if arguments is None else arguments)])
+        by = str(error) or "SIGINT"
+        print(f"stopped by {by}; nothing is lost. To go on: {again}", file=sys.stderr)
         return STOPPED
     except Exception as error:
         if options.debug:
             raise
-        return _reported(error, list(sys.argv[1:] if arguments is None else arguments))
+        return _reported(error)
     return DONE
 
 
-def _reported(error: Exception, arguments: list[str]) -> int:
+def _reported(error: Exception) -> int:
     """Say what went wrong, once, and choose the exit code by its kind."""
     kind = type(error).__name__
-    if kind == "Stopped":
-        again = shlex.join(["msft", *arguments])
-        print(f"stopped by {error}; nothing is lost. To go on: {again}", file=sys.stderr)
-        return STOPPED
     message = str(error).strip() or kind
     print(f"msft: {message}", file=sys.stderr)
     if kind == "NoRoom":
         return NO_ROOM
-    if isinstance(error, ValueError) or kind == "Diverged":
+    if kind in ("RecipeError", "DataError", "Diverged", "UsageError"):
         return WRONG
     if kind not in ("LogError", "StoreError", "BadScore", "NotANumber", "NotReproducible"):
         print("(a traceback comes with --debug)", file=sys.stderr)
@@ -57,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 error, 2 wrong usage, recipe or data, 3 no room, 4 stopped.",
     )
     parser.add_argument("--version", action="version", version=f"msft {__version__}")
-    parser.set_defaults(command=None, debug=False)
+    parser.add_argument("--debug", action="store_true", help="show a traceback on errors")
+    parser.set_defaults(command=None)
     add = _Adder(parser)
 
     demo = add(commands.demo, "demo", "SFT and mSFT on an embedded mixture, in two minutes")
@@ -112,7 +116,7 @@ class _Adder:
     ) -> argparse.ArgumentParser:
         said = summary[0].upper() + summary[1:] + "."
         parser = self._commands.add_parser(name, help=summary, description=said)
-        parser.add_argument("--debug", action="store_true", help="show a traceback on errors")
+        parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
         parser.set_defaults(run=run)
         return parser
 

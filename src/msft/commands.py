@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from msft.folder import RunFolder, write_json
+from msft.folder import RunFolder, UsageError, refuse_unwritable, write_json
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -24,7 +24,9 @@ def init(options: argparse.Namespace) -> None:
 
     path = Path(options.file)
     if path.exists():
-        raise ValueError(f"{path} exists already; give another name, or remove it first")
+        raise UsageError(f"{path} exists already; give another name, or remove it first")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is not a folder; make it first")
     path.write_text(RECIPE)
     print(f"wrote {path}; next: msft validate {path} --show 2")
 
@@ -33,6 +35,7 @@ def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
     from msft.corpus import load_corpus
     from msft.engine.models import load_tokenizer
+    from msft.evaluation import own_metric
     from msft.recipe import load_recipe
     from msft.validation import shown_rows, validation_text
 
@@ -41,8 +44,11 @@ def validate(options: argparse.Namespace) -> None:
         print(f"note: {note}")
     tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
     corpus = load_corpus(recipe, tokenizer)
+    for spec in recipe.datasets:
+        if ":" in spec.metric:
+            own_metric(spec.metric)
     print(validation_text(recipe, corpus))
-    if options.show:
+    if options.show > 0:
         print(shown_rows(corpus, tokenizer, options.show))
 
 
@@ -91,7 +97,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
         )
     if finished:
         print(f"{folder.path} is finished already; this is its result")
-    print(result_text(result.summary))
+    print(result_text(result.summary, recipe.report_split))
     print(f"model {result.best}\nreport {folder.report}")
 
 
@@ -102,6 +108,10 @@ def evaluate(options: argparse.Namespace) -> None:
     from msft.scores import mean
 
     recipe = load_recipe(options.recipe, options.set)
+    for path in (options.out, options.answers):
+        if path:
+            refuse_unwritable(Path(path).parent)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
     evaluator, names = load_evaluator(recipe, options.model, options.split)
     scored = evaluator(names, options.split)
     scores = {name: float(score.value) for name, score in scored.scores.items()}
@@ -132,7 +142,7 @@ def report(options: argparse.Namespace) -> None:
     folders = [Path(folder) for folder in options.folders]
     for folder in folders:
         if not RunFolder(folder).log.exists():
-            raise ValueError(f"{folder} is not a run folder: it has no run.jsonl")
+            raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
         print(write_report(folder))
     if len(folders) > 1:
         print(write_comparison(folders, folders[0].parent / "report.html"))

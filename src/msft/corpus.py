@@ -64,13 +64,14 @@ class Corpus:
         }
 
     def fingerprint(self) -> str:
-        """Changes when a single token of a single row does."""
+        """Changes when a token of a row does, or what the row is judged by."""
         digest = hashlib.sha256()
         for name, dataset in self.datasets.items():
             digest.update(repr((name, dataset.shots, dataset.spec.metric)).encode())
             for split in (dataset.train, dataset.validation, dataset.test):
-                for row in split.rows if split else ():
-                    digest.update(repr(row).encode())
+                for example, row in zip(split.examples, split.rows, strict=True) if split else ():
+                    judged = (example.completion, example.choices, example.answer)
+                    digest.update(repr((row, judged)).encode())
         return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from msft.folder import RunFolder
+from msft.folder import RunFolder, UsageError, refuse_unwritable
 from msft.log import Opened
 from msft.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
@@ -15,6 +15,7 @@ METHODS = {"sft": ["method=sft", "method_options={}"], "msft": []}
 def run_demo(out: Path, seed: int) -> None:
     """Both runs into `out`, resuming or skipping what is done, and the comparison."""
     begun = time.monotonic()
+    refuse_unwritable(out)
     folders = [out / method for method in METHODS]
     if not all(_is_finished(folder, seed) for folder in folders):
         print("Six synthetic sub-datasets, a random model of 410,000 weights, two methods.\n")
@@ -39,7 +40,7 @@ def _is_finished(folder: Path, seed: int) -> bool:
     run = RunFolder(folder)
     opened = run.events()[:1]
     if opened and isinstance(opened[0], Opened) and opened[0].seed != seed:
-        raise ValueError(
+        raise UsageError(
             f"{folder} holds a run with seed {opened[0].seed}; give another --out, or that --seed"
         )
     return run.is_finished()

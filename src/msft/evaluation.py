@@ -9,14 +9,14 @@ reference (`nll`). A metric of the user's own, `package.module:function`, is cal
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
+from math import fsum, isfinite
 from typing import Literal, Protocol
 
 from msft.data import Example
 from msft.encoding import Encoded, EncodedSplit, Tokenizer, encoded_choices
 from msft.recipe import RecipeError
 from msft.scores import Score, accuracy, nll, value
-from msft.worker import Scored
+from msft.worker import BadScore, Scored
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
 OwnMetric = Callable[[str, str, str], float | bool]
@@ -168,7 +168,7 @@ class Evaluator:
 
     def _worth(self, name: str, prompt: str, said: str, reference: str) -> float | bool:
         if name in self._own:
-            return self._own[name](prompt, said, reference)
+            return _judged_by(self._own[name], name, prompt, said, reference)
         return normal(said) == normal(reference)
 
     def _judged(self, answered: list[Answered]) -> tuple[Score, str | list[float]]:
@@ -223,6 +223,20 @@ class Evaluator:
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def _judged_by(metric: OwnMetric, name: str, prompt: str, said: str, reference: str) -> float:
+    """A user's metric, whose mistakes are reported with the row they were made on."""
+    try:
+        worth = metric(prompt, said, reference)
+    except Exception as error:
+        raise BadScore(f"{name}: its metric failed on the prompt {prompt!r}: {error!r}") from error
+    if not isinstance(worth, int | float) or not isfinite(worth):
+        raise BadScore(
+            f"{name}: its metric gave {worth!r} for the prompt {prompt!r}; expected a finite "
+            "number (higher is better), or true or false"
+        )
+    return worth
 
 
 def own_metric(path: str) -> OwnMetric:

@@ -60,6 +60,21 @@ class RunFolder:
         return any(isinstance(event, Ended) for event in self.events()[-1:])
 
 
+class UsageError(ValueError):
+    """A command was given something that it cannot work with."""
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """UsageError where a folder can neither be used nor made."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"{folder} cannot be a folder: {place} is a file; choose another place")
+    if not os.access(place, os.W_OK):
+        raise UsageError(f"{folder} cannot be written: no permission for {place}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -30,12 +30,22 @@ def costs(recipe: Recipe, corpus: Corpus) -> dict[str, Cost]:
     epochs, budget, ticks = recipe.num_train_epochs, recipe.compute_budget, recipe.evals_per_epoch
     sft = (round(total * epochs),) * 2
     sft_ticks = (round(epochs * ticks) + 1,) * 2
-    stages = int(recipe.method_options.get("max_stages") or 2 * count)
     left = sorted(tokens.values(), reverse=True)
-    fewest = round(budget * sum(sum(left[stage:]) for stage in range(count)))
-    mean_row = total / max(1, sum(len(d.train.rows) for d in corpus.datasets.values()))
-    ahead = round(LOOK_AHEAD_UPDATES * count * 128 * mean_row)
+    rows = {n: len(d.train.rows) for n, d in corpus.datasets.items()}
+    mean_row = total / max(1, sum(rows.values()))
+    steps = -(-sum(rows.values()) // recipe.train_batch_size) * epochs
+    ahead = round(
+        min(LOOK_AHEAD_UPDATES, steps) * sum(min(128, n) for n in rows.values()) * mean_row
+    )
     roll = round(budget * ticks)
+    options = recipe.method_options if recipe.method == "msft" else {}
+    shortest = min(
+        roll, int(options.get("patience") or roll) + (not recipe.peak_rule.include_start)
+    )
+    stages = int(options.get("max_stages") or 2 * count)
+    fewest_stages = 1 if options.get("drop_ties") == "all" else min(count, stages)
+    kept = float(options.get("rehearsal_fraction") or 0)
+    fewest = sum(sum(left[stage:]) + kept * sum(left[:stage]) for stage in range(fewest_stages))
     return {
         "sft": Cost(sft, sft_ticks),
         "continual": Cost((round(total * budget),) * 2, (count * roll + 1,) * 2),
@@ -44,7 +54,8 @@ def costs(recipe: Recipe, corpus: Corpus) -> dict[str, Cost]:
         "sro": Cost((sft[0], 2 * sft[1]), (sft_ticks[0], 2 * sft_ticks[1])),
         "soft_sro": Cost((2 * sft[0],) * 2, (2 * sft_ticks[0],) * 2),
         "msft": Cost(
-            (fewest, round(total * budget * stages)), (count * roll + 1, stages * roll + 1)
+            (round(fewest * shortest / ticks), round(total * budget * stages)),
+            (fewest_stages * shortest + 1, stages * roll + 1),
         ),
     }
 

@@ -140,6 +140,12 @@ class Recipe:
                 ticks_of(getattr(self, key), self.evals_per_epoch, key)
             except ValueError as error:
                 raise RecipeError(str(error), (key,)) from error
+        if self.report_to != "none":
+            raise RecipeError(
+                f"report_to is {self.report_to!r}, but trackers are not built yet; the report and "
+                "steps.jsonl have the curves: set it to none",
+                ("report_to",),
+            )
         self._check_schedule()
         self._check_method()
 

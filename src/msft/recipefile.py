@@ -16,6 +16,7 @@ ALIASES: dict[str, str | None] = {
     "cutoff_len": "max_length",
     "num_epochs": "num_train_epochs",
     "micro_batch_size": None,
+    "gradient_accumulation_steps": None,
 }
 """Keys of Axolotl and LLaMA-Factory, and what they are read as; None: not needed here."""
 

@@ -29,6 +29,10 @@ class Recording:
         self._next: Event | None = next(self._recorded, None)
         self._live = False
 
+    @property
+    def is_live(self) -> bool:
+        return self._live
+
     def live(self) -> bool:
         """Whether the log has no more answers."""
         if self._next is None and not self._live:

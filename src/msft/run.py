@@ -5,45 +5,34 @@ method asks, nothing is done; where the log ends, the work begins. If the method
 else than it did when the log was written, the run refuses and names the event.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from math import isfinite
-from typing import Literal
+from typing import get_args
 
 from msft.checkpoints import CheckpointStore, Retained, retained
-from msft.curve import Follower, PeakRule
+from msft.curve import Follower
 from msft.feeds import SHUFFLED, FeedSpec, described
 from msft.history import SELECTION, TEST, History
 from msft.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
 from msft.methods import PreparedMethod
 from msft.mixture import Mixture
 from msft.recording import Recording, Watch
-from msft.rollout import BASE, CheckpointId, OptimizerStart, Point, Rollout, Tokens, checkpoint_id
-from msft.scores import MeanRule, Scores
+from msft.rollout import (
+    BASE,
+    CheckpointId,
+    EndedBy,
+    OptimizerStart,
+    Point,
+    Rollout,
+    Tokens,
+    checkpoint_id,
+)
+from msft.scores import Scores
+from msft.settings import Settings
 from msft.standing import Standing
 from msft.verdicts import Verdicts
 from msft.worker import BadScore, Question, Scored, Worker, checked
-
-ScoreTest = Literal["none", "best", "rollbacks", "every"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a run is: together with the method and the data it determines the log.
-
-    score_test: which points are also scored on the test split, which never decides anything.
-    fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
-    """
-
-    mixture: Mixture
-    compute_budget: int
-    train_ticks: int
-    evals_per_epoch: int
-    seed: int = 20
-    peaks: PeakRule = field(default_factory=PeakRule)
-    mean: MeanRule = "macro"
-    score_test: ScoreTest = "none"
-    fingerprint: Mapping[str, str] = field(default_factory=dict)
 
 
 class RecordedRun:
@@ -67,6 +56,11 @@ class RecordedRun:
         self._verdicts = verdicts or Verdicts()
         self._standing = Standing(worker, store, self.history)
         self._recording = Recording(log, self.history, watch, store.go_live)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether something was done that the log did not know."""
+        return self._recording.is_live
 
     # What a method sees.
 
@@ -131,6 +125,7 @@ class RecordedRun:
         return Rollout(start, mixture, tuple(points), self._settings.peaks)
 
     def score(self, checkpoint: CheckpointId) -> Scores:
+        self._refuse_gone(checkpoint, "a score")
         self._open()
         self._measure(checkpoint, SELECTION)
         return self.history.known(checkpoint)
@@ -149,6 +144,8 @@ class RecordedRun:
     def carry_out(self) -> History:
         """Call the method, from the top, and end the run."""
         by = self._method.carry_out(self) or "budget"
+        if by not in get_args(EndedBy):
+            raise ValueError(f"the method ended by {by!r}; expected one of {get_args(EndedBy)}")
         self._open()
         self._measure(BASE, SELECTION)
         best = self.history.best

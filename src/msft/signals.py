@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stopped(Exception):
-    """A signal asked the run to stop; what is done is safe."""
+class Stopped(BaseException):
+    """A signal asked the run to stop; what is done is safe. Not for `except Exception` to take."""
 
 
 @contextmanager

@@ -76,8 +76,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
-def result_text(summary: dict[str, Any]) -> str:
-    """The result as a table: validation selected, test reports."""
+def result_text(summary: dict[str, Any], report_split: str = "test") -> str:
+    """The result as a table; validation selected, and `report_split` says which one reports."""
     best = summary["best"]
     names = list(best["validation"]["datasets"])
     rows: list[tuple[str, ...]] = [("sub-dataset", "validation", "test")]
@@ -92,7 +92,8 @@ def result_text(summary: dict[str, Any]) -> str:
         f"chosen from {best['candidates']} points on validation ({summary['ended_by']}; "
         f"{summary['epochs_trained']:g} epochs trained in all)"
     )
-    return "\n".join([head, *table(rows)])
+    reports = "validation, which also selected" if report_split == "selection" else "test"
+    return "\n".join([head, *table(rows), f"reported on {reports if test else 'validation'}"])
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

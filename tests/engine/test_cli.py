@@ -52,6 +52,12 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+def ended(*arguments: str, **options: Any) -> int:
+    with started(*arguments, **options) as run:
+        run.communicate()
+    return run.returncode
+
+
 def test_help_answers_at_once_and_without_torch() -> None:
     begun = time.monotonic()
     done = subprocess.run(
@@ -197,8 +203,8 @@ def test_a_signal_stops_it_with_4_and_the_command_that_resumes(recipe: Path) -> 
     for line in run.stdout:
         if "r0-t2" in line:
             break
-    second = started(*command, cwd=recipe.parent)
-    _, refused = second.communicate()
+    with started(*command, cwd=recipe.parent) as second:
+        _, refused = second.communicate()
     assert second.returncode == 1
     assert f"in use by pid {run.pid}" in refused
     run.send_signal(signal.SIGTERM)
@@ -208,3 +214,59 @@ def test_a_signal_stops_it_with_4_and_the_command_that_resumes(recipe: Path) -> 
     assert "msft train" in said
     summary = json.loads(Path("out/summary.json").read_text())
     assert summary["status"] == "stopped"
+
+
+def test_a_refused_call_leaves_a_finished_run_as_it_was(recipe: Path) -> None:
+    own = Path("own.py")
+    own.write_text("def m(run):\n    run.rollout(run.base, run.mixture, 2)\n")
+    command = ["train", str(recipe), "--out", "out", "--quiet", "--set", "method=own:m"]
+    assert ended(*command, cwd=recipe.parent) == 0
+    before = Path("out/summary.json").read_bytes()
+    own.write_text("def m(run):\n    run.rollout(run.base, run.mixture, 1)\n")
+    assert ended(*command, cwd=recipe.parent) == 2
+    assert Path("out/summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "recipe.yaml", "--out", "upper.test.jsonl"],
+        ["train", "recipe.yaml", "--out", "upper.test.jsonl/sub"],
+        ["demo", "--out", "upper.test.jsonl"],
+        ["init", "nowhere/recipe.yaml"],
+        ["eval", "tiny", "recipe.yaml", "--out", "upper.test.jsonl/x.json"],
+        ["train", "recipe.yaml", "--set", "report_to=wandb"],
+    ],
+)
+def test_a_bad_place_for_output_is_found_before_any_work(
+    recipe: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(recipe.parent.iterdir())
+    assert main(arguments) == 2
+    assert "Errno" not in capsys.readouterr().err
+    assert sorted(recipe.parent.iterdir()) == before
+
+
+def test_a_model_that_cannot_fit_is_exit_3(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from families import model_of
+
+    from msft.engine import memory
+    from msft.engine.models import tiny_tokenizer
+
+    model_of("llama").save_pretrained("model")
+    tiny_tokenizer().save_pretrained("model")
+    monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
+    assert main(["train", str(recipe), "--out", "o", "--set", "model_name_or_path=model"]) == 3
+    assert "GB free" in capsys.readouterr().err
+    assert not Path("o").exists()
+
+
+def test_the_recipe_in_a_run_folder_can_be_used_from_anywhere(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["train", str(recipe), "--out", "out", "--quiet"]) == 0
+    (recipe.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(recipe.parent / "elsewhere")
+    assert main(["validate", "../out/recipe.yaml"]) == 0

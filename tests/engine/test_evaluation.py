@@ -13,6 +13,7 @@ from msft.engine.models import load_model, tiny_tokenizer
 from msft.evaluation import Evaluator, Generated, Likelihoods, Task, normal
 from msft.recipe import RecipeError
 from msft.scores import accuracy
+from msft.worker import BadScore
 
 TOKENIZER = tiny_tokenizer()
 
@@ -152,3 +153,18 @@ def test_the_model_s_own_word_is_what_counts() -> None:
     scored = Evaluator({"a": task}, decoder, TOKENIZER)(["a"], "test")
     expected = [normal(text) != "" for text in said]
     assert scored.verdicts["a"] == "".join("1" if right else "0" for right in expected) + "0"
+
+
+def broken(prompt: str, prediction: str, reference: str) -> float:
+    raise RuntimeError("boom")
+
+
+def nothing(prompt: str, prediction: str, reference: str) -> None:
+    return None
+
+
+@pytest.mark.parametrize(("metric", "said"), [("broken", "boom"), ("nothing", "None")])
+def test_a_metric_that_fails_is_named_with_its_row(metric: str, said: str) -> None:
+    judge = evaluator({"what?": "x"}, {"what?": "x"}, metric=f"{__name__}:{metric}")
+    with pytest.raises(BadScore, match=rf"a: .*(what\?.*{said}|{said}.*what\?)"):
+        judge(["a"], "test")

@@ -17,8 +17,9 @@ from msft.log import Log, Measured
 from msft.methods import prepare
 from msft.mixture import Mixture
 from msft.rollout import BASE, CheckpointId, Tokens
-from msft.run import RecordedRun, Settings
+from msft.run import RecordedRun
 from msft.scores import MeanRule, Score, accuracy, nll
+from msft.settings import Settings
 from msft.summary import summary_of
 from msft.testing import Learner, Scripted, SimulatedEngine, scripted, simulate
 from msft.testing.scripted import Answer

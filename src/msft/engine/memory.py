@@ -1,6 +1,5 @@
 """How much fits: rows per forward pass, checkpoints in memory, bytes on disk."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ import torch
 from msft.tiers import MemoryTier
 
 CPU_TOKENS = 8192
+BYTES_PER_PARAMETER = 16
+UNKNOWN_MEMORY = 4 * 2**30
 SHARE_OF_MEMORY = 0.25
 """Of the free memory, what checkpoints may take."""
 
@@ -55,8 +56,25 @@ def on_host(payload: Any) -> Any:
 
 
 def free_host_memory() -> int:
-    """Bytes of memory that are free now."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of memory that can be had now; a modest guess where the system does not say."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return UNKNOWN_MEMORY
+
+
+def refuse_small_memory(num_parameters: int, device: torch.device, name: str) -> None:
+    """NoRoom if weights, gradients and moments (16 bytes a parameter) cannot fit."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_memory()
+    needed = BYTES_PER_PARAMETER * num_parameters
+    if free < needed:
+        raise NoRoom(
+            f"{name} has {num_parameters / 1e9:.2f} billion parameters and needs "
+            f"{needed / 1e9:.1f} GB for weights, gradients and moments, but {device.type} has "
+            f"{free / 1e9:.1f} GB free; use a smaller model or a larger machine"
+        )
 
 
 def refuse_full_disk(folder: Path, needed: int, free: int | None = None) -> None:

@@ -55,6 +55,11 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
+def has_configuration(name: str) -> bool:
+    """Whether the number of weights is known without reading them."""
+    return name not in (TINY, SMOLLM2) and not name.endswith(".gguf")
+
+
 def count_parameters(name: str, trust_remote_code: bool = False) -> int:
     """The number of weights, from the configuration alone where that is possible."""
     if name == TINY:

@@ -4,22 +4,27 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+import yaml
 
 from msft.card import card_of
 from msft.checkpoints import CheckpointStore
 from msft.corpus import Corpus, load_corpus
 from msft.engine.assembly import engine_of, settings_of
 from msft.engine.codec import TorchCodec
-from msft.engine.memory import memory_tiers, refuse_full_disk
-from msft.engine.models import LoadedModel, load_model
+from msft.engine.memory import memory_tiers, refuse_full_disk, refuse_small_memory
+from msft.engine.models import (
+    LoadedModel,
+    count_parameters,
+    has_configuration,
+    load_model,
+)
 from msft.engine.result import ResultFolder
-from msft.folder import RunFolder, write_json, write_text
+from msft.folder import RunFolder, refuse_unwritable, write_json, write_text
 from msft.history import History
 from msft.log import Event, Log
 from msft.methods import PreparedMethod
@@ -28,7 +33,6 @@ from msft.recipe import Recipe, RecipeError
 from msft.replay import prepared_replay
 from msft.report import write_report
 from msft.run import RecordedRun
-from msft.signals import stop_on_signals
 from msft.summary import schedule_of, summary_of
 from msft.tiers import DiskTier
 from msft.verdicts import Verdicts
@@ -60,17 +64,23 @@ def train(
     schedule: a schedule.json to train in one straight run, instead of the recipe's method.
     """
     folder = run_folder(recipe, out)
+    refuse_unwritable(folder.path)
     _refuse_changed(recipe, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if has_configuration(recipe.model_name_or_path):
+        size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
+        refuse_small_memory(size, device, recipe.model_name_or_path)
     loaded = load_model(recipe.model_name_or_path, device, recipe.trust_remote_code)
     _refuse_short_context(recipe, loaded)
     corpus = load_corpus(recipe, loaded.tokenizer)
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
+    if not corpus.has_test:
+        notice("not every sub-dataset has test rows, so nothing is scored on test")
     names = [spec.name for spec in recipe.datasets]
     method = prepared_replay(Path(schedule), names) if schedule else recipe.prepared()
     return _Session(recipe, method, folder, loaded, corpus, device, progress, notice).carry_out()
@@ -119,7 +129,7 @@ class _Session:
 
     def carry_out(self) -> Result:
         log = Log(self._folder.log)
-        write_text(self._folder.recipe, self._recipe.to_yaml())
+        write_text(self._folder.recipe, _resolved(self._recipe).to_yaml())
         worker = EngineWorker(
             self._engine,
             seed=self._recipe.seed,
@@ -137,10 +147,10 @@ class _Session:
             lambda event, live: self._event(run.history, event, live),
         )
         try:
-            with self._folder.steps.open("a") as self._steps, stop_on_signals():
+            with self._folder.steps.open("a") as self._steps:
                 history = run.carry_out()
         except BaseException:
-            if run.history.opened is not None:
+            if run.is_live:  # a refused call leaves what a finished run has written
                 write_json(self._folder.summary, summary_of(run.history, stopped=True))
             raise
         finally:
@@ -192,16 +202,34 @@ def _refuse_short_context(recipe: Recipe, loaded: LoadedModel) -> None:
         )
 
 
+def _resolved(recipe: Recipe) -> Recipe:
+    """The recipe with data paths that hold wherever it is read from."""
+    folder = (recipe.folder or Path()).resolve()
+
+    def placed(source: Any) -> Any:
+        there = folder / source if isinstance(source, str) else None
+        return str(there) if there is not None and there.exists() else source
+
+    keys = ("train", "validation", "test", "path")
+    specs = [
+        replace(spec, **{key: placed(getattr(spec, key)) for key in keys})
+        for spec in recipe.datasets
+    ]
+    return replace(recipe, datasets=specs)
+
+
 def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     """A started run goes on with its own recipe only."""
     if not folder.recipe.exists() or not folder.log.exists():
         return
-    before, now = folder.recipe.read_text().splitlines(), recipe.to_yaml().splitlines()
-    free = ("output_dir:", "report_to:")
+    before, now = (
+        _flat(yaml.safe_load(text))
+        for text in (folder.recipe.read_text(), _resolved(recipe).to_yaml())
+    )
     changed = [
-        f"  it was {old.strip()!r}, now it is {new.strip()!r}"
-        for old, new in zip_longest(before, now, fillvalue="")
-        if old != new and not old.startswith(free)
+        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key != "output_dir"
     ]
     if changed:
         raise RecipeError(
@@ -209,3 +237,13 @@ def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
             + "\n".join(changed[:5])
             + "\nundo the change, or give another --out"
         )
+
+
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Keys and values with the sub-datasets' own under their names."""
+    flat = {key: value for key, value in recipe.items() if key != "datasets"}
+    for number, spec in enumerate(recipe["datasets"]):
+        for key, value in spec.items():
+            flat[f"datasets.{spec['name']}.{key}"] = value
+        flat[f"datasets.{spec['name']}"] = f"number {number + 1}"
+    return flat

@@ -12,8 +12,9 @@ from msft.methods import prepare
 from msft.mixture import Mixture
 from msft.options import checked
 from msft.rollout import BASE, CheckpointId, Method, Tokens, ticks_of
-from msft.run import RecordedRun, Settings
+from msft.run import RecordedRun
 from msft.scores import value
+from msft.settings import Settings
 from msft.tiers import MemoryTier
 from msft.worker import Question, Scored, Work
 
@@ -53,10 +54,7 @@ def scripted(
     log: Log | None = None,
 ) -> Scripted:
     """Run a method (a name or a function) whose every roll-out is answered by `answer`."""
-    rows = dict.fromkeys(datasets, ROWS)
-    if sizes is not None:
-        listed = sizes if isinstance(sizes, Mapping) else dict(zip(datasets, sizes, strict=True))
-        rows = {name: listed[name] for name in datasets}
+    rows = _rows(datasets, sizes)
     rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
@@ -78,6 +76,20 @@ def scripted(
         best_mean=float(history.mean(best)),
         history=history,
     )
+
+
+def _rows(
+    datasets: Sequence[str], sizes: Mapping[str, int] | Sequence[int] | None
+) -> dict[str, int]:
+    """Rows of each sub-dataset."""
+    if not datasets or len(set(datasets)) < len(datasets):
+        raise ValueError(f"datasets is {list(datasets)}; expected one or more different names")
+    if sizes is None:
+        return dict.fromkeys(datasets, ROWS)
+    listed = sizes if isinstance(sizes, Mapping) else dict(zip(datasets, sizes, strict=True))
+    if set(listed) != set(datasets) or min(listed.values()) < 1:
+        raise ValueError(f"sizes is {sizes}; expected 1 or more rows for each of {list(datasets)}")
+    return {name: listed[name] for name in datasets}
 
 
 class _ScriptedWorker:

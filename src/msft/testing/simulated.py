@@ -27,8 +27,9 @@ from msft.methods import prepare
 from msft.mixture import Mixture, Part
 from msft.options import checked
 from msft.rollout import Method, ticks_of
-from msft.run import RecordedRun, ScoreTest, Settings
+from msft.run import RecordedRun
 from msft.scores import Score, accuracy
+from msft.settings import ScoreTest, Settings
 from msft.tiers import DiskTier, MemoryTier
 from msft.verdicts import Verdicts
 from msft.worker import EngineWorker, Scored
