@@ -198,3 +198,22 @@ def test_out_of_memory_in_generation_halves_the_batch_and_says_the_same() -> Non
     assert poor.likelihoods(rows_of(12)).rows == pytest.approx(
         plain.likelihoods(rows_of(12)).rows, rel=1e-5
     )
+
+
+def test_the_score_before_a_snapshot_is_the_score_after_its_restore_bitwise() -> None:
+    engine = engine_of()
+    decoder = Decoder(engine.model, [0], False, 10**6)
+    prompts = [row.tokens for row in rows_of(6, seed=5)]
+
+    def scored() -> Any:
+        said = decoder.generate(prompts, [6] * 6).rows
+        return said, decoder.likelihoods(rows_of(12, seed=4)).rows
+
+    engine.work(ALL)
+    before, weights, moments = scored(), engine.weights(), engine.optimizer()
+    for _ in range(3):
+        engine.work(ALL)
+    assert scored()[1] != before[1]
+    engine.load(weights)
+    engine.load_optimizer(moments)
+    assert scored() == before
