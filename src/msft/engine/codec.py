@@ -17,6 +17,7 @@ class TorchCodec:
     def write(self, payload: Any, folder: Path) -> None:
         if "optimizer" not in payload:
             save_file(_plain(payload), folder / WEIGHTS, metadata={"format": "pt"})
+            (folder / WEIGHTS).chmod(0o644)  # it becomes the result, which others may read
             return
         moments = payload["optimizer"]
         save_file(_plain(moments["tensors"]), folder / MOMENTS)
