@@ -96,6 +96,16 @@ def sparkline(numbers: list[float], width: int = 16) -> str:
     return "".join(BARS[round((number - low) / span * (len(BARS) - 1))] for number in recent)
 
 
+class Silent:
+    """Says nothing."""
+
+    def event(self, event: Event, live: bool) -> None:
+        pass
+
+    def step(self, step: Step) -> None:
+        pass
+
+
 class PlainLines:
     """One line per tick and per decision, for files and pipes."""
 
@@ -205,8 +215,7 @@ class LiveTable:
 def progress(title: str, quiet: bool = False) -> Iterator[Progress]:
     """The right one for where the output goes."""
     if quiet:
-        with open("/dev/null", "w") as nowhere:  # noqa: PTH123
-            yield PlainLines(nowhere)
+        yield Silent()
     elif sys.stdout.isatty():
         from rich.live import Live
 
