@@ -74,6 +74,7 @@ def test_defaults_are_the_contracts() -> None:
         *expected,
         "model_name_or_path",
         "datasets",
+        "data_dir",
         "notes",
         "folder",
     }
@@ -229,12 +230,7 @@ def test_aliases_are_read_with_a_note(tmp_path: Path) -> None:
         load_recipe(wrong)
 
 
-def test_few_shot_is_for_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    import types
-
-    tasks = types.ModuleType("msft.tasks")
-    tasks.__dict__["BENCHMARKS"] = {"gsm8k": None}
-    monkeypatch.setitem(sys.modules, "msft.tasks", tasks)
+def test_few_shot_is_for_benchmarks() -> None:
     specs = [A, A | {"name": "c", "num_fewshot": 2}, {"name": "g", "benchmark": "gsm8k"}]
     found = recipe(datasets=specs)
     assert [found.fewshot(spec) for spec in found.datasets] == [0, 2, 5]

@@ -89,8 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
     _recipe(evaluate)
     evaluate.add_argument("--split", default="test", choices=["validation", "test"])
-    evaluate.add_argument("--out", help="write the scores as JSON to this file")
+    evaluate.add_argument("--out", help="write the scores and intervals as JSON to this file")
     evaluate.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
+    evaluate.add_argument("--quiet", action="store_true", help="no notes, only the scores")
 
     report = add(commands.report, "report", "rebuild report.html from logs alone")
     report.add_argument("folders", nargs="+", metavar="DIR", help="run folders")
@@ -123,6 +124,12 @@ class _Adder:
 
 def _recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="recipe.yaml")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="a folder with a folder of each benchmark (train.jsonl, validation.jsonl, test.jsonl) "
+        "instead of the hub",
+    )
     parser.add_argument(
         "--set",
         action="append",

@@ -6,9 +6,12 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msft.folder import RunFolder, UsageError, refuse_unwritable, write_json
+
+if TYPE_CHECKING:
+    from msft.recipe import Recipe
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -34,16 +37,16 @@ def init(options: argparse.Namespace) -> None:
 def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
     from msft.corpus import load_corpus
-    from msft.engine.models import load_tokenizer
-    from msft.evaluation import own_metric
-    from msft.recipe import load_recipe
+    from msft.engine.tokenizers import load_context, load_tokenizer
+    from msft.metrics import own_metric
     from msft.validation import shown_rows, validation_text
 
-    recipe = load_recipe(options.recipe, options.set)
+    recipe = _recipe(options)
     for note in recipe.notes:
         print(f"note: {note}")
     tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
-    corpus = load_corpus(recipe, tokenizer)
+    context = load_context(recipe.model_name_or_path, recipe.trust_remote_code)
+    corpus = load_corpus(recipe, tokenizer, context)
     for spec in recipe.datasets:
         if ":" in spec.metric:
             own_metric(spec.metric)
@@ -55,14 +58,15 @@ def validate(options: argparse.Namespace) -> None:
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost."""
     from msft.corpus import load_corpus
-    from msft.engine.models import count_parameters, load_tokenizer
+    from msft.engine.models import count_parameters
+    from msft.engine.tokenizers import load_context, load_tokenizer
     from msft.plan import plan_text
-    from msft.recipe import load_recipe
 
-    recipe = load_recipe(options.recipe, options.set)
+    recipe = _recipe(options)
     tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
+    context = load_context(recipe.model_name_or_path, recipe.trust_remote_code)
     size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
-    print(plan_text(recipe, load_corpus(recipe, tokenizer), size))
+    print(plan_text(recipe, load_corpus(recipe, tokenizer, context), size))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -78,10 +82,9 @@ def replay(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
     from msft.engine.session import run_folder, train
     from msft.progress import progress
-    from msft.recipe import load_recipe
     from msft.validation import result_text
 
-    recipe = load_recipe(options.recipe, options.set)
+    recipe = _recipe(options)
     for note in recipe.notes:
         _say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
@@ -104,35 +107,27 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
     from msft.engine.assembly import load_evaluator
-    from msft.recipe import load_recipe
-    from msft.scores import mean
+    from msft.scoreboard import answer_lines, scoreboard
 
-    recipe = load_recipe(options.recipe, options.set)
+    recipe = _recipe(options)
     for path in (options.out, options.answers):
         if path:
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    evaluator, names = load_evaluator(recipe, options.model, options.split)
-    scored = evaluator(names, options.split)
-    scores = {name: float(score.value) for name, score in scored.scores.items()}
-    same = len({score.metric for score in scored.scores.values()}) == 1
-    overall = float(mean(scored.scores, recipe.mean)) if same else None
-    width = max(len(name) for name in [*names, "mean"])
-    for name, score in scores.items():
-        count = scored.scores[name].count
-        print(f"{name:{width}}  {score:.4f}  ({scored.scores[name].metric}, n = {count})")
-    if overall is not None:
-        print(f"{'mean':{width}}  {overall:.4f}")
+    evaluator, groups = load_evaluator(
+        recipe, options.model, options.split, lambda text: _say(f"note: {text}", options.quiet)
+    )
+    answers = evaluator.answered(list(groups), options.split, early=not options.answers)
+    scored = evaluator.scored(answers)
+    board = scoreboard(answers, scored.scores, groups, recipe.mean)
+    print(board.text())
     if options.out:
-        content = {"model": options.model, "split": options.split, "mean": overall}
-        write_json(Path(options.out), {**content, "datasets": scores, "tokens": scored.tokens})
+        content = {"model": options.model, "split": options.split, **board.content()}
+        write_json(Path(options.out), {**content, "tokens": scored.tokens})
     if options.answers:
         with Path(options.answers).open("w", encoding="utf-8") as file:
-            for name in names:
-                for answer in evaluator.answers(name, options.split):
-                    line = {"dataset": name, "prompt": answer.prompt}
-                    line |= {"prediction": answer.prediction, "reference": answer.reference}
-                    file.write(json.dumps({**line, "score": answer.worth}) + "\n")
+            for line in answer_lines(answers):
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def report(options: argparse.Namespace) -> None:
@@ -161,6 +156,16 @@ def env(options: argparse.Namespace) -> None:
     for number in range(torch.cuda.device_count()):
         device: Any = torch.cuda.get_device_properties(number)
         print(f"cuda:{number} {device.name}, {device.total_memory / 2**30:.0f} GiB")
+
+
+def _recipe(options: argparse.Namespace) -> "Recipe":
+    """The recipe with what the command line says about it."""
+    from msft.recipe import load_recipe
+
+    overrides = list(options.set)
+    if options.data:
+        overrides.append(f"data_dir={json.dumps(str(Path(options.data).resolve()))}")
+    return load_recipe(options.recipe, overrides)
 
 
 def _version(package: str) -> str:

@@ -4,31 +4,43 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.data import DataError, Example, LoadedDataset, assembled, load_dataset_spec
-from msft.draws import sampled
-from msft.encoding import EncodedSplit, Tokenizer, encoded_split
-from msft.evaluation import Task
+from msft.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts
+from msft.evaluation import SLACK, Task
+from msft.formats import DataError, Example
 from msft.history import SELECTION, TEST
+from msft.loading import Found, load_datasets
 from msft.mixture import Mixture, Part
+from msft.overlap import shared_between
 from msft.recipe import DatasetSpec, Recipe
-from msft.tasks import BENCHMARKS
+from msft.tasks.grading import Grader
 
 
 @dataclass(frozen=True, slots=True)
 class SubDataset:
-    """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows."""
+    """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows.
+
+    exemplars: what stands before every scored row.
+    grader: finds the answer in what the model wrote; None: the whole text is the answer.
+    group: of a benchmark, for tables.
+    """
 
     spec: DatasetSpec
     format: str
     train: EncodedSplit
     validation: EncodedSplit
     test: EncodedSplit | None
-    shots: str
+    exemplars: tuple[Example, ...]
+    grader: Grader | None
+    group: str
     notes: tuple[str, ...]
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def shots(self) -> str:
+        return "".join(map(_exemplar, self.exemplars))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,7 @@ class Corpus:
                 dataset.shots,
                 recipe.choice_norm,
                 dataset.spec.max_new_tokens,
+                dataset.grader,
             )
             for name, dataset in self.datasets.items()
         }
@@ -75,18 +88,35 @@ class Corpus:
         return digest.hexdigest()
 
 
-def load_corpus(recipe: Recipe, tokenizer: Tokenizer) -> Corpus:
-    """Read and encode everything; the first thing that is wrong is a DataError."""
-    return Corpus({spec.name: _sub_dataset(spec, recipe, tokenizer) for spec in recipe.datasets})
+def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None) -> Corpus:
+    """Read and encode everything; the first thing that is wrong is a DataError.
+
+    context: how many tokens the model has places for; None: not known.
+    """
+    found = load_datasets(recipe)
+    shared = shared_between(
+        {
+            f.spec.name: {
+                "train": f.loaded.train,
+                SELECTION: f.loaded.validation,
+                TEST: f.loaded.test,
+            }
+            for f in found
+        }
+    )
+    return Corpus(
+        {
+            f.spec.name: _sub_dataset(f, recipe, tokenizer, context, shared[f.spec.name])
+            for f in found
+        }
+    )
 
 
-def _sub_dataset(spec: DatasetSpec, recipe: Recipe, tokenizer: Tokenizer) -> SubDataset:
-    if spec.benchmark is None:
-        loaded = load_dataset_spec(spec, recipe.folder, recipe.seed)
-    else:
-        loaded = assembled(spec, BENCHMARKS[spec.benchmark](recipe.seed), recipe.seed)
-    notes = list(loaded.notes)
-    shots = _shots(loaded, spec, recipe)
+def _sub_dataset(
+    found: Found, recipe: Recipe, tokenizer: Tokenizer, context: int | None, shared: list[str]
+) -> SubDataset:
+    spec, loaded = found.spec, found.loaded
+    notes = [*loaded.notes, *shared]
     splits: dict[str, EncodedSplit | None] = {}
     for split, examples in (
         ("train", loaded.train),
@@ -105,33 +135,56 @@ def _sub_dataset(spec: DatasetSpec, recipe: Recipe, tokenizer: Tokenizer) -> Sub
                 f"{recipe.max_length} tokens; raise max_length"
             )
         splits[split] = encoded
-    train, validation = splits["train"], splits[SELECTION]
+    train, validation, test = splits["train"], splits[SELECTION], splits[TEST]
     if train is None or validation is None:
         empty = "train" if train is None else "validation"
         raise DataError(
             f"{spec.name}: no {empty} rows; mSFT decides from validation scores, so "
             "both are needed (for validation: a file, or validation_fraction: 0.1)"
         )
-    return SubDataset(spec, loaded.format, train, validation, splits[TEST], shots, tuple(notes))
+    scored = [validation] if test is None else [validation, test]
+    exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
+    return SubDataset(
+        spec,
+        loaded.format,
+        train,
+        validation,
+        test,
+        exemplars,
+        found.grader,
+        found.group,
+        tuple(notes),
+    )
 
 
-def _shots(loaded: LoadedDataset, spec: DatasetSpec, recipe: Recipe) -> str:
-    """The few-shot exemplars that stand before every test prompt, chosen by seed from train."""
-    asked = recipe.fewshot(spec)
-    if not asked:
-        return ""
-    if any(example.messages for example in loaded.train):
-        raise DataError(
-            f"{spec.name}: num_fewshot is {asked}, but its rows are conversations; "
-            "few-shot prompts need rows of prompt and completion"
+def _fitting(
+    exemplars: tuple[Example, ...],
+    scored: list[EncodedSplit],
+    spec: DatasetSpec,
+    tokenizer: Tokenizer,
+    context: int | None,
+    notes: list[str],
+) -> tuple[Example, ...]:
+    """As many of the exemplars as the model has places for before its longest scored row."""
+    if not exemplars or context is None:
+        return exemplars
+    lengths = list(map(len, encoded_texts([_exemplar(e) for e in exemplars], tokenizer, True)))
+    rows = [row for split in scored for row in split.rows]
+    choices = [choice for split in scored for e in split.examples for choice in e.choices]
+    answers = [len(row.tokens) - len(row.prompt) for row in rows]
+    answers += map(len, encoded_texts(choices, tokenizer, special=False))
+    answer = max(answers) + SLACK
+    longest = max(len(row.prompt) for row in rows) + (spec.max_new_tokens or answer)
+    fit = len(exemplars)
+    while fit and sum(lengths[:fit]) + longest > context:
+        fit -= 1
+    if fit < len(exemplars):
+        notes.append(
+            f"{fit} instead of {len(exemplars)} exemplars, which would take {sum(lengths):,} "
+            f"tokens before up to {longest:,} of a scored row; the model has places for "
+            f"{context:,}"
         )
-    if asked > len(loaded.train):
-        raise DataError(
-            f"{spec.name}: num_fewshot is {asked}, but there are only "
-            f"{len(loaded.train)} train rows to choose from"
-        )
-    numbers = sampled(len(loaded.train), asked, recipe.seed, "shots", spec.name)
-    return "".join(_exemplar(loaded.train[number]) for number in numbers)
+    return exemplars[:fit]
 
 
 def _exemplar(example: Example) -> str:

@@ -1,18 +1,19 @@
 """Data: a sub-dataset's rows as examples, split, capped and checked for leaks.
 
-Everything drawn here (which rows are used, which are held out) is a pure function of the seed and
-the sub-dataset's name, and keeps the order of the file.
+Everything drawn here (which rows are used, which are held out, which are exemplars) is a pure
+function of the seed and the sub-dataset's name, and keeps the order of the file.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msft.draws import sampled
 from msft.formats import DataError, Example, Message, example_of, format_of
-from msft.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
-from msft.subdataset import DatasetSpec, Source, shown
+from msft.overlap import question_of, refuse_overlap, repeats, without_overlap
+from msft.sources import SPLITS, own_sources, rows_of
+from msft.subdataset import DatasetSpec, Source
 
 __all__ = [
     "DataError",
@@ -26,13 +27,16 @@ __all__ = [
     "read_examples",
 ]
 
-SPLITS = ("train", "validation", "test")
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?", re.ASCII)
+Reading = Callable[[Any, str, str | None], tuple[Example, str]]
+"""reading(row, where, format so far): the row as an example, and its format."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedDataset:
-    """A sub-dataset's examples. `test` is empty where there is none; `notes` are for the user."""
+    """A sub-dataset's examples. `test` is empty where there is none; `notes` are for the user.
+
+    exemplars: train rows that may stand before a scored row and are not trained.
+    """
 
     name: str
     train: tuple[Example, ...]
@@ -40,6 +44,7 @@ class LoadedDataset:
     test: tuple[Example, ...]
     format: str
     notes: tuple[str, ...] = ()
+    exemplars: tuple[Example, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,12 @@ def read_examples(source: Source | Path, where: str, skip_bad_rows: bool = False
     return list(load_split(source, where, skip_bad_rows).examples)
 
 
-def load_split(source: Source | Path, where: str, skip_bad_rows: bool = False) -> Split:
+def load_split(
+    source: Source | Path,
+    where: str,
+    skip_bad_rows: bool = False,
+    reading: Reading = example_of,
+) -> Split:
     """The same with format and skipped rows. At least one row must be good."""
     skipped: list[DataError] = []
 
@@ -67,9 +77,9 @@ def load_split(source: Source | Path, where: str, skip_bad_rows: bool = False) -
 
     examples: list[Example] = []
     form: str | None = None
-    for place, row in _rows(source, where, bad):
+    for place, row in rows_of(source, where, bad):
         try:
-            example, form = example_of(row, place, form)
+            example, form = reading(row, place, form)
         except DataError as error:
             bad(error)
         else:
@@ -81,33 +91,37 @@ def load_split(source: Source | Path, where: str, skip_bad_rows: bool = False) -
     return Split(tuple(examples), form, tuple(skipped))
 
 
+def own_splits(
+    spec: DatasetSpec, folder: Path | None, reading: Reading = example_of
+) -> dict[str, Split]:
+    """Every split of the user's own data; relative files are looked for in `folder`."""
+    return {
+        split: load_split(
+            source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
+        )
+        for split, source in own_sources(spec, folder or Path()).items()
+    }
+
+
 def load_dataset_spec(spec: DatasetSpec, folder: Path | None, seed: int) -> LoadedDataset:
-    """Everything of a sub-dataset; relative files are looked for in `folder`."""
-    if spec.benchmark is not None:
-        raise DataError(f"{spec.name}: the benchmark {spec.benchmark!r} has a reader of its own")
-    splits: dict[str, Split] = {}
-    for split, source in _sources(spec, folder or Path()).items():
-        where = f"sub-dataset {spec.name!r}, {split}"
-        splits[split] = load_split(source, where, spec.skip_bad_rows)
-    return assembled(spec, splits, seed)
+    """The user's own data, whole."""
+    return assembled(spec, own_splits(spec, folder), seed)
 
 
-def assembled(spec: DatasetSpec, splits: dict[str, Split], seed: int) -> LoadedDataset:
-    """Hold out, cap and check the splits that were read."""
+def assembled(
+    spec: DatasetSpec,
+    splits: dict[str, Split],
+    seed: int,
+    shots: int = 0,
+    official: bool = False,
+) -> LoadedDataset:
+    """Hold out, set `shots` exemplars aside, cap and check the splits that were read.
+
+    official: splits as the authors published them, whose overlap is not the user's to mend.
+    """
     if "train" not in splits:
         raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
-    form = splits["train"].format
-    notes: list[str] = []
-    for split, read in splits.items():
-        if read.format != form:
-            raise DataError(
-                f"{read.examples[0].where}: {split} rows are {read.format}, but train rows are "
-                f"{form}; bring them into one format"
-            )
-        if read.skipped:
-            notes.append(
-                f"{split}: {len(read.skipped)} bad rows skipped (first: {read.skipped[0]})"
-            )
+    form, notes = splits["train"].format, _skipped(splits)
     rows = {split: read.examples for split, read in splits.items()}
     if spec.validation_fraction is not None:
         if "validation" in rows:
@@ -121,77 +135,41 @@ def assembled(spec: DatasetSpec, splits: dict[str, Split], seed: int) -> LoadedD
             f"{spec.name}: no validation rows; add a validation file, or e.g. "
             "validation_fraction: 0.1"
         )
+    rows = {split: rows.get(split, ()) for split in SPLITS}
+    if official:
+        rows = without_overlap(rows, notes)
+    train = rows["train"]
     for split in SPLITS:
-        rows[split] = _capped(split, rows.get(split, ()), spec, seed, notes)
-    _refuse_overlap(rows, spec.name)
-    notes += _repeated(rows)
+        rows[split] = _capped(split, rows[split], spec, seed, notes)
+    exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
+    refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
+    notes += repeats(rows)
     return LoadedDataset(
-        spec.name, rows["train"], rows["validation"], rows["test"], form, tuple(notes)
+        spec.name, rows["train"], rows["validation"], rows["test"], form, tuple(notes), exemplars
     )
 
 
-def _rows(source: Source | Path, where: str, bad: Bad) -> Iterator[Row]:
-    if isinstance(source, str | Path):
-        return read_rows(Path(source), bad)
-    return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
-
-
-def _sources(spec: DatasetSpec, folder: Path) -> dict[str, Source | Path]:
-    found: dict[str, Source | Path] = {} if spec.path is None else _splits_at(spec, folder)
-    for split in SPLITS:
-        source = getattr(spec, split)
-        if source is not None:
-            found[split] = folder / Path(source).expanduser() if isinstance(source, str) else source
-    return found
-
-
-def _splits_at(spec: DatasetSpec, folder: Path) -> dict[str, Source | Path]:
-    """The splits of a folder of files, or of a dataset on the hub."""
-    assert spec.path is not None
-    path = folder / Path(spec.path).expanduser()
-    if path.is_dir():
-        files = {split: file for split in SPLITS if (file := split_file(path, split))}
-        if "train" not in files:
-            names = shown(sorted(entry.name for entry in path.iterdir())[:10])
+def _skipped(splits: dict[str, Split]) -> list[str]:
+    """A note on the rows that were skipped; formats must agree."""
+    form, notes = splits["train"].format, []
+    for split, read in splits.items():
+        if read.format != form:
             raise DataError(
-                f"{path}: no train file in this folder (found {names}); expected train.jsonl "
-                f"(or {', '.join(SUFFIXES[1:])}), and likewise validation and test"
+                f"{read.examples[0].where}: {split} rows are {read.format}, but train rows are "
+                f"{form}; bring them into one format"
             )
-        return dict(files)
-    if path.exists():
-        raise DataError(
-            f"{path}: path is a file; expected a folder or a hub name: give it as train"
-        )
-    if not _HUB_NAME.fullmatch(spec.path) or path.suffix.lower() in SUFFIXES:
-        raise DataError(
-            f"{path}: there is no such folder; expected a folder with train, validation and test "
-            "files, or a hub name such as owner/name"
-        )
-    return _hub_splits(spec.path)
-
-
-def _hub_splits(path: str) -> dict[str, Source | Path]:
-    name, _, configuration = path.partition(":")
-    datasets = needed("datasets", path)
-    try:
-        loaded = datasets.load_dataset(name, configuration or None)
-        return {split: loaded[split] for split in SPLITS if split in loaded}
-    except Exception as error:
-        said = shown(str(error).split("\n")[0])
-        raise DataError(
-            f"{path}: there is no such folder, and the hub gave no dataset of this name "
-            f"({type(error).__name__}: {said}); check the name (a configuration is chosen as "
-            "owner/name:configuration); without a network, download it elsewhere (hf download "
-            f"--repo-type dataset {name} --local-dir DIR) and give a folder with train.jsonl or "
-            "train.parquet as path"
-        ) from error
+        if read.skipped:
+            notes.append(
+                f"{split}: {len(read.skipped)} bad rows skipped (first: {read.skipped[0]})"
+            )
+    return notes
 
 
 def _held_out(
     rows: tuple[Example, ...], fraction: float, name: str, seed: int
 ) -> dict[str, tuple[Example, ...]]:
     """Train and validation; rows that ask the same go to the same side."""
-    questions = list(dict.fromkeys(map(_question, rows)))
+    questions = list(dict.fromkeys(map(question_of, rows)))
     size = max(1, round(fraction * len(questions)))
     if size >= len(questions):
         raise DataError(
@@ -202,8 +180,8 @@ def _held_out(
     drawn = sampled(len(questions), size, seed, "validation", name)
     held = {questions[number] for number in drawn}
     return {
-        "train": tuple(row for row in rows if _question(row) not in held),
-        "validation": tuple(row for row in rows if _question(row) in held),
+        "train": tuple(row for row in rows if question_of(row) not in held),
+        "validation": tuple(row for row in rows if question_of(row) in held),
     }
 
 
@@ -220,38 +198,31 @@ def _capped(
     return tuple(rows[number] for number in sorted(chosen))
 
 
-def _question(row: Example) -> str:
-    """What a row asks, up to white space and case; two rows that ask the same are duplicates."""
-    asked: Iterable[str] = [row.prompt, *row.choices]
-    if row.messages:
-        asked = [f"{turn.role}: {turn.content}" for turn in row.messages[:-1]]
-    folded = "\x1f".join(" ".join(text.split()) for text in asked).casefold()
-    return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
+def _set_aside(
+    rows: tuple[Example, ...], train: tuple[Example, ...], shots: int, name: str, seed: int
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Exemplars and the rest of train. Rows beyond `train_rows` serve first; no two of the
+    exemplars ask the same, and no trained row asks what one of them asks."""
+    if not shots:
+        return (), train
+    if any(row.messages for row in rows):
+        raise DataError(
+            f"{name}: num_fewshot is {shots}, but its rows are conversations; few-shot prompts "
+            "need rows of prompt and completion"
+        )
+    trained = {question_of(row) for row in train}
+    spare = _different([row for row in rows if question_of(row) not in trained])
+    chosen_from = spare if len(spare) >= shots else _different(train)
+    if chosen_from is not spare and len(chosen_from) <= shots:
+        raise DataError(
+            f"{name}: num_fewshot is {shots}, but there are only {len(chosen_from)} train rows "
+            "to choose from, and some must be left to train; lower num_fewshot"
+        )
+    drawn = sampled(len(chosen_from), shots, seed, "shots", name)
+    exemplars = tuple(chosen_from[number] for number in drawn)
+    asked = {question_of(row) for row in exemplars}
+    return exemplars, tuple(row for row in train if question_of(row) not in asked)
 
 
-def _refuse_overlap(rows: dict[str, tuple[Example, ...]], name: str) -> None:
-    trained = {_question(row): row for row in reversed(rows["train"])}
-    for split in ("validation", "test"):
-        leaked = [row for row in rows[split] if _question(row) in trained]
-        if leaked:
-            listed = "; ".join(
-                f"{row.where} = {trained[_question(row)].where} ({shown(_question(row))})"
-                for row in leaked[:3]
-            )
-            raise DataError(
-                f"{leaked[0].where}: {len(leaked)} of {len(rows[split])} {split} rows of {name} "
-                f"are also in train, so their scores would mean nothing: {listed}; remove them "
-                "from one of the two"
-            )
-
-
-def _repeated(rows: dict[str, tuple[Example, ...]]) -> list[str]:
-    notes = []
-    for split in SPLITS:
-        repeats = len(rows[split]) - len(set(map(_question, rows[split])))
-        if repeats:
-            notes.append(f"{split}: {repeats} rows repeat an earlier one")
-    both = set(map(_question, rows["validation"])) & set(map(_question, rows["test"]))
-    if both:
-        notes.append(f"test: {len(both)} rows are also in validation, which chooses checkpoints")
-    return notes
+def _different(rows: Sequence[Example]) -> list[Example]:
+    return list({question_of(row): row for row in reversed(rows)}.values())[::-1]

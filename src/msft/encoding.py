@@ -18,7 +18,11 @@ class Tokenizer(Protocol):
     eos_token_id: int | None
     chat_template: Any
 
+    def __len__(self) -> int: ...
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def __call__(self, texts: list[str], *, add_special_tokens: bool, verbose: bool) -> Any: ...
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
@@ -46,27 +50,51 @@ class Encoded:
         return self.tokens[:end]
 
 
-def encoded(example: Example, tokenizer: Tokenizer) -> Encoded:
-    """An example as training sees it."""
-    if example.messages:
-        return _chat(example, tokenizer)
-    prompt = tokenizer.encode(example.prompt, add_special_tokens=True)
-    return _joined(prompt, answer_tokens(example.completion, tokenizer))
-
-
-def encoded_choices(example: Example, tokenizer: Tokenizer, shots: str = "") -> list[Encoded]:
-    """The example once with each of its choices as the answer, without the end-of-text token."""
-    prompt = tokenizer.encode(shots + example.prompt, add_special_tokens=True)
+def encoded_examples(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
+    """Examples as training sees them."""
+    prompts = iter(encoded_prompts([e for e in examples if not e.messages], tokenizer))
+    texts = [e.completion for e in examples if not e.messages]
+    answers = iter(encoded_texts(texts, tokenizer, special=False))
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return [
-        _joined(prompt, tokenizer.encode(choice, add_special_tokens=False))
-        for choice in example.choices
+        _chat(e, tokenizer) if e.messages else _joined(next(prompts), next(answers) + end)
+        for e in examples
     ]
 
 
-def answer_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
-    """An answer's tokens and the end of the text."""
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return tokenizer.encode(text, add_special_tokens=False) + end
+def encoded_prompts(
+    examples: Sequence[Example], tokenizer: Tokenizer, shots: str = ""
+) -> list[list[int]]:
+    """What stands before each answer."""
+    return encoded_texts([shots + e.prompt for e in examples], tokenizer, special=True)
+
+
+def encoded_choices(
+    examples: Sequence[Example], tokenizer: Tokenizer, shots: str = ""
+) -> list[list[Encoded]]:
+    """Each example once with each of its choices as the answer, without the end-of-text token."""
+    prompts = encoded_prompts(examples, tokenizer, shots)
+    texts = [choice for e in examples for choice in e.choices]
+    answers = iter(encoded_texts(texts, tokenizer, special=False))
+    return [
+        [_joined(prompt, next(answers)) for _ in e.choices]
+        for e, prompt in zip(examples, prompts, strict=True)
+    ]
+
+
+def encoded_texts(texts: list[str], tokenizer: Tokenizer, special: bool) -> list[list[int]]:
+    """All texts in one call, which is many times faster than one call each."""
+    if not texts:
+        return []
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and not getattr(tokenizer, "split_special_tokens", False):
+        backend.no_truncation()  # which a tokenizer.json may ask for
+        backend.no_padding()
+        return [e.ids for e in backend.encode_batch_fast(texts, add_special_tokens=special)]
+    found: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False)[
+        "input_ids"
+    ]
+    return found
 
 
 def _joined(prompt: list[int], answer: list[int]) -> Encoded:
@@ -120,8 +148,7 @@ def encoded_split(
     the middle teaches the wrong thing, and a prompt that is cut may lack the question."""
     kept: list[tuple[Example, Encoded]] = []
     too_long: list[str] = []
-    for example in examples:
-        row = encoded(example, tokenizer)
+    for example, row in zip(examples, encoded_examples(examples, tokenizer), strict=True):
         if len(row.tokens) > max_length:
             too_long.append(example.where)
         else:

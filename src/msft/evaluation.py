@@ -2,24 +2,23 @@
 
 Three ways to score a row: generate greedily and compare with the reference (`accuracy`), pick the
 choice with the highest likelihood (`accuracy` where rows have choices), or the loss of the
-reference (`nll`). A metric of the user's own, `package.module:function`, is called as
-`function(prompt, prediction, reference)` and gives a number or a truth value.
+reference (`nll`).
 """
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, isfinite
+from functools import cached_property
+from math import fsum
 from typing import Literal, Protocol
 
-from msft.data import Example
-from msft.encoding import Encoded, EncodedSplit, Tokenizer, encoded_choices
-from msft.recipe import RecipeError
+from msft.encoding import Encoded, EncodedSplit, Tokenizer, encoded_choices, encoded_prompts
+from msft.formats import Example
+from msft.metrics import judged_by, normal, own_metric
 from msft.scores import Score, accuracy, nll, value
-from msft.worker import BadScore, Scored
+from msft.tasks.grading import Grader
+from msft.worker import Scored
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
-OwnMetric = Callable[[str, str, str], float | bool]
 SLACK = 8
 """Tokens that a generation may take beyond the longest reference, for other ways to write it."""
 
@@ -60,6 +59,7 @@ class Task:
     metric: `accuracy`, `nll` or a function of the user's own.
     shots: text of the few-shot exemplars that stands before every prompt.
     max_new_tokens: limit of a generation (None: the longest reference and a little more).
+    grader: finds the answer in what the model wrote; None: all of it is the answer.
     """
 
     name: str
@@ -68,31 +68,51 @@ class Task:
     shots: str = ""
     choice_norm: ChoiceNorm = "chars"
     max_new_tokens: int | None = None
+    grader: Grader | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One row's question, what the model said, what was expected, and what it was worth."""
+    """One row's question, what the model said, what was expected, and what it was worth.
+
+    extracted: the answer that the grader found.
+    likelihoods: of each choice, as compared.
+    weight: answer tokens, where the worth is their summed loss.
+    """
 
     prompt: str
     prediction: str
     reference: str
     worth: float | bool
+    extracted: str | None = None
+    likelihoods: tuple[float, ...] = ()
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of each sub-dataset, and how many tokens went through the model."""
+
+    rows: Mapping[str, list[Answered]]
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
     """A row to be answered by generation."""
 
-    name: str
+    task: Task
     example: Example
     prompt: Sequence[int]
     limit: int
-    wanted: str
+    reference: Sequence[int]
 
 
 class Evaluator:
-    """Scores what the engine holds: `evaluator(names, split)`."""
+    """Scores what the engine holds: `evaluator(names, split)`.
+
+    What is asked is worked out once for all evaluations of a run.
+    """
 
     def __init__(
         self, tasks: Mapping[str, Task], predictor: Predictor, tokenizer: Tokenizer
@@ -101,42 +121,42 @@ class Evaluator:
         self._predictor = predictor
         self._tokenizer = tokenizer
         self._asked: dict[tuple[str, str], list[_Question]] = {}
+        self._options: dict[tuple[str, str], list[list[Encoded]]] = {}
         self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
 
     def __call__(self, names: Sequence[str], split: str) -> Scored:
-        scores: dict[str, Score] = {}
-        verdicts: dict[str, str | list[float]] = {}
+        return self.scored(self.answered(names, split, early=True))
+
+    def answered(self, names: Sequence[str], split: str, early: bool = False) -> Answers:
+        """Every row with the model's answer; `early`: a row may stop once its worth is known."""
+        answers: dict[str, list[Answered]] = {}
         tokens = 0
         generating = [name for name in names if self._way(name, split) == "generate"]
         if generating:
-            answers, tokens = self._generated(generating, split, early=True)
-            for name, answered in answers.items():
-                scores[name], verdicts[name] = self._judged(answered)
+            answers, tokens = self._generated(generating, split, early)
         for name in names:
-            if name not in scores:
+            if name not in answers:
                 way = self._chosen if self._way(name, split) == "choose" else self._measured
-                scores[name], verdicts[name], took = way(name, split)
+                answers[name], took = way(name, split)
                 tokens += took
-        return Scored({name: scores[name] for name in names}, tokens, verdicts)
+        return Answers({name: answers[name] for name in names}, tokens)
 
-    def answers(self, name: str, split: str) -> list[Answered]:
-        """Every row with the model's whole answer, for people to read."""
-        task, rows = self._tasks[name], self._tasks[name].splits[split]
-        match self._way(name, split):
-            case "generate":
-                return self._generated([name], split, early=False)[0][name]
-            case "choose":
-                picks = self._picks(task, rows)[0]
-                return [
-                    Answered(e.prompt, e.choices[pick], e.completion, pick == e.answer)
-                    for e, pick in zip(rows.examples, picks, strict=True)
-                ]
-            case "measure":
-                losses = self._predictor.likelihoods(rows.rows).rows
-                return [
-                    Answered(prompt_of(e), "", e.completion, loss)
-                    for e, loss in zip(rows.examples, losses, strict=True)
-                ]
+    def scored(self, answers: Answers) -> Scored:
+        """Counts and verdicts of answers."""
+        scores: dict[str, Score] = {}
+        verdicts: dict[str, str | list[float]] = {}
+        for name, rows in answers.rows.items():
+            worth = [row.worth for row in rows]
+            if self._tasks[name].metric == "nll":
+                scores[name] = nll(fsum(worth), sum(row.weight for row in rows))
+                verdicts[name] = [float(loss) for loss in worth]
+            elif all(isinstance(number, bool) for number in worth):
+                scores[name] = accuracy(int(sum(worth)), len(worth))
+                verdicts[name] = _marks(bool(mark) for mark in worth)
+            else:
+                scores[name] = value(fsum(worth) / len(worth))
+                verdicts[name] = [float(number) for number in worth]
+        return Scored(scores, answers.tokens, verdicts)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]
@@ -148,110 +168,98 @@ class Evaluator:
     def _generated(
         self, names: Sequence[str], split: str, early: bool
     ) -> tuple[dict[str, list[Answered]], int]:
-        """All rows of several sub-datasets in one batch; `early`: verdicts are all that counts."""
+        """All rows of several sub-datasets in one batch."""
         rows = [row for name in names for row in self._questions(name, split)]
 
         def leaves(number: int, tokens: Sequence[int]) -> bool:
-            if not early or rows[number].name in self._own:
-                return False
-            said = normal(self._text(tokens).rstrip("\ufffd"))
-            return not rows[number].wanted.startswith(said)
+            return self._leaves(rows[number], tokens, early)
 
         prompts, limits = [row.prompt for row in rows], [row.limit for row in rows]
         generated = self._predictor.generate(prompts, limits, leaves)
         answers: dict[str, list[Answered]] = {name: [] for name in names}
         for row, tokens in zip(rows, generated.rows, strict=True):
-            name, example, said = row.name, row.example, self._text(tokens)
-            worth = self._worth(name, prompt_of(example), said, example.completion)
-            answers[name].append(Answered(prompt_of(example), said, example.completion, worth))
+            answers[row.task.name].append(self._judged(row, self._text(tokens)))
         return answers, generated.tokens
 
-    def _worth(self, name: str, prompt: str, said: str, reference: str) -> float | bool:
-        if name in self._own:
-            return _judged_by(self._own[name], name, prompt, said, reference)
-        return normal(said) == normal(reference)
+    def _leaves(self, row: _Question, tokens: Sequence[int], early: bool) -> bool:
+        """Whether nothing that a row may still say changes its worth."""
+        if row.task.name in self._own:
+            return False
+        if row.task.grader is not None:
+            breaks = tokens[-1] in self._breaks
+            return breaks and row.task.grader.finished(self._text(tokens))
+        if not early or tokens == row.reference[: len(tokens)]:
+            return False
+        said = normal(self._text(tokens).rstrip("\ufffd"))
+        return not normal(row.example.completion).startswith(said)
 
-    def _judged(self, answered: list[Answered]) -> tuple[Score, str | list[float]]:
-        worth = [answer.worth for answer in answered]
-        if all(isinstance(number, bool) for number in worth):
-            return accuracy(int(sum(worth)), len(worth)), _marks(bool(mark) for mark in worth)
-        return value(fsum(worth) / len(worth)), [float(number) for number in worth]
+    @cached_property
+    def _breaks(self) -> frozenset[int]:
+        """Tokens after which a graded answer may be finished: a line ends, or a question starts."""
+        pieces = ((token, self._text([token])) for token in range(len(self._tokenizer)))
+        return frozenset(token for token, text in pieces if "\n" in text or ":" in text)
 
-    def _chosen(self, name: str, split: str) -> tuple[Score, str | list[float], int]:
-        task = self._tasks[name]
-        rows = task.splits[split]
-        picks, tokens = self._picks(task, rows)
-        right = [p == e.answer for p, e in zip(picks, rows.examples, strict=True)]
-        return accuracy(sum(right), len(right)), _marks(right), tokens
+    def _judged(self, row: _Question, said: str) -> Answered:
+        task, example = row.task, row.example
+        prompt, reference = task.shots + prompt_of(example), example.completion
+        if task.name in self._own:
+            worth = judged_by(self._own[task.name], task.name, prompt_of(example), said, reference)
+            return Answered(prompt, said, reference, worth)
+        if task.grader is None:
+            return Answered(prompt, said, reference, normal(said) == normal(reference))
+        extracted = task.grader.extracted(said)
+        right = extracted is not None and extracted == task.grader.extracted(reference)
+        return Answered(prompt, said, reference, right, extracted)
 
-    def _picks(self, task: Task, rows: EncodedSplit) -> tuple[list[int], int]:
+    def _chosen(self, name: str, split: str) -> tuple[list[Answered], int]:
         """The likeliest choice of each row; the first of equal ones."""
-        options = [encoded_choices(e, self._tokenizer, task.shots) for e in rows.examples]
+        task, examples = self._tasks[name], self._tasks[name].splits[split].examples
+        if (name, split) not in self._options:
+            self._options[name, split] = encoded_choices(examples, self._tokenizer, task.shots)
+        options = self._options[name, split]
         measured = self._predictor.likelihoods([row for group in options for row in group])
         losses = iter(measured.rows)
-        picks = []
-        for example, group in zip(rows.examples, options, strict=True):
-            costs = [
-                next(losses) / _length(choice, row, task.choice_norm)
+        answers = []
+        for example, group in zip(examples, options, strict=True):
+            likelihoods = tuple(
+                -next(losses) / _length(choice, row, task.choice_norm)
                 for choice, row in zip(example.choices, group, strict=True)
-            ]
-            picks.append(costs.index(min(costs)))
-        return picks, measured.tokens
+            )
+            pick = likelihoods.index(max(likelihoods))
+            prompt, said = task.shots + example.prompt, example.choices[pick]
+            right = pick == example.answer
+            answers.append(
+                Answered(prompt, said, example.completion, right, likelihoods=likelihoods)
+            )
+        return answers, measured.tokens
 
-    def _measured(self, name: str, split: str) -> tuple[Score, str | list[float], int]:
-        rows = self._tasks[name].splits[split].rows
-        measured = self._predictor.likelihoods(rows)
-        count = sum(row.answer_tokens for row in rows)
-        return nll(fsum(measured.rows), count), measured.rows, measured.tokens
+    def _measured(self, name: str, split: str) -> tuple[list[Answered], int]:
+        split_rows = self._tasks[name].splits[split]
+        measured = self._predictor.likelihoods(split_rows.rows)
+        answers = [
+            Answered(prompt_of(example), "", example.completion, loss, weight=row.answer_tokens)
+            for example, row, loss in zip(
+                split_rows.examples, split_rows.rows, measured.rows, strict=True
+            )
+        ]
+        return answers, measured.tokens
 
-    def _questions(self, name: str, split: str) -> list["_Question"]:
-        """What is asked, worked out once for all evaluations of a run."""
+    def _questions(self, name: str, split: str) -> list[_Question]:
         if (name, split) not in self._asked:
-            task, rows = self._tasks[name], self._tasks[name].splits[split]
-            longest = max(len(row.tokens) - len(row.prompt) for row in rows.rows)
+            task, found = self._tasks[name], self._tasks[name].splits[split]
+            longest = max(len(row.tokens) - len(row.prompt) for row in found.rows)
             limit = task.max_new_tokens or longest + SLACK
+            prompts: Iterable[Sequence[int]] = [row.prompt for row in found.rows]
+            if task.shots:
+                prompts = encoded_prompts(found.examples, self._tokenizer, task.shots)
             self._asked[name, split] = [
-                _Question(name, e, self._prompt(task.shots, e, row), limit, normal(e.completion))
-                for e, row in zip(rows.examples, rows.rows, strict=True)
+                _Question(task, example, prompt, limit, list(row.tokens[len(row.prompt) :]))
+                for example, row, prompt in zip(found.examples, found.rows, prompts, strict=True)
             ]
         return self._asked[name, split]
 
-    def _prompt(self, shots: str, example: Example, row: Encoded) -> Sequence[int]:
-        if not shots:
-            return row.prompt
-        return self._tokenizer.encode(shots + example.prompt, add_special_tokens=True)
-
     def _text(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
-
-
-def _judged_by(metric: OwnMetric, name: str, prompt: str, said: str, reference: str) -> float:
-    """A user's metric, whose mistakes are reported with the row they were made on."""
-    try:
-        worth = metric(prompt, said, reference)
-    except Exception as error:
-        raise BadScore(f"{name}: its metric failed on the prompt {prompt!r}: {error!r}") from error
-    if not isinstance(worth, int | float) or not isfinite(worth):
-        raise BadScore(
-            f"{name}: its metric gave {worth!r} for the prompt {prompt!r}; expected a finite "
-            "number (higher is better), or true or false"
-        )
-    return worth
-
-
-def own_metric(path: str) -> OwnMetric:
-    """The user's function behind `package.module:function`."""
-    module, _, name = path.partition(":")
-    try:
-        function: OwnMetric = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RecipeError(f"metric {path!r} cannot be imported: {error}") from error
-    return function
-
-
-def normal(text: str) -> str:
-    """Answers are compared after trimming and case folding."""
-    return text.strip().casefold()
 
 
 def prompt_of(example: Example) -> str:
@@ -266,4 +274,5 @@ def _marks(right: Iterable[bool]) -> str:
 
 
 def _length(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
-    return {"chars": len(choice), "tokens": row.answer_tokens, "none": 1}[norm] or 1
+    """The blank between prompt and choice belongs to neither, as in the harness."""
+    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1

@@ -54,6 +54,9 @@ class Example:
         and `prompt` is empty.
     choices, answer: of a choice row; `completion` is the right choice.
     where: file and line, for messages.
+    asks: what a benchmark's row asks without the words around it, by which leaks are found.
+    label: what the right answer is called, for the balance of labels.
+    subject: the value by which the sub-dataset may be split.
     """
 
     prompt: str
@@ -62,6 +65,9 @@ class Example:
     choices: tuple[str, ...] = ()
     answer: int | None = None
     where: str = ""
+    asks: str = ""
+    label: str = ""
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)

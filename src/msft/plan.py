@@ -84,7 +84,7 @@ def plan_text(recipe: Recipe, corpus: Corpus, num_parameters: int) -> str:
                 f"{share:.0%}",
             )
         )
-    weights, count = 4 * num_parameters, len(recipe.datasets)
+    weights, count = 4 * num_parameters, len(corpus.datasets)
     epoch_rows = sum(len(d.train.rows) for d in corpus.datasets.values())
     lines = [
         f"{recipe.model_name_or_path}: {num_parameters:,} parameters, {count} sub-datasets, "

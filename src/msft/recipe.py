@@ -7,15 +7,15 @@ what was expected and what to do.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msft import yamlfile
 from msft.curve import PeakRule
 from msft.methods import METHODS, PreparedMethod, prepare
-from msft.options import Above, AtLeast, Between, checked
-from msft.recipefile import canonical, place_of, plain_options, read_recipe
+from msft.options import Above, AtLeast, Between
+from msft.recipefile import canonical, peak_options, place_of, plain_options, read_recipe
 from msft.rollout import ticks_of
 from msft.scores import MeanRule
 from msft.subdataset import (
@@ -67,6 +67,7 @@ class Recipe:
     max_grad_norm: 0 is off; the paper does not clip.
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
+    data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     peaks: always complete once the recipe is built.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
@@ -99,6 +100,7 @@ class Recipe:
     score_test: Literal["best", "rollbacks", "every"] = "best"
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     trust_remote_code: bool = False
+    data_dir: str | None = None
     peaks: Mapping[str, Any] = field(default_factory=dict)
     method_options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -133,7 +135,7 @@ class Recipe:
     def __post_init__(self) -> None:
         fit_fields(self, "", except_for=("datasets", "peaks", "method_options", *_NOT_KEYS))
         self._check_datasets()
-        object.__setattr__(self, "peaks", _peaks(self.peaks))
+        object.__setattr__(self, "peaks", peak_options(self.peaks))
         object.__setattr__(self, "method_options", plain_options(self.method_options))
         for key in ("compute_budget", "num_train_epochs"):
             try:
@@ -170,9 +172,9 @@ class Recipe:
         """The model's file or folder, from here or beside the recipe; None: it is a name."""
         written = self.model_name_or_path
         path = Path(written).expanduser()
-        for folder in (Path(), *([self.folder] if self.folder else [])):
-            if (folder / path).exists():
-                return folder / path
+        found = self._here_or_beside(path)
+        if found is not None:
+            return found
         if path.is_absolute() or path.suffix == ".gguf" or written.startswith("."):
             raise RecipeError(
                 f"model_name_or_path is {shown(written)}, which does not exist; "
@@ -180,6 +182,22 @@ class Recipe:
                 ("model_name_or_path",),
             )
         return None
+
+    def data_folder(self) -> Path:
+        """The folder `data_dir`, from here or beside the recipe."""
+        assert self.data_dir is not None
+        found = self._here_or_beside(Path(self.data_dir).expanduser())
+        if found is None or not found.is_dir():
+            raise RecipeError(
+                f"data_dir is {shown(self.data_dir)}, and there is no such folder; expected one "
+                "with a folder for each benchmark, or leave it out to read the hub",
+                ("data_dir",),
+            )
+        return found
+
+    def _here_or_beside(self, path: Path) -> Path | None:
+        places = (Path(), *([self.folder] if self.folder else []))
+        return next((place / path for place in places if (place / path).exists()), None)
 
     def to_yaml(self) -> str:
         """Every key as resolved; loads back to an equal recipe, rows in memory apart."""
@@ -272,16 +290,3 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.name not in _NOT_KEYS]
-
-
-def _peaks(given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise RecipeError(
-            f"peaks is {shown(given)}; expected options such as {{smooth: 1}}", ("peaks",)
-        )
-    for key, value in given.items():
-        try:
-            PeakRule(**checked(PeakRule, {key: value}, "peaks"))
-        except ValueError as error:
-            raise RecipeError(str(error), ("peaks", key)) from error
-    return asdict(PeakRule(**checked(PeakRule, given, "peaks")))

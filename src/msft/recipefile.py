@@ -1,12 +1,15 @@
 """A recipe file as keys and values with their places: reading, overrides, other tools' names."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from msft import yamlfile
+from msft.curve import PeakRule
+from msft.options import checked
 from msft.subdataset import RecipeError, checked_text, shown
 from msft.yamlfile import Place, YamlError
 
@@ -76,6 +79,20 @@ def plain_options(given: Any) -> dict[str, Any]:
             ("method_options",),
         )
     return {key: _plain(value, ("method_options", key)) for key, value in given.items()}
+
+
+def peak_options(given: Any) -> dict[str, Any]:
+    """The block `peaks`, checked and complete."""
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"peaks is {shown(given)}; expected options such as {{smooth: 1}}", ("peaks",)
+        )
+    for key, value in given.items():
+        try:
+            PeakRule(**checked(PeakRule, {key: value}, "peaks"))
+        except ValueError as error:
+            raise RecipeError(str(error), ("peaks", key)) from error
+    return asdict(PeakRule(**checked(PeakRule, given, "peaks")))
 
 
 def _plain(value: Any, place: Place) -> Any:

@@ -1,6 +1,5 @@
 """One sub-dataset of a recipe: where its rows come from and how it is scored."""
 
-import importlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,6 +55,9 @@ class DatasetSpec:
     metric: accuracy (the greedy completion equals the reference), nll, or a function of the
         user's as `package.module:function`.
     keep: never excluded.
+    split_by: a column; each of its values becomes a sub-dataset `name.value` of its own, to which
+        the other keys apply.
+    split_min_rows: values with fewer training rows are pooled as `name.other`.
     skip_bad_rows: a row that cannot be read is skipped and counted instead of refused.
     """
 
@@ -71,6 +73,8 @@ class DatasetSpec:
     test_rows: Annotated[int | None, AtLeast(1)] = None
     metric: str = "accuracy"
     keep: bool = False
+    split_by: str | None = None
+    split_min_rows: Annotated[int, AtLeast(1)] = 50
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
     max_new_tokens: Annotated[int | None, AtLeast(1)] = None
     skip_bad_rows: bool = False
@@ -110,15 +114,10 @@ class DatasetSpec:
     def _check_benchmark(self, what: str) -> None:
         if self.benchmark is None:
             return
-        known = _benchmarks()
-        if not known:
-            raise RecipeError(
-                f"{what}: benchmark is {shown(self.benchmark)}, but no benchmarks are built in "
-                "yet; give train and validation files instead",
-                ("benchmark",),
-            )
+        from msft.tasks import BENCHMARKS  # which read rows, and so stand above this file
+
         try:
-            refuse_unknown([self.benchmark], known, "benchmark")
+            refuse_unknown([self.benchmark], BENCHMARKS, "benchmark")
         except ValueError as error:
             raise RecipeError(f"{what}: {error}", ("benchmark",)) from error
 
@@ -273,14 +272,3 @@ def _source(source: Any, what: str, split: str) -> Any:
         "datasets.Dataset that is not streamed",
         (split,),
     )
-
-
-def _benchmarks() -> Collection[str]:
-    """The built-in benchmarks, where this installation has them."""
-    try:
-        found: Collection[str] = importlib.import_module("msft.tasks").BENCHMARKS
-    except ModuleNotFoundError as error:
-        if error.name != "msft.tasks":
-            raise
-        return ()
-    return found

@@ -30,4 +30,5 @@ datasets:
     train: data/second.train.jsonl
     validation: data/second.valid.jsonl
     metric: nll                    # for free text without a checkable answer
+  # - {name: sciq, benchmark: sciq, train_rows: 1800}   # built in; docs/benchmarks.md has all
 """

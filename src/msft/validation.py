@@ -1,28 +1,50 @@
 """What `msft validate` and `msft train` print: data as found, rows as seen, results as measured."""
 
+from collections import Counter
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
 from msft.corpus import Corpus, SubDataset
 from msft.encoding import Encoded, Tokenizer
+from msft.formats import Example
 from msft.recipe import Recipe
 
-TOKEN_COLUMNS = ("tokens", "answer", "mean", "longest")
+COLUMNS = (
+    "sub-dataset",
+    "format",
+    "metric",
+    "train",
+    "valid",
+    "test",
+    "shots",
+    "tokens",
+    "answer",
+    "mean",
+    "longest",
+    "labels in %",
+)
+MOST_LABELS = 8
+"""With more different answers than these there is no balance to show."""
 
 
 def validation_text(recipe: Recipe, corpus: Corpus) -> str:
     """One line per sub-dataset, then what there is to note."""
-    header = ("sub-dataset", "format", "metric", "train", "valid", "test", *TOKEN_COLUMNS)
     rows = [_row(dataset) for dataset in corpus.datasets.values()]
     trained = sum(len(d.train.rows) for d in corpus.datasets.values())
     tokens = sum(len(row.tokens) for d in corpus.datasets.values() for row in d.train.rows)
-    lines = [*table([header, *rows]), ""]
+    lines = [*table([COLUMNS, *rows]), ""]
     steps = -(-trained // recipe.train_batch_size)
     lines.append(f"one epoch: {trained:,} rows, {tokens:,} tokens, {steps:,} steps")
     if steps < recipe.evals_per_epoch:
         lines.append(
             f"note: an epoch has {steps} steps but {recipe.evals_per_epoch} evaluations; some "
             "ticks will have no step and repeat the scores before them"
+        )
+    if any(dataset.exemplars for dataset in corpus.datasets.values()):
+        lines.append(
+            "shots: exemplars that stand before every scored row; they are rows of train which are "
+            "not trained"
         )
     for dataset in corpus.datasets.values():
         lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
@@ -42,11 +64,29 @@ def _row(dataset: SubDataset) -> tuple[str, ...]:
         f"{len(rows):,}",
         f"{len(dataset.validation.rows):,}",
         f"{len(dataset.test.rows) if dataset.test else 0:,}",
+        str(len(dataset.exemplars)),
         f"{tokens:,}",
         f"{answers:,}",
         f"{tokens / len(rows):.1f}",
         f"{max(len(row.tokens) for row in rows):,}",
+        balance([_label(example) for example in dataset.train.examples]),
     )
+
+
+def balance(labels: Sequence[str]) -> str:
+    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: every one differs."""
+    counts = Counter(labels)
+    if len(counts) > MOST_LABELS or "" in counts:
+        return "free"
+    shares = [f"{label} {100 * count / len(labels):.0f}" for label, count in counts.items()]
+    return " ".join(sorted(shares))
+
+
+def _label(example: Example) -> str:
+    """What the right answer is called; of own choices, its letter."""
+    if example.label or example.answer is None:
+        return example.label or example.completion.strip()[:12]
+    return ascii_uppercase[example.answer] if example.answer < 26 else ""
 
 
 def shown_rows(corpus: Corpus, tokenizer: Tokenizer, count: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from msft import demo
 from msft.corpus import load_corpus
-from msft.engine.models import tiny_tokenizer
+from msft.engine.tokenizers import tiny_tokenizer
 from msft.recipe import load_recipe
 from msft.tasks import synthetic
 

@@ -11,7 +11,7 @@ import torch
 from toys import RULES, recipe_of, rows, write_data
 
 import msft
-from msft.engine.models import tiny_tokenizer
+from msft.engine.tokenizers import tiny_tokenizer
 from msft.log import Reached, read_log
 from msft.methods import METHODS
 from msft.recipe import RecipeError

@@ -9,8 +9,10 @@ import torch
 from msft.data import Example
 from msft.encoding import Encoded, encoded_split
 from msft.engine.decoding import Decoder
-from msft.engine.models import load_model, tiny_tokenizer
-from msft.evaluation import Evaluator, Generated, Likelihoods, Task, normal
+from msft.engine.models import load_model
+from msft.engine.tokenizers import tiny_tokenizer
+from msft.evaluation import Evaluator, Generated, Likelihoods, Task
+from msft.metrics import normal
 from msft.recipe import RecipeError
 from msft.scores import accuracy
 from msft.worker import BadScore
@@ -82,7 +84,7 @@ def test_a_row_leaves_as_soon_as_it_cannot_be_right_and_no_verdict_changes() -> 
     judge = evaluator(said, wanted, max_new_tokens=100)
     scored = judge(["a"], "test")
     assert scored.verdicts["a"] == "0101"
-    whole = judge.answers("a", "test")
+    whole = judge.answered(["a"], "test").rows["a"]
     assert [answer.worth for answer in whole] == [False, True, False, True]
     assert whole[0].prediction == "x" * 40, "a person gets the whole answer"
     assert scored.tokens < sum(len(text.encode()) for text in said.values())

@@ -9,7 +9,8 @@ import pytest
 import torch
 from families import model_of
 
-from msft.engine.models import count_parameters, load_model, load_tokenizer, tiny_tokenizer
+from msft.engine.models import count_parameters, load_model
+from msft.engine.tokenizers import load_tokenizer, tiny_tokenizer
 from msft.recipe import RecipeError
 
 CPU = torch.device("cpu")

@@ -1,5 +1,6 @@
 """From a recipe to the settings of a run and to an engine that can train it."""
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -9,6 +10,7 @@ from msft.corpus import Corpus, load_corpus
 from msft.engine.decoding import Decoder
 from msft.engine.memory import micro_batch_tokens
 from msft.engine.models import LoadedModel, load_model
+from msft.engine.tokenizers import context_of
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.evaluation import Evaluator
 from msft.feeds import steps_of
@@ -75,16 +77,23 @@ def engine_of(
     return TorchEngine(loaded.model, rows, training, evaluator)
 
 
-def load_evaluator(recipe: Recipe, name: str, split: str) -> tuple[Evaluator, list[str]]:
-    """An evaluator of any model on the sub-datasets of a recipe that have rows in this split."""
+def load_evaluator(
+    recipe: Recipe, name: str, split: str, notice: Callable[[str], None]
+) -> tuple[Evaluator, dict[str, str]]:
+    """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, and
+    the group of each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loaded = load_model(name, device, recipe.trust_remote_code)
-    corpus = load_corpus(recipe, loaded.tokenizer)
+    corpus = load_corpus(recipe, loaded.tokenizer, context_of(loaded.model.config))
+    for dataset in corpus.datasets.values():
+        for note in dataset.notes:
+            notice(f"{dataset.name}: {note}")
     tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
     decoder = _decoder(recipe, loaded, device)
-    return Evaluator(tasks, decoder, loaded.tokenizer), list(tasks)
+    groups = {name: corpus.datasets[name].group for name in tasks}
+    return Evaluator(tasks, decoder, loaded.tokenizer), groups
 
 
 def _decoder(recipe: Recipe, loaded: LoadedModel, device: torch.device) -> Decoder:

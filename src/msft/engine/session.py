@@ -17,13 +17,9 @@ from msft.corpus import Corpus, load_corpus
 from msft.engine.assembly import engine_of, settings_of
 from msft.engine.codec import TorchCodec
 from msft.engine.memory import memory_tiers, refuse_full_disk, refuse_small_memory
-from msft.engine.models import (
-    LoadedModel,
-    count_parameters,
-    has_configuration,
-    load_model,
-)
+from msft.engine.models import LoadedModel, count_parameters, load_model
 from msft.engine.result import ResultFolder
+from msft.engine.tokenizers import context_of
 from msft.folder import RunFolder, refuse_unwritable, write_json, write_text
 from msft.history import History
 from msft.log import Event, Log
@@ -70,19 +66,19 @@ def train(
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if has_configuration(recipe.model_name_or_path):
-        size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
-        refuse_small_memory(size, device, recipe.model_name_or_path)
+    size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
+    refuse_small_memory(size, device, recipe.model_name_or_path)
     loaded = load_model(recipe.model_name_or_path, device, recipe.trust_remote_code)
     _refuse_short_context(recipe, loaded)
-    corpus = load_corpus(recipe, loaded.tokenizer)
+    corpus = load_corpus(recipe, loaded.tokenizer, context_of(loaded.model.config))
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
     if not corpus.has_test:
         notice("not every sub-dataset has test rows, so nothing is scored on test")
-    names = [spec.name for spec in recipe.datasets]
-    method = prepared_replay(Path(schedule), names) if schedule else recipe.prepared()
+    method = (
+        prepared_replay(Path(schedule), list(corpus.datasets)) if schedule else recipe.prepared()
+    )
     return _Session(recipe, method, folder, loaded, corpus, device, progress, notice).carry_out()
 
 
@@ -113,9 +109,9 @@ class _Session:
         self._settings = settings_of(recipe, corpus, self._method, loaded)
         self._engine = engine_of(recipe, corpus, loaded, device, self._settings)
         size = 4 * self._engine.num_parameters
-        tiers = memory_tiers(3 * size, device, len(recipe.datasets) + 3)
+        tiers = memory_tiers(3 * size, device, len(corpus.datasets) + 3)
         held = sum(tier.capacity for tier in tiers)
-        copies = 4 if held > len(recipe.datasets) + 2 else len(recipe.datasets) + 3
+        copies = 4 if held > len(corpus.datasets) + 2 else len(corpus.datasets) + 3
         folder.path.mkdir(parents=True, exist_ok=True)
         if not folder.log.exists():
             refuse_full_disk(folder.path, copies * size + 2 * 2 * size)
@@ -194,7 +190,7 @@ class _Session:
 
 
 def _refuse_short_context(recipe: Recipe, loaded: LoadedModel) -> None:
-    context = getattr(loaded.model.config, "max_position_embeddings", None)
+    context = context_of(loaded.model.config)
     if context is not None and recipe.max_length > context:
         raise RecipeError(
             f"max_length is {recipe.max_length} tokens, but {loaded.name} has places for "
@@ -215,7 +211,8 @@ def _resolved(recipe: Recipe) -> Recipe:
         replace(spec, **{key: placed(getattr(spec, key)) for key in keys})
         for spec in recipe.datasets
     ]
-    return replace(recipe, datasets=specs)
+    data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
+    return replace(recipe, datasets=specs, data_dir=data_dir)
 
 
 def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:

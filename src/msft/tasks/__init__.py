@@ -1,15 +1,16 @@
-"""Built-in benchmarks: where their rows come from.
+"""Built-in benchmarks, named as `benchmark: NAME` in a recipe; see CONTRIBUTING to add one."""
 
-A recipe names one as `benchmark: NAME`. Adding one is a function from a recipe's sub-dataset to
-its splits, and a line in `BENCHMARKS`.
-"""
-
-from collections.abc import Callable
-
-from msft.data import Split
 from msft.tasks import synthetic
+from msft.tasks.benchmark import Benchmark
+from msft.tasks.commonsense import COMMONSENSE
+from msft.tasks.language import LANGUAGE
+from msft.tasks.mathematics import MATHEMATICS
+from msft.tasks.science import SCIENCE
 
-Reader = Callable[[int], dict[str, Split]]
-"""reader(seed): the splits, for benchmarks that are made by code."""
+PUBLIC: dict[str, Benchmark] = SCIENCE | COMMONSENSE | MATHEMATICS | LANGUAGE
+"""Those with a dataset on the hub."""
 
-BENCHMARKS: dict[str, Reader] = {f"demo_{name}": synthetic.reader(name) for name in synthetic.TASKS}
+MADE = {f"demo_{name}": synthetic.reader(name) for name in synthetic.TASKS}
+"""Those made by code: reader(seed) gives the splits."""
+
+BENCHMARKS = (*PUBLIC, *MADE)

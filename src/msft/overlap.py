@@ -1,0 +1,103 @@
+"""Overlap: rows that ask the same, within a sub-dataset and between sub-datasets.
+
+A benchmark's rows are compared by what they ask, letters and digits alone; others by their prompt
+and choices up to white space and case.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from msft.formats import DataError, Example
+from msft.subdataset import shown
+
+SHORT = 20
+"""Questions of fewer letters and digits are not compared between sub-datasets."""
+
+_FURNITURE = re.compile(r"[\W_]+")
+
+Rows = Mapping[str, Sequence[Example]]
+"""The rows of each split."""
+
+
+def question_of(row: Example) -> str:
+    """What a row asks; two rows that ask the same are duplicates."""
+    if row.asks:
+        return _letters(row.asks)
+    asked: Iterable[str] = [row.prompt, *row.choices]
+    if row.messages:
+        asked = [f"{turn.role}: {turn.content}" for turn in row.messages[:-1]]
+    folded = "\x1f".join(" ".join(text.split()) for text in asked).casefold()
+    return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
+
+
+@lru_cache(maxsize=1_000_000)
+def _letters(text: str) -> str:
+    return _FURNITURE.sub("", text).casefold() or text
+
+
+def refuse_overlap(rows: Rows, name: str) -> None:
+    """No row of a split may ask what a row of another one asks."""
+    order = list(rows)
+    for number, later in enumerate(order):
+        for earlier in order[:number]:
+            known = {question_of(row): row for row in reversed(rows[earlier])}
+            same = [row for row in rows[later] if question_of(row) in known]
+            if same:
+                listed = "; ".join(
+                    f"{row.where} = {known[question_of(row)].where} ({shown(question_of(row))})"
+                    for row in same[:3]
+                )
+                raise DataError(
+                    f"{same[0].where}: {len(same)} of {len(rows[later])} {later} rows of {name} "
+                    f"are also in {earlier}, {_WHY[earlier]}: {listed}; remove them from one of "
+                    "the two"
+                )
+
+
+def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ...]]:
+    """Official splits that overlap: the test keeps its rows, and others lose them."""
+    kept: dict[str, tuple[Example, ...]] = {}
+    scored: set[str] = set()
+    for split in reversed(list(rows)):
+        kept[split] = tuple(row for row in rows[split] if question_of(row) not in scored)
+        removed = len(rows[split]) - len(kept[split])
+        if removed:
+            notes.append(
+                f"{split}: {removed} rows of the official split are left out, since a later split "
+                "asks the same"
+            )
+        scored |= {question_of(row) for row in rows[split]}
+    return {split: kept[split] for split in rows}
+
+
+def repeats(rows: Rows) -> list[str]:
+    """A note for each split with rows that repeat an earlier one of it."""
+    counts = {s: len(found) - len(set(map(question_of, found))) for s, found in rows.items()}
+    return [f"{s}: {count} rows repeat an earlier one" for s, count in counts.items() if count]
+
+
+def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
+    """Notes for each sub-dataset that is scored on what another one trains."""
+    trained = {name: _long(splits.get("train", ())) for name, splits in datasets.items()}
+    notes: dict[str, list[str]] = {name: [] for name in datasets}
+    for name, splits in datasets.items():
+        for split in ("validation", "test"):
+            asked = _long(splits.get(split, ()))
+            for other, known in trained.items():
+                if other != name and asked & known:
+                    notes[name].append(
+                        f"{split}: {len(asked & known)} rows ask what trained rows of {other} ask"
+                    )
+    return notes
+
+
+def _long(rows: Sequence[Example]) -> set[str]:
+    return {asked for row in rows if len(asked := question_of(row)) >= SHORT}
+
+
+_WHY = {
+    "train": "so their scores would mean nothing",
+    "exemplars": "so the prompt would hold the answer",
+    "validation": "which chooses checkpoints, so the test would not be unseen",
+}

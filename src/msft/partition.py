@@ -1,0 +1,116 @@
+"""Partition: one dataset as one sub-dataset per value of a column (`split_by`)."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from msft.data import Split
+from msft.formats import DataError
+from msft.sources import SPLITS
+from msft.subdataset import DatasetSpec, shown
+
+POOLED = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One sub-dataset of a partition: its spec, its rows, and what a user should be told."""
+
+    spec: DatasetSpec
+    splits: dict[str, Split]
+    notes: tuple[str, ...] = ()
+
+
+def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
+    """One piece per value, the most frequent first; values with too few rows are pooled.
+
+    A value stands alone if it has `split_min_rows` training rows and a row of every other split.
+    """
+    counts = {
+        split: Counter(row.subject for row in read.examples) for split, read in splits.items()
+    }
+    alone = [
+        value
+        for value, count in sorted(counts["train"].items(), key=lambda item: (-item[1], item[0]))
+        if value and count >= spec.split_min_rows and all(c[value] for c in counts.values())
+    ]
+    pooled = sorted({value for found in counts.values() for value in found} - set(alone))
+    names = _names(spec.name, alone + [POOLED] * bool(pooled))
+    pieces = [
+        _piece(spec, splits, name, {value}) for name, value in zip(names, alone, strict=False)
+    ]
+    if pooled:
+        pieces.append(_rest(spec, splits, names[-1], pooled, counts["train"]))
+    return pieces[:1] + [_without_skipped(piece) for piece in pieces[1:]]
+
+
+def _without_skipped(piece: Piece) -> Piece:
+    """Rows that were skipped have no value, so they are told of once, with the first piece."""
+    splits = {split: replace(read, skipped=()) for split, read in piece.splits.items()}
+    return replace(piece, splits=splits)
+
+
+def _rest(
+    spec: DatasetSpec, splits: Mapping[str, Split], name: str, pooled: list[str], rows: Counter[str]
+) -> Piece:
+    piece = _piece(spec, splits, name, set(pooled))
+    empty = [split for split, read in piece.splits.items() if not read.examples]
+    listed = ", ".join(f"{value or '(empty)'} {rows[value]}" for value in pooled)
+    if empty:
+        raise DataError(
+            f"{spec.name}: split_by {spec.split_by} leaves the values {listed} with fewer than "
+            f"{spec.split_min_rows} train rows, and together they have no {empty[0]} rows; lower "
+            "split_min_rows, or remove these rows"
+        )
+    note = (
+        f"{len(pooled)} values of {spec.split_by} with fewer than {spec.split_min_rows} train rows "
+        f"or none in another split are pooled: {listed}"
+    )
+    return replace(piece, notes=(note,))
+
+
+def _piece(spec: DatasetSpec, splits: Mapping[str, Split], name: str, values: set[str]) -> Piece:
+    chosen = {
+        split: replace(
+            splits[split],
+            examples=tuple(row for row in splits[split].examples if row.subject in values),
+        )
+        for split in SPLITS
+        if split in splits
+    }
+    return Piece(replace(spec, name=name, split_by=None), chosen)
+
+
+def _names(prefix: str, values: list[str]) -> list[str]:
+    """A name for each value: letters, digits, dots and dashes; a number where two would agree."""
+    names: list[str] = []
+    for value in values:
+        plain = unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode()
+        short = re.sub(r"[^A-Za-z0-9.]+", "-", plain).strip("-.") or "value"
+        name = f"{prefix}.{short}"[:90]
+        taken = {known.casefold() for known in names}
+        number, unique = 1, name
+        while unique.casefold() in taken:
+            number += 1
+            unique = f"{name}-{number}"
+        names.append(unique)
+    return names
+
+
+def value_of(row: Mapping[str, object], column: str, subject: str, where: str) -> str:
+    """The value by which a row is sorted; a benchmark's own `subject` needs no column."""
+    if column in row:
+        found = row[column]
+        if found is None or isinstance(found, str | int | bool):
+            return "" if found is None else str(found).strip()
+        raise DataError(
+            f"{where}: {column} is {shown(found)}; split_by needs text or a whole number"
+        )
+    if column == "subject" and subject:
+        return subject
+    raise DataError(
+        f"{where}: split_by is {column!r}, which is no column here (found "
+        f"{shown(sorted(map(str, row)))})"
+    )

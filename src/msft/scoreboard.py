@@ -1,0 +1,121 @@
+"""The scoreboard of `msft eval`: every sub-dataset's score with its interval, groups, the mean."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import fsum, sqrt
+from typing import Any
+
+from msft.evaluation import Answered, Answers
+from msft.report.evidence import Z95, wilson
+from msft.scores import MeanRule, Score, Scores, mean
+from msft.validation import table
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A score of `rows` rows and its 95 % interval."""
+
+    value: float
+    interval: Interval
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scoreboard:
+    """What an evaluation found.
+
+    groups: means over the benchmarks of a group, where there are two groups or more.
+    mean: None where metrics are mixed.
+    """
+
+    metrics: Mapping[str, str]
+    datasets: Mapping[str, Line]
+    groups: Mapping[str, Line]
+    mean: Line | None
+
+    def text(self) -> str:
+        rows = [("sub-dataset", "score", "95 % interval", "rows", "metric")]
+        rows += [(name, *_cells(line), self.metrics[name]) for name, line in self.datasets.items()]
+        rows += [(f"[{name}]", *_cells(line), "mean") for name, line in self.groups.items()]
+        if self.mean is not None:
+            rows.append(("mean", *_cells(self.mean), ""))
+        return "\n".join(table(rows))
+
+    def content(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return {
+            "mean": None if self.mean is None else self.mean.value,
+            "datasets": {name: line.value for name, line in self.datasets.items()},
+            "intervals": {name: list(line.interval) for name, line in self.datasets.items()}
+            | ({} if self.mean is None else {"mean": list(self.mean.interval)}),
+            "rows": {name: line.rows for name, line in self.datasets.items()},
+            "groups": {name: line.value for name, line in self.groups.items()},
+        }
+
+
+def scoreboard(
+    answers: Answers, scores: Scores, groups: Mapping[str, str], rule: MeanRule = "macro"
+) -> Scoreboard:
+    """The scores of answers; `groups` says to which group each sub-dataset belongs."""
+    lines = {name: _line(scores[name], answers.rows[name]) for name in scores}
+    members: dict[str, list[str]] = {}
+    for name in scores:
+        members.setdefault(groups.get(name, ""), []).append(name)
+    grouped = {
+        group: _mean({n: scores[n] for n in names}, lines, rule)
+        for group, names in members.items()
+        if group and len(members) > 1
+    }
+    return Scoreboard(
+        {name: score.metric for name, score in scores.items()},
+        lines,
+        {group: line for group, line in grouped.items() if line is not None},
+        _mean(scores, lines, rule),
+    )
+
+
+def answer_lines(answers: Answers) -> Iterator[dict[str, Any]]:
+    """Every prompt, answer and verdict, one mapping a row."""
+    for name, rows in answers.rows.items():
+        for number, row in enumerate(rows):
+            line = {"dataset": name, "row": number, "prompt": row.prompt}
+            line |= {"prediction": row.prediction, "reference": row.reference}
+            if row.extracted is not None:
+                line["extracted"] = row.extracted
+            if row.likelihoods:
+                line["likelihoods"] = list(row.likelihoods)
+            yield {**line, "score": row.worth}
+
+
+def _cells(line: Line) -> tuple[str, str, str]:
+    low, high = line.interval
+    return f"{line.value:.4f}", f"{low:.4f} to {high:.4f}", f"{line.rows:,}"
+
+
+def _line(score: Score, rows: list[Answered]) -> Line:
+    number = float(score.value)
+    if score.metric == "accuracy":
+        return Line(number, wilson(int(score.total), score.count), len(rows))
+    half = Z95 * _spread(rows, number)
+    return Line(number, (number - half, number + half), len(rows))
+
+
+def _spread(rows: list[Answered], ratio: float) -> float:
+    """Standard error of summed worth over summed weight (a plain mean where weights are 1)."""
+    weight = sum(row.weight for row in rows)
+    square = fsum((float(row.worth) - ratio * row.weight) ** 2 for row in rows)
+    return sqrt(square * len(rows) / max(1, len(rows) - 1)) / weight
+
+
+def _mean(scores: Scores, lines: Mapping[str, Line], rule: MeanRule) -> Line | None:
+    """Sub-datasets are independent, so variances of their shares add up."""
+    if len({score.metric for score in scores.values()}) > 1:
+        return None
+    number = float(mean(scores, rule))
+    counts = {name: score.count if rule == "pooled" else 1 for name, score in scores.items()}
+    parts = {name: count / sum(counts.values()) for name, count in counts.items()}
+    errors = ((lines[n].interval[1] - lines[n].interval[0]) / 2 * parts[n] for n in scores)
+    half = sqrt(fsum(error**2 for error in errors))
+    return Line(number, (number - half, number + half), sum(lines[n].rows for n in scores))

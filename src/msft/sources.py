@@ -1,0 +1,82 @@
+"""Sources: where a sub-dataset's rows come from, a file, a folder, the hub, or memory."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msft.formats import DataError
+from msft.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
+from msft.subdataset import DatasetSpec, Source, shown
+
+SPLITS = ("train", "validation", "test")
+SAME = {split: split for split in SPLITS}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?", re.ASCII)
+
+Sources = Mapping[str, Source | Path]
+"""Of each split there is, a file or rows."""
+
+
+def rows_of(source: Source | Path, where: str, bad: Bad) -> Iterator[Row]:
+    """Every row with its place; rows in memory are placed by `where` and their number."""
+    if isinstance(source, str | Path):
+        return read_rows(Path(source), bad)
+    return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
+
+
+def own_sources(spec: DatasetSpec, folder: Path) -> Sources:
+    """The splits of the user's own data; relative files are looked for in `folder`."""
+    found: dict[str, Source | Path] = {}
+    if spec.path is not None:
+        path = folder / Path(spec.path).expanduser()
+        found |= folder_sources(path) if is_folder(spec.path, path) else hub_sources(spec.path)
+    for split in SPLITS:
+        source = getattr(spec, split)
+        if source is not None:
+            found[split] = folder / Path(source).expanduser() if isinstance(source, str) else source
+    return found
+
+
+def is_folder(written: str, path: Path) -> bool:
+    """Whether this is a folder of files; if not, it could be a name on the hub."""
+    if path.is_dir():
+        return True
+    if path.exists():
+        raise DataError(
+            f"{path}: path is a file; expected a folder or a hub name: give it as train"
+        )
+    if not _HUB_NAME.fullmatch(written) or path.suffix.lower() in SUFFIXES:
+        raise DataError(
+            f"{path}: there is no such folder; expected a folder with train, validation and test "
+            "files, or a hub name such as owner/name"
+        )
+    return False
+
+
+def folder_sources(path: Path) -> Sources:
+    """The splits of a folder with train, validation and test files."""
+    files = {split: file for split in SPLITS if (file := split_file(path, split))}
+    if "train" not in files:
+        names = shown(sorted(entry.name for entry in path.iterdir())[:10])
+        raise DataError(
+            f"{path}: no train file in this folder (found {names}); expected train.jsonl "
+            f"(or {', '.join(SUFFIXES[1:])}), and likewise validation and test"
+        )
+    return files
+
+
+def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
+    """The splits of a dataset on the hub; `splits` says how the hub calls each of ours."""
+    name, _, configuration = path.partition(":")
+    datasets = needed("datasets", path)
+    try:
+        loaded = datasets.load_dataset(name, configuration or None)
+        return {ours: loaded[theirs] for ours, theirs in splits.items() if theirs in loaded}
+    except Exception as error:
+        said = shown(str(error).split("\n")[0])
+        raise DataError(
+            f"{path}: there is no such folder, and the hub gave no dataset of this name "
+            f"({type(error).__name__}: {said}); check the name (a configuration is chosen as "
+            "owner/name:configuration); without a network, download it elsewhere (hf download "
+            f"--repo-type dataset {name} --local-dir DIR) and give a folder with train.jsonl or "
+            "train.parquet as path"
+        ) from error

@@ -1,0 +1,157 @@
+"""A benchmark: how a row becomes a question, how that is asked, and how an answer is graded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from msft.formats import DataError, Example
+from msft.subdataset import shown
+from msft.tasks.grading import Grader
+from msft.tasks.prompts import LETTERS, Item, Prompt, chosen, lettered
+
+Row = Mapping[str, Any]
+Group = Literal["science", "commonsense", "math", "language", "demo"]
+Style = Literal["letters", "text"]
+
+HELD_OUT = ("train", None, "test")
+"""Splits of a dataset without labelled validation rows: they are held out from train."""
+
+TEST_IS_HIDDEN = ("train", None, "validation")
+"""Splits of a dataset whose test labels are not public: its validation rows are the test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A public benchmark.
+
+    hub: its dataset on the hub, `owner/name` or `owner/name:configuration`.
+    group: where it stands in tables of several benchmarks.
+    read: a row in the hub's own schema → what it asks.
+    grader: finds the answer in what the model wrote, where it writes one.
+    letters, text: the prompt in each style.
+    splits: the hub's splits that are train, validation (None: held out from train) and test.
+    classes: the choices, where every row has the same; prompts may rely on their order.
+    free: rows have no choices, and every answer is written.
+    """
+
+    hub: str
+    group: Group
+    read: Callable[[Row], Item]
+    grader: Grader
+    letters: Prompt = lettered
+    text: Prompt = chosen
+    splits: tuple[str, str | None, str] = ("train", "validation", "test")
+    classes: tuple[str, ...] = ()
+    free: bool = False
+
+    def item(self, row: Row) -> Item:
+        """What a row asks: in the hub's schema, or as question, context, choices and answer."""
+        try:
+            item = _flat(row) if "answer" in row and "choices" in row else self.read(row)
+            _refuse_broken(item)
+            item = _tidy(item)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise DataError(
+                f"{what} (found {shown(dict(row))}); expected a row of {self.hub}, or question, "
+                "choices (a list) and answer (its index)"
+            ) from error
+        if self.free == bool(item.choices):
+            expected = "an answer and no choices" if self.free else "choices"
+            raise DataError(f"choices are {shown(item.choices)}; expected {expected}")
+        if self.classes and item.choices != self.classes:
+            raise DataError(
+                f"choices are {shown(item.choices)}; expected {shown(self.classes)}, in this order"
+            )
+        return item
+
+    def example(self, row: Row, where: str, style: Style) -> Example:
+        """A row as the model sees it."""
+        try:
+            item = self.item(row)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        asked = (self.letters if style == "letters" else self.text)(item)
+        return Example(
+            asked.prompt,
+            asked.completion,
+            choices=asked.choices,
+            answer=item.answer if asked.choices and isinstance(item.answer, int) else None,
+            where=where,
+            asks=f"{item.context}\n{item.question}",
+            label=asked.label,
+            subject=item.subject,
+        )
+
+
+def labelled(found: object, keys: Sequence[str]) -> int:
+    """The index of a row's label among those that its dataset has."""
+    key = str(found).strip()
+    if key not in list(keys):
+        raise DataError(
+            f"the label is {shown(found)}; expected one of {', '.join(keys)} (where it is hidden, "
+            "take another split)"
+        )
+    return list(keys).index(key)
+
+
+def keyed(question: str, row: Row) -> Item:
+    """Choices {"text": […], "label": ["A", …]} and answerKey "B": what AI2's datasets have."""
+    choices = row["choices"]
+    return Item(question, tuple(choices["text"]), labelled(row["answerKey"], choices["label"]))
+
+
+def _flat(row: Row) -> Item:
+    """Rows that were brought into one schema: question, context, choices, answer, …"""
+    found = row["choices"]
+    if not isinstance(found, list | tuple | None):
+        raise DataError(f"choices are {shown(found)}; expected a list of texts")
+    choices = tuple(found or ())
+    return Item(
+        question=row["question"],
+        choices=choices,
+        answer=row["answer"] if choices else str(row["answer"]),
+        context=row.get("context") or "",
+        rationale=row.get("rationale") or "",
+        subject=row.get("subject") or "",
+    )
+
+
+def _tidy(item: Item) -> Item:
+    """Without outer blanks: some datasets have them, and they would tell the choices apart."""
+    return replace(
+        item,
+        question=item.question.strip(),
+        choices=tuple(choice.strip() for choice in item.choices),
+        answer=item.answer.strip() if isinstance(item.answer, str) else item.answer,
+        context=item.context.strip(),
+        rationale=item.rationale.strip(),
+        subject=item.subject.strip(),
+    )
+
+
+def _refuse_broken(item: Item) -> None:
+    for text in (item.question, *item.choices, item.context, item.rationale, item.subject):
+        if not isinstance(text, str):
+            raise DataError(f"found {shown(text)}; expected text")
+    if not item.question.strip():
+        raise DataError("the question is empty")
+    if not item.choices:
+        if not str(item.answer).strip():
+            raise DataError("there is no answer")
+        return
+    count = len(item.choices)
+    if not 2 <= count <= len(LETTERS) or any(not choice.strip() for choice in item.choices):
+        raise DataError(
+            f"choices are {shown(item.choices)}; expected 2 to {len(LETTERS)}, none empty"
+        )
+    answer = item.answer
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise DataError(f"answer is {shown(answer)}; expected the index of the right choice")
+    if not 0 <= answer < count:
+        raise DataError(
+            f"answer is {answer} of {count} choices; expected 0 to {count - 1} (where labels are "
+            "hidden, take another split)"
+        )
