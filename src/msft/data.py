@@ -212,14 +212,15 @@ def _set_aside(
         )
     trained = {question_of(row) for row in train}
     spare = _different([row for row in rows if question_of(row) not in trained])
-    chosen_from = spare if len(spare) >= shots else _different(train)
-    if chosen_from is not spare and len(chosen_from) <= shots:
+    own = _different(train)
+    if len(spare) + len(own) <= shots:
         raise DataError(
-            f"{name}: num_fewshot is {shots}, but there are only {len(chosen_from)} train rows "
+            f"{name}: num_fewshot is {shots}, but there are only {len(own)} train rows "
             "to choose from, and some must be left to train; lower num_fewshot"
         )
-    drawn = sampled(len(chosen_from), shots, seed, "shots", name)
-    exemplars = tuple(chosen_from[number] for number in drawn)
+    drawn = sampled(len(spare), min(shots, len(spare)), seed, "shots", name)
+    more = sampled(len(own), shots - len(drawn), seed, "more shots", name)
+    exemplars = (*(spare[number] for number in drawn), *(own[number] for number in more))
     asked = {question_of(row) for row in exemplars}
     return exemplars, tuple(row for row in train if question_of(row) not in asked)
 

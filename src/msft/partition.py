@@ -36,6 +36,13 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
         for value, count in sorted(counts["train"].items(), key=lambda item: (-item[1], item[0]))
         if value and count >= spec.split_min_rows and all(c[value] for c in counts.values())
     ]
+    if not alone:
+        raise DataError(
+            f"{spec.name}: split_by {spec.split_by} leaves one sub-dataset, since no value has "
+            f"{spec.split_min_rows} train rows and a row of each other split (the most frequent: "
+            f"{_listed(counts['train'].most_common(5))}); lower split_min_rows, or leave split_by "
+            "out"
+        )
     pooled = sorted({value for found in counts.values() for value in found} - set(alone))
     names = _names(spec.name, alone + [POOLED] * bool(pooled))
     pieces = [
@@ -57,16 +64,17 @@ def _rest(
 ) -> Piece:
     piece = _piece(spec, splits, name, set(pooled))
     empty = [split for split, read in piece.splits.items() if not read.examples]
-    listed = ", ".join(f"{value or '(empty)'} {rows[value]}" for value in pooled)
+    listed = _listed([(value, rows[value]) for value in pooled])
     if empty:
         raise DataError(
             f"{spec.name}: split_by {spec.split_by} leaves the values {listed} with fewer than "
             f"{spec.split_min_rows} train rows, and together they have no {empty[0]} rows; lower "
             "split_min_rows, or remove these rows"
         )
+    count, verb = ("1 value", "is") if len(pooled) == 1 else (f"{len(pooled)} values", "are")
     note = (
-        f"{len(pooled)} values of {spec.split_by} with fewer than {spec.split_min_rows} train rows "
-        f"or none in another split are pooled: {listed}"
+        f"{count} of {spec.split_by} with fewer than {spec.split_min_rows} train rows "
+        f"or none in another split {verb} pooled: {listed}"
     )
     return replace(piece, notes=(note,))
 
@@ -80,7 +88,18 @@ def _piece(spec: DatasetSpec, splits: Mapping[str, Split], name: str, values: se
         for split in SPLITS
         if split in splits
     }
-    return Piece(replace(spec, name=name, split_by=None), chosen)
+    caps = {f"{split}_rows": _cap(spec, split, read) for split, read in chosen.items()}
+    return Piece(replace(spec, name=name, split_by=None, **caps), chosen)
+
+
+def _cap(spec: DatasetSpec, split: str, read: Split) -> int | None:
+    """The most rows of a piece; none where it has fewer, which need not be said of each."""
+    most: int | None = getattr(spec, f"{split}_rows")
+    return None if most is None or len(read.examples) <= most else most
+
+
+def _listed(values: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{value or '(empty)'} {rows}" for value, rows in values)
 
 
 def _names(prefix: str, values: list[str]) -> list[str]:

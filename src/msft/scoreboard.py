@@ -48,8 +48,8 @@ class Scoreboard:
         return {
             "mean": None if self.mean is None else self.mean.value,
             "datasets": {name: line.value for name, line in self.datasets.items()},
-            "intervals": {name: list(line.interval) for name, line in self.datasets.items()}
-            | ({} if self.mean is None else {"mean": list(self.mean.interval)}),
+            "mean_interval": None if self.mean is None else list(self.mean.interval),
+            "intervals": {name: list(line.interval) for name, line in self.datasets.items()},
             "rows": {name: line.rows for name, line in self.datasets.items()},
             "groups": {name: line.value for name, line in self.groups.items()},
         }
@@ -113,6 +113,8 @@ def _mean(scores: Scores, lines: Mapping[str, Line], rule: MeanRule) -> Line | N
     """Sub-datasets are independent, so variances of their shares add up."""
     if len({score.metric for score in scores.values()}) > 1:
         return None
+    if len(scores) == 1:
+        return lines[next(iter(scores))]
     number = float(mean(scores, rule))
     counts = {name: score.count if rule == "pooled" else 1 for name, score in scores.items()}
     parts = {name: count / sum(counts.values()) for name, count in counts.items()}

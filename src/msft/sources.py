@@ -78,5 +78,6 @@ def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
             f"({type(error).__name__}: {said}); check the name (a configuration is chosen as "
             "owner/name:configuration); without a network, download it elsewhere (hf download "
             f"--repo-type dataset {name} --local-dir DIR) and give a folder with train.jsonl or "
-            "train.parquet as path"
+            "train.parquet as path; benchmarks can also be read from a "
+            "folder with --data DIR"
         ) from error

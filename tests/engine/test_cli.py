@@ -95,7 +95,8 @@ def test_train_prints_its_way_and_leaves_a_folder(
     assert scores["mean"] == pytest.approx(summary["best"]["test"]["mean"])
     answers = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
     assert len(answers) == 3 * 16
-    assert set(answers[0]) == {"dataset", "prompt", "prediction", "reference", "score"}
+    assert set(answers[0]) == {"dataset", "row", "prompt", "prediction", "reference", "score"}
+    assert [answer["row"] for answer in answers] == [*range(16)] * 3
 
 
 def test_every_key_can_be_set_on_the_command_line(recipe: Path) -> None:
@@ -132,6 +133,129 @@ def test_validate_and_plan_say_what_is_there(
     assert "→" in out
     for method in ("continual", "dynamix", "ies", "soft_sro", "msft"):
         assert method in out
+
+
+NO_TORCH = """
+import sys
+from msft.cli import main
+
+assert main(["validate", *sys.argv[1:]]) == 0
+assert "transformers" in sys.modules
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+def test_validate_needs_no_torch(two_kinds: Path) -> None:
+    """It takes seconds to import. (Of models other than `tiny`, transformers imports it itself.)"""
+    command = [sys.executable, "-c", NO_TORCH, str(two_kinds), "--data", "data"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "one epoch: 70 rows" in done.stdout
+
+
+def benchmark_rows(count: int, start: int = 0) -> str:
+    """Every fourth answer is B, the others are A."""
+    rows = (
+        {"question": f"Which is {n}?", "context": None, "choices": ["ax", "bee"]}
+        | {"answer": int(n % 4 == 0)}
+        for n in range(start, start + count)
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture
+def two_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe with a benchmark in the folder `data` and a sub-dataset of the user's own."""
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    folder = tmp_path / "data" / "openbookqa"
+    folder.mkdir(parents=True)
+    for number, split in enumerate(("train", "validation", "test")):
+        (folder / f"{split}.jsonl").write_text(benchmark_rows(24, 100 * number))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        RECIPE.format(method="sft")
+        + "  - {name: book, benchmark: openbookqa, num_fewshot: 2, test_rows: 10}\n"
+        + DATASET.format("upper")
+    )
+    return path
+
+
+def test_validate_shows_the_balance_of_labels(
+    two_kinds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    off = ["--set", "datasets.book.num_fewshot=0"]
+    assert main(["validate", str(two_kinds), "--data", "data", *off]) == 0
+    head, book, upper, *_ = capsys.readouterr().out.splitlines()
+    assert head.endswith("labels in %")
+    assert book.endswith(" A 75 B 25")
+    assert book.split()[:7] == ["book", "openbookqa", "accuracy", "24", "24", "10", "0"]
+    assert upper.endswith(" free")
+    assert main(["validate", str(two_kinds), "--data", "data"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split()[3:7] == ["22", "24", "10", "2"], "two rows are exemplars"
+    assert "shots: exemplars that stand before every scored row" in out
+
+
+def test_a_data_folder_that_is_not_there_is_exit_2(
+    two_kinds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", str(two_kinds), "--data", "nowhere"]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert main(["validate", str(two_kinds), "--data", "."]) == 2
+    assert "no folder openbookqa in it (found ['data'])" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("style", ["letters", "text"])
+def test_eval_writes_intervals_and_every_answer(
+    two_kinds: Path, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", "tiny", str(two_kinds), "--data", "data", "--set", f"prompt_style={style}"]
+    assert main([*command, "--out", "new/s.json", "--answers", "new/a.jsonl"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == [
+        "sub-dataset",
+        "book",
+        "upper",
+        "[science]",
+        "mean",
+    ]
+    scores = json.loads(Path("new/s.json").read_text())
+    assert (scores["model"], scores["split"]) == ("tiny", "test")
+    assert scores["rows"] == {"book": 10, "upper": 16}
+    assert scores["tokens"] > 0
+    answers = [json.loads(line) for line in Path("new/a.jsonl").read_text().splitlines()]
+    for name, rows in scores["rows"].items():
+        verdicts = [line["score"] for line in answers if line["dataset"] == name]
+        assert len(verdicts) == rows
+        assert scores["datasets"][name] == sum(verdicts) / rows
+        low, high = scores["intervals"][name]
+        assert 0 <= low <= scores["datasets"][name] <= high <= 1
+        assert high - low > 0.1
+    low, high = scores["mean_interval"]
+    assert low < scores["mean"] < high
+    book = [line for line in answers if line["dataset"] == "book"]
+    assert all(line["prompt"].count("Q: Which is") == 3 for line in book)
+    assert all(line["prompt"].endswith("\nA:") for line in book)
+    if style == "text":
+        assert all(len(line["likelihoods"]) == 2 for line in book)
+        for line in book:
+            pick = line["likelihoods"].index(max(line["likelihoods"]))
+            assert line["prediction"] == [" ax", " bee"][pick]
+            assert line["score"] is (line["prediction"] == line["reference"])
+    else:
+        assert {line["reference"] for line in book} == {" #### A", " #### B"}
+        assert all("likelihoods" not in line for line in book)
+
+
+def test_eval_can_be_quiet(two_kinds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["eval", "tiny", str(two_kinds), "--data", "data"]
+    more = ["--set", "datasets.book.test_rows=30"]
+    assert main([*command, *more]) == 0
+    loud = capsys.readouterr()
+    assert "note: book: test: 24 rows, fewer than test_rows 30; all are used" in loud.err
+    assert main([*command, *more, "--quiet"]) == 0
+    assert capsys.readouterr() == (loud.out, "")
 
 
 def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(
@@ -253,7 +377,7 @@ def test_a_model_that_cannot_fit_is_exit_3(
     from families import model_of
 
     from msft.engine import memory
-    from msft.engine.models import tiny_tokenizer
+    from msft.engine.tokenizers import tiny_tokenizer
 
     model_of("llama").save_pretrained("model")
     tiny_tokenizer().save_pretrained("model")

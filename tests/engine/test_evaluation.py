@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from msft.data import Example
 from msft.encoding import Encoded, encoded_split
@@ -15,17 +17,23 @@ from msft.evaluation import Evaluator, Generated, Likelihoods, Task
 from msft.metrics import normal
 from msft.recipe import RecipeError
 from msft.scores import accuracy
+from msft.tasks.grading import LETTER, NUMBER, Grader
 from msft.worker import BadScore
 
 TOKENIZER = tiny_tokenizer()
 
 
 class Parrot:
-    """A predictor that says what it was told to, and counts what it was asked."""
+    """A predictor that says what it was told to, and counts what it was asked.
 
-    def __init__(self, said: dict[str, str]) -> None:
+    hasty: lets rows leave, as the decoder does.
+    """
+
+    def __init__(self, said: dict[str, str], hasty: bool = True) -> None:
         self._said = said
+        self._hasty = hasty
         self.prompts: list[str] = []
+        self.groups: list[list[int]] = []
         self.tokens = 0
 
     def generate(
@@ -33,7 +41,9 @@ class Parrot:
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
         leaves: Callable[[int, Sequence[int]], bool],
+        groups: Sequence[int],
     ) -> Generated:
+        self.groups.append(list(groups))
         rows = []
         for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
             text = TOKENIZER.decode(prompt)
@@ -43,12 +53,13 @@ class Parrot:
             while len(row) < min(limit, len(answer)):
                 row.append(answer[len(row)])
                 self.tokens += 1
-                if row[-1] != TOKENIZER.eos_token_id and leaves(number, row):
+                if row[-1] != TOKENIZER.eos_token_id and leaves(number, row) and self._hasty:
                     break
             rows.append(row)
         return Generated(rows, self.tokens)
 
-    def likelihoods(self, rows: Sequence[Encoded]) -> Likelihoods:
+    def likelihoods(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Likelihoods:
+        self.groups.append(list(groups))
         return Likelihoods([float(len(row.tokens)) for row in rows], 0)
 
 
@@ -110,6 +121,66 @@ def test_choices_are_picked_by_likelihood_over_length(norm: Any, pick: int) -> N
     assert scored.scores["a"] == accuracy(int(pick == 1), 1)
 
 
+def test_the_blank_before_a_choice_is_no_part_of_its_length() -> None:
+    """The parrot's losses are 6 + 2 and 6 + 3; the choices have 1 and 2 letters."""
+    example = Example("answer", " x", choices=(" x", " yy"), answer=0)
+    split = encoded_split([example], TOKENIZER, 512)
+    for norm, expected in (("chars", (-8.0, -4.5)), ("tokens", (-4.0, -3.0)), ("none", (-8, -9))):
+        task = Task("a", "accuracy", {"test": split}, choice_norm=norm)  # type: ignore[arg-type]
+        answers = Evaluator({"a": task}, Parrot({}), TOKENIZER).answered(["a"], "test")
+        assert answers.rows["a"][0].likelihoods == expected
+
+
+def graded(said: str, wanted: str, grader: Grader, hasty: bool) -> tuple[Any, int]:
+    """The answer to one row, and how many tokens it took."""
+    parrot = Parrot({"Q": said}, hasty)
+    split = encoded_split([Example("Q", wanted)], TOKENIZER, 512)
+    task = Task("a", "accuracy", {"test": split}, max_new_tokens=10_000, grader=grader)
+    answers = Evaluator({"a": task}, parrot, TOKENIZER).answered(["a"], "test", early=hasty)
+    return answers.rows["a"][0], parrot.tokens
+
+
+PIECES = ["####", "#", " C", "C", " D.", " 5", " 12", "1,000", "Q:", "\n", "\r", "\n\nQ: next?\nA:"]
+PIECES += [" so", ":", " ", "ü", "\u2028", "The answer is (C)"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join), st.sampled_from("CD5"))
+def test_a_graded_row_that_leaves_early_has_the_verdict_of_its_whole_text(
+    said: str, right: str
+) -> None:
+    grader = NUMBER if right == "5" else LETTER
+    hasty, took = graded(said, f" #### {right}", grader, True)
+    whole, most = graded(said, f" #### {right}", grader, False)
+    assert whole.prediction == said
+    assert said.startswith(hasty.prediction)
+    assert (hasty.worth, hasty.extracted) == (whole.worth, whole.extracted)
+    assert took <= most
+
+
+@pytest.mark.parametrize(
+    ("said", "extracted", "heard"),
+    [
+        (" #### C\n\nQ: Which?\nA: #### D\n", "C", " #### C\n"),
+        (" reasons\nmore: reasons\n#### 7\n#### 8", "7", " reasons\nmore: reasons\n#### 7\n"),
+        (" no idea\n\nQ: Which?\nA: #### C", None, " no idea\n\nQ:"),
+        (" ####\nC", None, " ####\n"),
+        (" #### The answer is: C\nMore: D", "C", " #### The answer is: C\n"),
+        (" #### C", "C", " #### C"),
+        (" never a mark: at all\n", None, " never a mark: at all\n"),
+    ],
+)
+def test_a_graded_row_leaves_when_its_answer_is_over(
+    said: str, extracted: str | None, heard: str
+) -> None:
+    grader = NUMBER if extracted == "7" else LETTER
+    answer, took = graded(said, f" #### {extracted or 'C'}", grader, True)
+    assert (answer.prediction, answer.extracted) == (heard, extracted)
+    assert answer.worth is (extracted is not None)
+    assert took == len(heard) + (heard == said and "\n\nQ:" not in said), (
+        "and its end, if it said so"
+    )
+
+
 def half(prompt: str, prediction: str, reference: str) -> float:
     return 0.5
 
@@ -137,13 +208,32 @@ def test_several_sub_datasets_go_in_one_batch() -> None:
     parrot = Parrot({"a?": "a", "b?": "no"})
     scored = Evaluator(tasks, parrot, TOKENIZER)(["a", "b"], "test")
     assert parrot.prompts == ["a?", "b?"]
+    assert parrot.groups == [[0, 1]]
     assert [scored.scores[name].total for name in ("a", "b")] == [1, 0]
+
+
+def test_all_that_is_answered_by_likelihood_goes_in_one_batch_too() -> None:
+    """The parrot's loss is a row's length: of a, 2 + 1 and 2 + 3; of b, 2 + 1 and an end."""
+    choices = Example("a?", "x", choices=("x", "yyy"), answer=0)
+    tasks = {
+        "a": Task("a", "accuracy", {"test": encoded_split([choices], TOKENIZER, 512)}),
+        "b": Task("b", "nll", {"test": encoded_split([Example("b?", "b")], TOKENIZER, 512)}),
+        "c": Task("c", "accuracy", {"test": encoded_split([Example("c?", "c")], TOKENIZER, 512)}),
+    }
+    parrot = Parrot({"c?": "c"})
+    judge = Evaluator(tasks, parrot, TOKENIZER)
+    answers = judge.answered(["b", "c", "a"], "test")
+    assert parrot.groups == [[0], [0, 1, 1]]
+    assert list(answers.rows) == ["b", "c", "a"]
+    assert answers.rows["a"][0].likelihoods == (-3.0, -5 / 3)
+    assert [answers.rows[name][0].worth for name in "abc"] == [False, 4.0, True]
+    assert judge.answered(["a"], "test").rows["a"] == answers.rows["a"]
 
 
 def test_the_model_s_own_word_is_what_counts() -> None:
     """The whole way with the tiny model: what it says greedily is right, anything else wrong."""
     loaded = load_model("tiny", torch.device("cpu"))
-    decoder = Decoder(loaded.model, [TOKENIZER.eos_token_id], False, 10**6)
+    decoder = Decoder(loaded.model, [TOKENIZER.eos_token_id], 10**6)
     prompts = ["hello", "what", "x"]
     rows = decoder.generate([TOKENIZER.encode(p) for p in prompts], [5] * 3).rows
     said = [TOKENIZER.decode(row, skip_special_tokens=True) for row in rows]

@@ -1,7 +1,9 @@
-"""Tokenizers, and what else is known of a model without its weights; torch is not imported."""
+"""Tokenizers, and what else is known of a model without its weights; nothing here imports torch."""
 
 import importlib.util
 import struct
+from contextlib import nullcontext, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     kind = "PreTrainedTokenizerFast" if header else "AutoTokenizer"  # which reads GGUF twice
     tokenizer = pretrained(kind, name, trust_remote_code, {})
     if header:  # some versions of transformers read another end-of-text token from GGUF
+        tokenizer.clean_up_tokenization_spaces = False  # is for WordPiece, and warned about
         end = header[0].get("tokenizer.ggml.eos_token_id")
         if end is not None:
             tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
@@ -41,9 +44,7 @@ def load_context(name: str, trust_remote_code: bool = False) -> int | None:
         return TINY_CONTEXT
     header = gguf_header(name)
     if header:
-        found: int | None = header[0].get(
-            f"{header[0].get('general.architecture')}.context_length"
-        )
+        found: int | None = header[0].get(f"{header[0].get('general.architecture')}.context_length")
         return found
     return context_of(pretrained("AutoConfig", name, trust_remote_code, {}))
 
@@ -58,10 +59,12 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
         options.pop("use_safetensors", None)
         if importlib.util.find_spec("gguf") is None:
             raise RecipeError(f"{name!r} is a GGUF file; install msft[smollm2] to read it")
+    quiet = redirect_stderr(StringIO()) if gguf else nullcontext()  # GGUF has a bar of its own
     try:
-        return getattr(transformers, kind).from_pretrained(
-            where, trust_remote_code=trust, **options
-        )
+        with quiet:
+            return getattr(transformers, kind).from_pretrained(
+                where, trust_remote_code=trust, **options
+            )
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise RecipeError(
@@ -87,7 +90,7 @@ def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
         return None
     try:
         return read_header(Path(folder) / file)
-    except (OSError, OverflowError, ValueError, KeyError, struct.error) as error:
+    except (OSError, ValueError, KeyError, struct.error) as error:
         raise RecipeError(
             f"model_name_or_path {name!r} is no readable GGUF file: {error}"
         ) from error

@@ -1,0 +1,110 @@
+"""The header of GGUF files, written here byte by byte."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from msft.engine.gguf import read_header
+from msft.engine.models import count_parameters
+from msft.engine.tokenizers import gguf_header, load_context, load_tokenizer
+from msft.recipe import RecipeError
+
+U32, I32, F32, BOOL, STRING, LIST, U64 = 4, 5, 6, 7, 8, 9, 10
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def entry(key: str, kind: int, value: bytes) -> bytes:
+    return string(key) + struct.pack("<I", kind) + value
+
+
+def listed(kind: int, values: list[bytes]) -> bytes:
+    return struct.pack("<IQ", kind, len(values)) + b"".join(values)
+
+
+def tensor(name: str, *shape: int) -> bytes:
+    return string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, 0)
+
+
+def header(entries: list[bytes], tensors: list[bytes]) -> bytes:
+    counts = struct.pack("<IQQ", 3, len(tensors), len(entries))
+    return b"GGUF" + counts + b"".join(entries) + b"".join(tensors)
+
+
+ENTRIES = [
+    entry("general.architecture", STRING, string("llama")),
+    entry("tokenizer.ggml.tokens", LIST, listed(STRING, [string("<s>"), string("ü"), string("")])),
+    entry("tokenizer.ggml.scores", LIST, listed(F32, [struct.pack("<f", 1.5)] * 3)),
+    entry("nested", LIST, listed(LIST, [listed(BOOL, [b"\x01"] * 2), listed(STRING, [b"\0" * 8])])),
+    entry("llama.context_length", U32, struct.pack("<I", 2048)),
+    entry("tokenizer.ggml.eos_token_id", U32, struct.pack("<I", 2)),
+    entry("small", I32, struct.pack("<i", -5)),
+    entry("float", F32, struct.pack("<f", 0.5)),
+    entry("yes", BOOL, b"\x01"),
+    entry("large", U64, struct.pack("<Q", 2**40)),
+]
+TENSORS = [tensor("token_embd.weight", 8, 100), tensor("norm.weight", 8), tensor("cube", 2, 3, 4)]
+WHOLE = header(ENTRIES, TENSORS)
+
+
+def written(folder: Path, content: bytes) -> Path:
+    path = folder / "model.gguf"
+    path.write_bytes(content)
+    return path
+
+
+def test_scalars_are_read_and_lists_are_passed_over(tmp_path: Path) -> None:
+    scalars, weights = read_header(written(tmp_path, WHOLE + b"weights that nobody reads"))
+    assert scalars == {
+        "general.architecture": "llama",
+        "llama.context_length": 2048,
+        "tokenizer.ggml.eos_token_id": 2,
+        "small": -5,
+        "float": 0.5,
+        "yes": True,
+        "large": 2**40,
+    }
+    assert weights == 8 * 100 + 8 + 2 * 3 * 4
+
+
+def test_what_is_known_of_a_model_without_its_weights(tmp_path: Path) -> None:
+    name = str(written(tmp_path, WHOLE))
+    assert load_context(name) == 2048
+    assert count_parameters(name) == 832
+    assert load_context(str(written(tmp_path, header([], TENSORS)))) is None
+
+
+def test_a_file_that_ends_anywhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    for length in range(len(WHOLE)):
+        path.write_bytes(WHOLE[:length])
+        with pytest.raises(RecipeError, match="is no readable GGUF file"):
+            gguf_header(str(path))
+
+
+HUGE = struct.pack("<Q", 2**62)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x03\x04" + WHOLE[4:],
+        header([entry("a", 13, b"\0" * 8)], []),
+        header([entry("a", LIST, struct.pack("<IQ", 13, 1) + b"\0" * 8)], []),
+        header([HUGE + b"key"], []),
+        header([entry("a", STRING, HUGE + b"text")], []),
+        header([entry("a", LIST, struct.pack("<I", U64) + HUGE), ENTRIES[0]], []),
+        header([entry("a", LIST, struct.pack("<IQ", U64, 2**59)), ENTRIES[0]], []),
+        header([entry("a", LIST, struct.pack("<I", STRING) + HUGE)], []),
+        header([], [string("t") + struct.pack("<I", 2**32 - 1)]),
+        b"GGUF" + struct.pack("<I", 3) + HUGE + HUGE,
+    ],
+)
+def test_a_damaged_file_is_refused_at_once(tmp_path: Path, content: bytes) -> None:
+    path = str(written(tmp_path, content))
+    for ask in (load_context, count_parameters, load_tokenizer):
+        with pytest.raises(RecipeError, match=r"model.gguf' is no readable GGUF file"):
+            ask(path)
