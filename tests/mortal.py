@@ -1,7 +1,7 @@
 """Runs that die, and what they must leave behind: shared by the tests of the recorded run."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from msft.background import BackgroundDisk
 from msft.feeds import Batch, Losses
 from msft.history import History
 from msft.log import Event, Log
 from msft.methods import METHODS
 from msft.settings import ScoreTest
 from msft.summary import schedule_of, summary_of
-from msft.testing import Learner, SimulatedEngine, simulate
+from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
+from msft.tiers import DiskTier
 from msft.verdicts import read_verdicts
 
 LEARNERS = {
@@ -35,6 +37,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     peaks: Mapping[str, Any] = field(default_factory=dict)
     score_test: ScoreTest = "none"
+    compute_budget: float = 1.5
 
     def run(
         self,
@@ -42,12 +45,13 @@ class Case:
         memory: int | None = None,
         log: Log | None = None,
         engine: SimulatedEngine | None = None,
+        lag: int | None = None,
     ) -> History:
         folder.mkdir(parents=True, exist_ok=True)
         return simulate(
             self.method,
             LEARNERS,
-            compute_budget=1.5,
+            compute_budget=self.compute_budget,
             num_train_epochs=5 if self.method in ("dynamix", "ies") else 2,  # ies stops in epoch 4
             evals_per_epoch=2,
             train_batch_size=8,
@@ -58,6 +62,7 @@ class Case:
             memory_copies=memory,
             log=log,
             engine=engine,
+            disk=None if lag is None else LateDisk(folder / "checkpoints", lag),
         )
 
 
@@ -75,12 +80,29 @@ VARIED = {
 }
 """Options that change what is scored, kept or trained."""
 
-STORES: dict[str, int | None] = {"disk": None, "disk and memory": 2}
+STORES: dict[str, int | None] = {"disk": None, "disk and memory": 2, "memory for all": 99}
 """Copies that fit into memory besides the disk; they are lost with the process."""
 
 
 class Killed(BaseException):
     """The process dies here."""
+
+
+class LateDisk(BackgroundDisk):
+    """Does what it is asked for `lag` orders late; the ones still waiting die with the process."""
+
+    def __init__(self, folder: Path, lag: int) -> None:
+        super().__init__(DiskTier(folder, JsonCodec()), most_waiting=max(1, lag))
+        self.lag = lag
+
+    def _begin(self) -> None:
+        while len(self._waiting) > self.lag:
+            self._step()
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        while self._error is None and not done():
+            self._step()
+        self._raise_error()
 
 
 class MortalLog(Log):
@@ -114,12 +136,19 @@ class MortalEngine(SimulatedEngine):
         return super().work(batch)
 
 
-def kill(case: Case, folder: Path, memory: int | None, last: int, written: bool) -> None:
+def kill(
+    case: Case,
+    folder: Path,
+    memory: int | None,
+    last: int,
+    written: bool,
+    lag: int | None = None,
+) -> None:
     """Run until this event and die there."""
     folder.mkdir(parents=True, exist_ok=True)
     log = MortalLog(folder / "run.jsonl", last, written)
     with pytest.raises(Killed):
-        case.run(folder, memory, log)
+        case.run(folder, memory, log, lag=lag)
 
 
 @dataclass(frozen=True)

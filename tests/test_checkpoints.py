@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mortal import quick_folder
+from mortal import LateDisk, quick_folder
 from msft.checkpoints import CheckpointStore, Retained, StoreError, retained
 from msft.rollout import BASE, CheckpointId, checkpoint_id
 from msft.testing import JsonCodec
@@ -19,6 +19,12 @@ A, B, C, D = (checkpoint_id(0, tick) for tick in (1, 2, 3, 4))
 
 def ids(*checkpoints: CheckpointId) -> frozenset[CheckpointId]:
     return frozenset(checkpoints)
+
+
+def entered(store: CheckpointStore, checkpoint: CheckpointId, content: object = 0) -> None:
+    """A new checkpoint in its place, with moments beside it."""
+    store.enter(checkpoint)
+    store.put(checkpoint, lambda: content, lambda: {"moments": content})
 
 
 def only(*checkpoints: CheckpointId) -> Retained:
@@ -49,14 +55,24 @@ def test_the_start_stays_only_while_somebody_needs_it() -> None:
     assert A in weights([C], keep_start=True)
 
 
-def test_contenders_may_be_in_memory_only_as_long_as_the_start_is_on_disk() -> None:
-    def durable(keep_start: bool) -> frozenset[CheckpointId]:
-        return retained(
-            start=A, latest=D, contenders=[C], best=B, keep_start=keep_start, moments="none"
-        ).durable
+def durable(start: CheckpointId, latest: CheckpointId, best: CheckpointId, keep: bool) -> set[str]:
+    needed = retained(
+        start=start, latest=latest, contenders=[C], best=best, keep_start=keep, moments="none"
+    )
+    assert needed.weights >= {C, latest, best} - {BASE}
+    return set(needed.durable)
 
-    assert durable(keep_start=True) == ids(A, B, D)
-    assert durable(keep_start=False) >= ids(B, C, D)
+
+def test_of_what_memory_holds_at_most_two_sets_are_on_disk() -> None:
+    assert durable(start=A, latest=D, best=B, keep=True) == {A, B}
+    assert durable(start=A, latest=D, best=A, keep=True) == {A, D}
+    assert durable(start=A, latest=D, best=D, keep=True) == {A, D}
+    assert durable(start=BASE, latest=D, best=B, keep=True) == {B, D}, "the base needs no copy"
+    assert durable(start=A, latest=D, best=BASE, keep=True) == {A, D}
+
+
+def test_without_a_start_to_train_from_everything_is_on_disk() -> None:
+    assert durable(start=A, latest=D, best=B, keep=False) == {B, C, D}
 
 
 def test_moments_stay_where_the_optimizer_will_go_on() -> None:
@@ -86,8 +102,7 @@ def test_the_base_model_needs_no_copy() -> None:
 def test_a_store_refuses_to_have_lost_what_could_still_be_a_peak() -> None:
     store = CheckpointStore([MemoryTier("host", 2)])
     store.go_live()
-    store.enter(A)
-    store.put(A, "a", None)
+    entered(store, A, "a")
     store.keep(only(A))
     with pytest.raises(StoreError, match="r0-t2"):
         store.keep(only(A, B))
@@ -107,46 +122,65 @@ def test_a_store_needs_a_tier() -> None:
         CheckpointStore()
 
 
-def test_the_fastest_tier_with_room_is_used_first_and_the_disk_always(tmp_path: Path) -> None:
+def test_the_fastest_tier_with_room_is_used_and_the_disk_for_what_is_durable(
+    tmp_path: Path,
+) -> None:
     device, host = MemoryTier("device", 1), MemoryTier("host", 1)
     disk = DiskTier(tmp_path, JsonCodec())
     store = CheckpointStore([device, host], disk)
     store.go_live()
     for checkpoint in (A, B, C):
-        store.enter(checkpoint)
-        store.put(checkpoint, str(checkpoint), {})
+        entered(store, checkpoint)
     places = {
         checkpoint: [f"{checkpoint}.weights" in tier for tier in (device, host, disk)]
         for checkpoint in (A, B, C)
     }
-    assert places == {A: [True, False, True], B: [False, True, True], C: [False, False, True]}
+    assert places == {A: [True, False, False], B: [False, True, False], C: [False, False, True]}
     store.keep(Retained(ids(A, B, C), ids(B), ids()))
     assert disk.listed() == ["r0-t2.weights", "r0-t3.weights"], "A is in memory, C nowhere else"
     store.keep(only(B, C))
-    store.enter(D)
-    store.put(D, "d", {})
+    entered(store, D)
     assert f"{D}.weights" in device, "its room is free again"
 
 
-def test_what_a_resume_starts_from_is_brought_to_disk(tmp_path: Path) -> None:
+def test_a_part_that_has_no_place_is_not_made() -> None:
+    made = list[str]()
+
+    def make(part: str) -> str:
+        made.append(part)
+        return part
+
+    store = CheckpointStore([MemoryTier("host", 9)])
+    store.go_live()
+    for checkpoint in (A, B):
+        store.enter(checkpoint)
+    store.keep(Retained(ids(A), ids(), ids()))
+    for checkpoint in (A, B):
+        store.put(checkpoint, lambda: make("weights"), lambda: make("training"))
+    assert made == ["weights"], "A has lost its moments, B is gone"
+
+
+def test_what_must_be_durable_is_brought_to_disk_with_its_moments(tmp_path: Path) -> None:
     disk = DiskTier(tmp_path, JsonCodec())
     store = CheckpointStore([MemoryTier("host", 1)], disk)
     store.go_live()
-    store.enter(A)
-    store.put(A, "a", {"m": 1})
+    entered(store, A, "a")
     store.keep(Retained(ids(A), ids(), ids(A)))
     assert disk.listed() == []
-    store.secure(A)
+    store.keep(Retained(ids(A), ids(A), ids(A)))
     assert disk.get("r0-t1.weights") == "a"
-    assert disk.get("r0-t1.training") == {"m": 1}
+    assert disk.get("r0-t1.training") == {"moments": "a"}
     store.keep(only(A))
     assert disk.listed() == ["r0-t1.weights"]
+    store.keep(Retained(ids(A), ids(), ids()))
+    assert disk.listed() == []
+    assert store.get(A, "weights") == "a"
 
 
-def test_going_live_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None:
+def test_going_live_removes_what_is_not_in_the_log_and_nothing_else(tmp_path: Path) -> None:
     disk = DiskTier(tmp_path, JsonCodec())
-    for key in ("r0-t1.weights", "r0-t1.training", "r0-t2.weights", "r0-t2.training"):
-        disk.put(key, 0)
+    for key in ("r0-t1.weights", "r0-t1.training", "r0-t2.weights", "r0-t3.weights"):
+        disk.put(key, key)
     (tmp_path / ".r0-t3.weights.tmp").mkdir()
     (tmp_path / "r9-t9.weights.bad").mkdir()
     store = CheckpointStore([], disk)
@@ -155,8 +189,47 @@ def test_going_live_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -
     store.keep(Retained(ids(A), ids(A), ids()))
     assert len(disk.listed()) == 5, "while the log is replayed no file is touched"
     store.go_live()
+    assert disk.listed() == ["r0-t1.training", "r0-t1.weights", "r0-t2.weights"]
+    assert store.get(B, "weights") == "r0-t2.weights", "what is lost may be trained from it"
+    store.keep(only(A))
     assert disk.listed() == ["r0-t1.weights"]
     assert (tmp_path / "r9-t9.weights.bad").is_dir(), "what was set aside stays for the user"
+
+
+def test_what_was_parked_is_found_by_the_next_process_as_it_was(tmp_path: Path) -> None:
+    """Before an orderly stop memory goes to disk; afterwards it is in memory again."""
+    disks = [DiskTier(tmp_path, JsonCodec()) for _ in range(2)]
+    memories = [MemoryTier("host", 9) for _ in range(2)]
+    needed = Retained(ids(A, B, C), ids(A), ids(C))
+    for disk, memory in zip(disks, memories, strict=True):
+        store = CheckpointStore([memory], disk)
+        if disk is disks[0]:
+            store.go_live()
+        for checkpoint in (A, B, C):
+            if disk is disks[0]:
+                entered(store, checkpoint, str(checkpoint))
+            else:
+                store.enter(checkpoint)
+        store.keep(needed)
+        if disk is disks[0]:
+            assert disk.listed() == ["r0-t1.weights"]
+            store.park()
+    store.go_live()
+    for _ in range(2):
+        assert [store.get(checkpoint, "weights") for checkpoint in (A, B, C)] == [A, B, C]
+        assert store.get(C, "training") == {"moments": C}
+        assert not any(store.lacks(checkpoint) for checkpoint in (A, B, C))
+        store.keep(needed)
+        assert disks[1].listed() == ["r0-t1.weights"]
+    assert all(f"{checkpoint}.weights" in memories[1] for checkpoint in (A, B, C))
+
+
+def test_nothing_is_parked_before_the_log_is_at_its_end(tmp_path: Path) -> None:
+    disk = DiskTier(tmp_path, JsonCodec())
+    store = CheckpointStore([MemoryTier("host", 9)], disk)
+    entered(store, A)
+    store.park()
+    assert disk.listed() == []
 
 
 def test_the_use_of_the_disk_is_counted(tmp_path: Path) -> None:
@@ -172,22 +245,25 @@ def test_the_use_of_the_disk_is_counted(tmp_path: Path) -> None:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A store against a dict, with crashes that lose the memory."""
+    """A store against a dict, with crashes that lose the memory and what the disk had not done."""
 
-    @initialize(memory=st.integers(0, 3))
-    def open(self, memory: int) -> None:
+    @initialize(memory=st.integers(0, 3), lag=st.integers(0, 5))
+    def open(self, memory: int, lag: int) -> None:
         self.place = ExitStack()
         self.folder = self.place.enter_context(quick_folder())
         self.memory = memory
+        self.lag = lag
         self.calls: list[tuple[str, CheckpointId | Retained]] = []
         self.model: dict[CheckpointId, int] = {}
         self.lost: set[CheckpointId] = set()
         self.tick = 0
+        self.pruned = True
         self.store = self.opened()
         self.store.go_live()
 
     def opened(self) -> CheckpointStore:
-        self.disk = DiskTier(self.folder, JsonCodec())
+        self.below = DiskTier(self.folder, JsonCodec())
+        self.disk = LateDisk(self.folder, self.lag)
         memory = [MemoryTier("host", self.memory)] if self.memory else []
         return CheckpointStore(memory, self.disk)
 
@@ -195,8 +271,7 @@ class StoreMachine(RuleBasedStateMachine):
     def save(self) -> None:
         self.tick += 1
         checkpoint = checkpoint_id(0, self.tick)
-        self.store.enter(checkpoint)
-        self.store.put(checkpoint, self.tick, {"moments": self.tick})
+        entered(self.store, checkpoint, self.tick)
         self.calls.append(("enter", checkpoint))
         self.model[checkpoint] = self.tick
 
@@ -211,6 +286,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.calls.append(("keep", needed))
         self.model = {checkpoint: self.model[checkpoint] for checkpoint in weights}
         self.lost &= weights
+        self.pruned = True
+        assert all(f"{checkpoint}.weights" in self.disk for checkpoint in durable - self.lost)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -221,27 +298,34 @@ class StoreMachine(RuleBasedStateMachine):
         assert checkpoint == BASE or f"{checkpoint}.weights" in self.disk
 
     @rule()
-    def crash(self) -> None:
+    def flush(self) -> None:
+        self.store.flush()
+        known = set(self.model) if self.pruned else {c for call, c in self.calls if call == "enter"}
+        assert {key.split(".")[0] for key in self.below.listed()} <= known
+
+    @rule(orderly=st.booleans())
+    def crash(self, orderly: bool) -> None:
         """Memory is lost, the ledger is replayed, and rubbish of the last moment is there."""
-        kept = {checkpoint for checkpoint in self.model if f"{checkpoint}.weights" in self.disk}
-        self.disk.put(f"{checkpoint_id(0, self.tick + 1)}.weights", "not in the log")
+        if orderly:
+            self.store.park()
+        kept = {checkpoint for checkpoint in self.model if f"{checkpoint}.weights" in self.below}
+        assert not orderly or kept == set(self.model) - self.lost
+        self.below.put(f"{checkpoint_id(0, self.tick + 1)}.weights", "not in the log")
         self.store = self.opened()
         for call, what in self.calls:
             getattr(self.store, call)(what)
         self.store.go_live()
         self.lost = set(self.model) - kept
+        self.pruned = False
 
     @invariant()
     def what_is_held_is_what_was_put(self) -> None:
         assert self.store.held == set(self.model)
         for checkpoint, content in self.model.items():
+            assert self.store.lacks(checkpoint) == (checkpoint in self.lost)
             expected = None if checkpoint in self.lost else content
             assert self.store.get(checkpoint, "weights") == expected
             assert self.store.get(checkpoint, "training") in (None, {"moments": content})
-
-    @invariant()
-    def nothing_else_is_on_disk(self) -> None:
-        assert {key.split(".")[0] for key in self.disk.listed()} <= set(self.model)
 
     def teardown(self) -> None:
         if hasattr(self, "place"):

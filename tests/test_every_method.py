@@ -75,25 +75,49 @@ def test_killed_at_any_event_it_resumes_to_the_same_end(name: str, store: str, p
             assert left_by(case.run(folder, memory), folder) == expected, (last, written)
 
 
+LAGS = (0, 1, 2, 5, 10**9)
+"""Orders that a disk in the background is late: none, some, or all until it is waited for."""
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_killed_at_every_event_in_turn_it_ends_the_same(name: str, place: Path) -> None:
+def test_what_the_disk_had_not_done_yet_is_done_again_to_the_same_end(
+    name: str, place: Path
+) -> None:
+    """A kill loses every order that was still waiting, wherever it comes."""
+    case = CASES[name]
+    for store, memory in STORES.items():
+        expected = uninterrupted(name, store)
+        for last in range(num_events(expected)):
+            for lag in LAGS[last % 2 :: 2] if name in PLAIN else LAGS[last % len(LAGS) :][:1]:
+                folder = place / f"{memory}-{last}-{lag}"
+                kill(case, folder, memory, last, last % 3 == 0, lag)
+                again = left_by(case.run(folder, memory, lag=lag), folder)
+                assert again == expected, (store, last, lag)
+
+
+@pytest.mark.parametrize("lag", [None, 3, 10**9])
+@pytest.mark.parametrize("name", CASES)
+def test_killed_at_every_event_in_turn_it_ends_the_same(
+    name: str, lag: int | None, place: Path
+) -> None:
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
     for last in range(num_events(expected)):
         for written in (False, True):
-            kill(case, place, memory, last, written)
-    assert left_by(case.run(place, memory), place) == expected
+            kill(case, place, memory, last, written, lag)
+    assert left_by(case.run(place, memory, lag=lag), place) == expected
 
 
+@pytest.mark.parametrize("lag", [None, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_killed_while_it_recovers_it_ends_the_same(name: str, place: Path) -> None:
+def test_killed_while_it_recovers_it_ends_the_same(name: str, lag: int | None, place: Path) -> None:
     """What was only in memory is trained again; that training is killed too, at any step."""
     case, memory, expected = CASES[name], 2, uninterrupted(name, "disk and memory")
     for last in range(num_events(expected)):
         folder = place / str(last)
-        kill(case, folder, memory, last, written=True)
+        kill(case, folder, memory, last, written=True, lag=lag)
         with suppress(Killed):
-            case.run(folder, memory, engine=MortalEngine(last % 5))
-        assert left_by(case.run(folder, memory), folder) == expected, last
+            case.run(folder, memory, engine=MortalEngine(last % 5), lag=lag)
+        assert left_by(case.run(folder, memory, lag=lag), folder) == expected, last
 
 
 @pytest.mark.parametrize("store", STORES)

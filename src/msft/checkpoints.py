@@ -2,21 +2,23 @@
 
 `retained` is the whole policy, a pure function. Per stage the paper keeps each active
 sub-dataset's present peak, the stage's start and the best so far; we keep the same, plus the
-newest tick with its optimizer moments, from which a killed run goes on. What a resume starts from
-is on disk; the other candidates stay in device or host memory while there is room: if they are
-lost in a crash, they are trained again from the stage's start.
+newest tick with its optimizer moments. While memory has room, at most two sets of weights are on
+disk; what only memory holds is trained again if the process dies, from the stage's start at worst.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from msft.log import Disk
 from msft.rollout import BASE, CheckpointId
-from msft.tiers import DiskTier, MemoryTier, Tier
+from msft.tiers import DurableTier, MemoryTier, Tier
 
 Part = Literal["weights", "training"]
 PARTS: tuple[Part, Part] = ("weights", "training")
+
+MOST_DURABLE = 2
+"""Sets of weights on disk at a time, as long as memory holds the others."""
 
 
 class StoreError(Exception):
@@ -44,9 +46,9 @@ def retained(
     """What must be kept once `latest` is safe. The base model needs no copy: it can be loaded.
 
     contenders: every tick that could still become an active sub-dataset's peak.
-    keep_start: the start must stay even when nobody's peak is there any more, because some
-        contender is only in memory and would be trained again from it. Without it every
-        contender stays on disk.
+    keep_start: the start must stay even when nobody's peak is there any more, because something
+        is only in memory and would be trained again from it. Then the best and the start are on
+        disk, and the newest tick where that makes no third set. Without it everything is.
     moments: whose optimizer moments are needed besides the latest tick's: none (`on_rollback:
         reset`), the start's (an optimizer that is kept), or every contender's (`restore`).
     """
@@ -57,11 +59,11 @@ def retained(
         training |= peaks
     if moments != "none" and (latest == start or start in peaks or keep_start):
         training.add(start)
-    durable = fixed if keep_start else peaks | fixed
+    durable = fixed - {BASE} if keep_start else (peaks | fixed) - {BASE}
+    if keep_start and len(durable) > MOST_DURABLE:
+        durable.remove(latest)
     return Retained(
-        frozenset((peaks | fixed) - {BASE}),
-        frozenset(durable - {BASE}),
-        frozenset(training - {BASE}),
+        frozenset((peaks | fixed) - {BASE}), frozenset(durable), frozenset(training - {BASE})
     )
 
 
@@ -75,7 +77,7 @@ class CheckpointStore:
     def __init__(
         self,
         memory: Sequence[MemoryTier] = (),
-        disk: DiskTier | None = None,
+        disk: DurableTier | None = None,
         weights_bytes: int = 0,
         training_bytes: int = 0,
     ) -> None:
@@ -87,6 +89,8 @@ class CheckpointStore:
         self._training_bytes = training_bytes
         self._ledger: dict[CheckpointId, set[str]] = {}
         self._moments: set[CheckpointId] = set()
+        self._entered: list[CheckpointId] = []
+        self._leftover: set[str] | None = None
         self._live = False
         self._copies = 0
         self._peak = Disk()
@@ -95,85 +99,94 @@ class CheckpointStore:
     def held(self) -> frozenset[CheckpointId]:
         return frozenset(self._ledger)
 
-    def leans_on(self, start: CheckpointId, contenders: Iterable[CheckpointId]) -> bool:
-        """Whether a crash would lose a contender that could be trained again from this start."""
+    def leans_on(self, start: CheckpointId, others: Iterable[CheckpointId]) -> bool:
+        """Whether a crash would lose one of these that could be trained again from this start."""
         if self._disk is None or (start != BASE and start not in self._ledger):
             return False
-        return any(
-            self._ledger.get(contender, set()) - {self._disk.name} for contender in contenders
-        )
+        return any(self._ledger.get(other, set()) - {self._disk.name} for other in others)
 
     def go_live(self) -> None:
-        """The replay is over: from here on files move too. What a crash left over is removed."""
+        """The replay is over: from here on files move too.
+
+        What is in no line of the log is removed. Checkpoints that the log has seen and that would
+        be gone by now (the crash came before their removal, or an orderly stop put them there)
+        stay until the next pruning: what is lost can be trained again from them.
+        """
         self._live = True
+        self._leftover = set()
         if self._disk is None:
             return
-        known = {
-            _key(checkpoint, part)
-            for checkpoint, tiers in self._ledger.items()
-            if "disk" in tiers
-            for part in PARTS
-            if part == "weights" or checkpoint in self._moments
-        }
-        for key in self._disk.listed():
-            if key not in known:
-                self._disk.drop(key)
+        logged = {_key(checkpoint, part) for checkpoint in self._entered for part in PARTS}
+        there = set(self._disk.listed())
+        for key in sorted(there - logged):
+            self._disk.drop(key)
+        self._disk.flush()  # before one of them is trained again under the same name
+        self._leftover = (there & logged) - self._planned()
 
     def enter(self, checkpoint: CheckpointId) -> None:
-        """Give a new checkpoint its places: the first memory tier with room, and the disk."""
+        """Give a new checkpoint its place: the first memory tier with room, else the disk."""
         room = next((tier.name for tier in self._memory if self._count(tier) < tier.capacity), None)
-        tiers = {name for name in (room, self._disk and self._disk.name) if name}
-        if not tiers:
+        name = room or (self._disk and self._disk.name)
+        if not name:
             raise StoreError(
                 f"no room for checkpoint {checkpoint}: memory holds {len(self._ledger)} that could "
                 "still become a peak, and there is no disk to go to"
             )
-        self._ledger[checkpoint] = tiers
+        self._ledger[checkpoint] = {name}
         self._moments.add(checkpoint)
+        self._entered.append(checkpoint)
         self._note_peak()
 
-    def put(self, checkpoint: CheckpointId, weights: Any, training: Any) -> None:
-        """Write a checkpoint that was entered; when this returns, it is as safe as its places."""
-        for tier in self._tiers(checkpoint):
-            tier.put(_key(checkpoint, "weights"), weights)
-            if checkpoint in self._moments:
-                tier.put(_key(checkpoint, "training"), training)
+    def put(
+        self, checkpoint: CheckpointId, weights: Callable[[], Any], training: Callable[[], Any]
+    ) -> None:
+        """Bring a checkpoint that was entered to its places; a part is only made if it has one."""
+        tiers = self._tiers(checkpoint)
+        parts = PARTS[: 1 + (checkpoint in self._moments)] if tiers else ()
+        for part in parts:
+            payload = weights() if part == "weights" else training()
+            for tier in tiers:
+                tier.put(_key(checkpoint, part), payload)
 
     def get(self, checkpoint: CheckpointId, part: Part) -> Any | None:
         """From the fastest tier that has it; None if no tier has it any more."""
-        for tier in self._tiers(checkpoint):
-            payload = tier.get(_key(checkpoint, part))
-            if payload is not None:
-                return payload
-        return None
+        key = _key(checkpoint, part)
+        tiers = self._tiers(checkpoint)
+        if self._disk is not None and key in (self._leftover or ()):
+            tiers.append(self._disk)
+        return next((found for tier in tiers if (found := tier.get(key)) is not None), None)
 
     def has(self, checkpoint: CheckpointId, part: Part) -> bool:
         """Whether `get` would give it: a damaged one is found here, not where it is needed."""
         return self.get(checkpoint, part) is not None
 
-    def secure(self, checkpoint: CheckpointId) -> None:
-        """Make sure that a checkpoint is on disk, since a resume will start from it."""
+    def lacks(self, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint that is needed was lost."""
+        key = _key(checkpoint, "weights")
+        there = any(key in tier for tier in self._tiers(checkpoint))
+        return checkpoint in self._ledger and not there and key not in (self._leftover or ())
+
+    def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = ("weights",)) -> None:
+        """Have a checkpoint on disk too."""
         tiers = self._ledger.get(checkpoint)
-        if self._disk is None or tiers is None or self._disk.name in tiers:
+        if self._disk is None or tiers is None:
             return
-        if self._live:
-            for part in PARTS:
-                payload = self.get(checkpoint, part)
-                if payload is not None:
-                    self._disk.put(_key(checkpoint, part), payload)
         tiers.add(self._disk.name)
         self._note_peak()
+        self._write(self._disk, checkpoint, parts)
 
     def keep(self, needed: Retained) -> None:
-        """Drop what is not needed; refuse if something needed is not there."""
+        """Secure what must be on disk, drop what is not needed; refuse if something is gone."""
         lost = needed.weights - self.held
         if lost:
             raise StoreError(f"checkpoints that could still be needed are gone: {sorted(lost)}")
+        if self._leftover is not None:
+            self._bring_back(needed)
+        for checkpoint in [each for each in self._ledger if each in needed.durable]:
+            self.secure(checkpoint, PARTS[: 1 + (checkpoint in needed.training)])
         for checkpoint, tiers in list(self._ledger.items()):
             for tier in self._tiers(checkpoint):
                 spare = tier is self._disk and len(tiers) > 1 and checkpoint not in needed.durable
-                if spare and self._live and checkpoint in needed.weights:
-                    self._bring_back(checkpoint, PARTS[: 1 + (checkpoint in needed.training)])
                 if spare or checkpoint not in needed.weights:
                     self._drop(tier, checkpoint, PARTS)
                     tiers.discard(tier.name)
@@ -183,14 +196,33 @@ class CheckpointStore:
                 del self._ledger[checkpoint]
         self._moments &= needed.training
         self._copies = self._usage()[0]
+        if self._disk is not None and self._leftover is not None:
+            for key in self._leftover - self._planned():
+                self._disk.drop(key)
+            self._leftover = None
 
-    def _bring_back(self, checkpoint: CheckpointId, parts: Iterable[Part]) -> None:
-        """Memory that a crash has emptied gets a checkpoint from the disk, which will drop it."""
-        memory = self._tiers(checkpoint)[0]
-        for key in (_key(checkpoint, part) for part in parts):
-            payload = None if key in memory or self._disk is None else self._disk.get(key)
-            if payload is not None:
-                memory.put(key, payload)
+    def flush(self) -> None:
+        """Wait until the disk is as the ledger says."""
+        if self._disk is not None:
+            self._disk.flush()
+
+    def park(self) -> None:
+        """Before an orderly stop: what only memory holds goes to disk, the newest first."""
+        if self._disk is None or not self._live:
+            return
+        for checkpoint in reversed(self._ledger):
+            self._write(self._disk, checkpoint, PARTS)
+        self._disk.flush()
+
+    def _bring_back(self, needed: Retained) -> None:
+        """Memory that was emptied gets back what the disk has of it and may drop from now on."""
+        for checkpoint in needed.weights:
+            tier = self._tiers(checkpoint)[0]
+            for part in PARTS[: 1 + (checkpoint in needed.training)]:
+                key = _key(checkpoint, part)
+                payload = None if key in tier else self.get(checkpoint, part)
+                if payload is not None:
+                    tier.put(key, payload)
 
     def account(self) -> Disk:
         """Copies on disk since the last pruning, and the most there were since the last call."""
@@ -208,6 +240,26 @@ class CheckpointStore:
         here = [c for c, tiers in self._ledger.items() if self._disk and self._disk.name in tiers]
         moments = sum(checkpoint in self._moments for checkpoint in here)
         return len(here), len(here) * self._weights_bytes + moments * self._training_bytes
+
+    def _planned(self) -> set[str]:
+        """The keys that the ledger has on disk."""
+        return {
+            _key(checkpoint, part)
+            for checkpoint, tiers in self._ledger.items()
+            for part in PARTS
+            if self._disk
+            and self._disk.name in tiers
+            and (part == "weights" or checkpoint in self._moments)
+        }
+
+    def _write(self, disk: DurableTier, checkpoint: CheckpointId, parts: Iterable[Part]) -> None:
+        """Bring to disk what memory holds and the disk does not."""
+        places = self._ledger[checkpoint]
+        for tier in (tier for tier in self._memory if tier.name in places):
+            for key in (_key(checkpoint, part) for part in parts):
+                payload = tier.lend(key)
+                if payload is not None and key not in disk:
+                    disk.put(key, payload)
 
     def _drop(self, tier: Tier, checkpoint: CheckpointId, parts: Iterable[Part]) -> None:
         if self._live:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import get_args
 
-from msft.checkpoints import CheckpointStore, Retained, retained
+from msft.checkpoints import PARTS, CheckpointStore, Retained, retained
 from msft.curve import Follower
 from msft.feeds import SHUFFLED, FeedSpec, described
 from msft.history import SELECTION, TEST, History
@@ -105,7 +105,7 @@ class RecordedRun:
         self._standing.ask(question, kept)
         if self._recording.live():
             self._standing.ensure(start, kept)
-        self._store.secure(start)
+        self._store.secure(start, PARTS if kept else PARTS[:1])
         self._recording.ask(_asked(question, optimizer, eligible))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower, 0)
@@ -156,10 +156,12 @@ class RecordedRun:
         if self._recording.live():
             self._standing.ensure(best, kept=False)
         self._store.secure(best)  # the result outlives the process, so before the run has ended
+        self._store.flush()
         self._recording.ask(Ended(by, best))
         self._recording.finish()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
+        self._store.flush()
         return self.history
 
     # Answer from the log, else do it and record it.
@@ -200,7 +202,7 @@ class RecordedRun:
         return Point(before.tick + 1, checkpoint, event.scores, event.steps)
 
     def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> Reached:
-        """Train a tick, score it, save it, and only then write its line."""
+        """Train a tick, score it, put it into its place, and only then write its line."""
         self._standing.go(question.rollout, before.tick)
         work = self._worker.advance(before.tick + 1)
         self._standing.advanced(question.rollout, before.tick + 1)
@@ -214,7 +216,7 @@ class RecordedRun:
             scored = Scored({name: before.scores[name] for name in names}, 0)
         self._verdicts.add(checkpoint, SELECTION, scored.verdicts)
         self._store.enter(checkpoint)
-        self._store.put(checkpoint, self._worker.weights(), self._worker.training())
+        self._store.put(checkpoint, self._worker.weights, self._worker.training)
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
         disk = self._store.account()
         event = Reached(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
@@ -239,8 +241,6 @@ class RecordedRun:
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._recording.record(event)
         self._recording.take(event)
-        if self.history.best is not None:  # it may have become so just now
-            self._store.secure(self.history.best)
 
     def _refuse_gone(self, checkpoint: CheckpointId, what: str) -> None:
         if checkpoint != BASE and checkpoint not in self._store.held:
@@ -269,7 +269,7 @@ class RecordedRun:
                 latest=places[tick],
                 contenders=contenders,
                 best=self.history.best,
-                keep_start=self._store.leans_on(question.start, contenders),
+                keep_start=self._store.leans_on(question.start, {*contenders, places[tick]}),
                 moments="contenders" if restore else "start" if kept else "none",
             )
         )

@@ -104,9 +104,8 @@ class Standing:
                     f"{point.steps} and {point.tokens.train}; the data or the code has changed, "
                     "so this run cannot go on: start again in another folder"
                 )
-        if last > first:
-            checkpoint = checkpoint_id(rollout, last)
-            self._store.put(checkpoint, self._worker.weights(), self._worker.training())
+            if tick == last or self._store.lacks(point.checkpoint):  # others that were lost too
+                self._store.put(point.checkpoint, self._worker.weights, self._worker.training)
 
     def _at_base(self) -> bool:
         if self._place is None:

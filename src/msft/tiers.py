@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+HASHED_AT_ONCE = 2**26
+
 
 class Codec(Protocol):
     """How an engine's state becomes files and back."""
@@ -36,15 +38,34 @@ class Tier(Protocol):
     def drop(self, key: str) -> None: ...
 
 
+class DurableTier(Tier, Protocol):
+    """A place that outlives the process."""
+
+    def listed(self) -> list[str]:
+        """Everything there that could be a checkpoint, unfinished ones too."""
+
+    def flush(self) -> None:
+        """Wait until everything put is safe and everything dropped is gone."""
+
+
 class MemoryTier:
-    """Device or host memory, for at most `capacity` checkpoints; `copy` brings a payload there."""
+    """Device or host memory, for at most `capacity` checkpoints.
+
+    copy: brings a payload there; it may still be under way when it returns.
+    arrive: is called before a payload is used, so that its copy is whole by then.
+    """
 
     def __init__(
-        self, name: str, capacity: int, copy: Callable[[Any], Any] = lambda payload: payload
+        self,
+        name: str,
+        capacity: int,
+        copy: Callable[[Any], Any] = lambda payload: payload,
+        arrive: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.capacity = capacity
         self._copy = copy
+        self._arrive = arrive
         self._held: dict[str, Any] = {}
 
     def __contains__(self, key: str) -> bool:
@@ -54,6 +75,11 @@ class MemoryTier:
         self._held[key] = self._copy(payload)
 
     def get(self, key: str) -> Any | None:
+        self._arrive()
+        return self._held.get(key)
+
+    def lend(self, key: str) -> Any | None:
+        """A payload for a writer, who waits for the copy by itself: the training need not."""
         return self._held.get(key)
 
     def drop(self, key: str) -> None:
@@ -113,8 +139,10 @@ class DiskTier:
         _remove(self._folder / key)
 
     def listed(self) -> list[str]:
-        """Everything in the folder that could be a checkpoint, unfinished ones too."""
         return sorted(path.name for path in self._folder.iterdir() if path.suffix != ".bad")
+
+    def flush(self) -> None:
+        """Nothing to wait for: here `put` returns when it is done."""
 
 
 def _fault(folder: Path) -> str | None:
@@ -133,8 +161,12 @@ def _fault(folder: Path) -> str | None:
 
 
 def _digest(path: Path) -> list[Any]:
+    """Size and hash. In large pieces: a thread that trains waits at every border of two."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+        while piece := file.read(HASHED_AT_ONCE):
+            digest.update(piece)
+    return [path.stat().st_size, digest.hexdigest()]
 
 
 def _sync(path: Path) -> None:

@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
+from msft.engine.copies import Copies
 from msft.tiers import MemoryTier
 
 CPU_TOKENS = 8192
 BYTES_PER_PARAMETER = 16
 UNKNOWN_MEMORY = 4 * 2**30
 SHARE_OF_MEMORY = 0.25
-"""Of the free memory, what checkpoints may take."""
+"""Of the free memory where training is, what checkpoints may take."""
+SHARE_BESIDE_DEVICE = 0.5
+"""Of the free host memory, where training is on a device."""
 
 
 class NoRoom(Exception):
@@ -31,27 +34,38 @@ def micro_batch_tokens(model: Any, device: torch.device) -> int:
     return max(1024, int(free * 0.6) // per_token)
 
 
-def memory_tiers(bytes_per_checkpoint: int, device: torch.device, most: int) -> list[MemoryTier]:
-    """Device memory first, then host memory, for at most `most` checkpoints in all."""
-    tiers: list[MemoryTier] = []
-    if device.type == "cuda":
+def memory_tiers(
+    each: int, aside: int, most: int, device: torch.device, copies: Copies
+) -> list[MemoryTier]:
+    """Device memory first, then host memory, for at most `most` checkpoints in all.
+
+    each: bytes of a checkpoint that is held.
+    aside: bytes that must be free besides, for the newest one's moments and what is on its way.
+    """
+
+    def fits(room: float) -> int:
+        return min(most, max(0, int(room) - aside) // each)
+
+    if device.type != "cuda":
+        tiers = [MemoryTier("host", fits(free_host_memory() * SHARE_OF_MEMORY))]
+    else:
         free, _ = torch.cuda.mem_get_info(device)
-        fits = min(most, int(free * SHARE_OF_MEMORY) // bytes_per_checkpoint)
-        if fits:
-            tiers.append(MemoryTier("device", fits))
-        most -= fits
-    fits = min(most, int(free_host_memory() * SHARE_OF_MEMORY) // bytes_per_checkpoint)
-    if fits:
-        tiers.append(MemoryTier("host", fits, copy=on_host))
-    return tiers
+        here = fits(free * SHARE_OF_MEMORY)
+        most -= here
+        there = fits(free_host_memory() * SHARE_BESIDE_DEVICE)
+        tiers = [
+            MemoryTier("device", here, lambda payload: on_device(payload, device)),
+            MemoryTier("host", there, copies.to_host, copies.arrive),
+        ]
+    return [tier for tier in tiers if tier.capacity]
 
 
-def on_host(payload: Any) -> Any:
-    """A copy of a nested payload in host memory."""
+def on_device(payload: Any, device: torch.device) -> Any:
+    """A nested payload on a device: as it is, unless it comes from the disk."""
     if isinstance(payload, torch.Tensor):
-        return payload.to("cpu", copy=payload.device.type == "cpu")
+        return payload.to(device)
     if isinstance(payload, dict):
-        return {key: on_host(part) for key, part in payload.items()}
+        return {key: on_device(part, device) for key, part in payload.items()}
     return payload
 
 

@@ -24,15 +24,37 @@ class ResultFolder:
         self._checkpoints = checkpoints
         self._model = model
         self._tokenizer = tokenizer
+        self._made = False
 
     def update(self, checkpoint: str, base: Mapping[str, Tensor], card: str) -> bool:
         """Let the folder be this checkpoint; `base` is written where the base model is it.
 
-        False if the checkpoint is not on disk yet.
+        False if the checkpoint is not on disk yet. What is the same for all checkpoints is written
+        once.
         """
         source = self._checkpoints / f"{checkpoint}.weights" / WEIGHTS
         if checkpoint != "base" and not source.exists():
             return False
+        try:
+            if self._made and checkpoint != "base":
+                self._swap(source, card)
+            else:
+                self._make(None if checkpoint == "base" else source, base, card)
+        except FileNotFoundError:  # it is being written anew just now
+            return False
+        self._made = True
+        return True
+
+    def _swap(self, source: Path, card: str) -> None:
+        """Only the weights and their card."""
+        fresh = self._folder / f".{WEIGHTS}"
+        fresh.unlink(missing_ok=True)
+        _linked(source, fresh)
+        fresh.replace(self._folder / WEIGHTS)
+        self.card(card)
+
+    def _make(self, source: Path | None, base: Mapping[str, Tensor], card: str) -> None:
+        """The whole folder, beside the old one until it is complete."""
         fresh = self._folder.with_name(".best.tmp")
         old = self._folder.with_name(".best.old")
         for leftover in (fresh, old):
@@ -45,8 +67,8 @@ class ResultFolder:
         if self._model.generation_config is not None:
             self._model.generation_config.save_pretrained(fresh)
         self._tokenizer.save_pretrained(fresh)
-        if checkpoint == "base":
-            TorchCodec().write(dict(base), fresh)
+        if source is None:
+            TorchCodec().write({name: tensor.cpu() for name, tensor in base.items()}, fresh)
         else:
             _linked(source, fresh / WEIGHTS)
         write_text(fresh / "README.md", card)
@@ -54,7 +76,6 @@ class ResultFolder:
             self._folder.rename(old)
         fresh.rename(self._folder)
         shutil.rmtree(old, ignore_errors=True)
-        return True
 
     def card(self, card: str) -> None:
         """Only the model card, when the checkpoint stays the same."""

@@ -11,11 +11,13 @@ from typing import IO, Any
 import torch
 import yaml
 
+from msft.background import MOST_WAITING, BackgroundDisk
 from msft.card import card_of
 from msft.checkpoints import CheckpointStore
 from msft.corpus import Corpus, load_corpus
 from msft.engine.assembly import engine_of, settings_of
 from msft.engine.codec import TorchCodec
+from msft.engine.copies import Copies
 from msft.engine.memory import memory_tiers, refuse_full_disk, refuse_small_memory
 from msft.engine.models import LoadedModel, count_parameters, load_model
 from msft.engine.result import ResultFolder
@@ -28,6 +30,7 @@ from msft.progress import Progress
 from msft.recipe import Recipe, RecipeError
 from msft.replay import prepared_replay
 from msft.report import write_report
+from msft.rollout import BASE
 from msft.run import RecordedRun
 from msft.summary import schedule_of, summary_of
 from msft.tiers import DiskTier
@@ -104,24 +107,33 @@ class _Session:
         self._recipe = recipe
         self._folder = folder
         self._progress = progress
+        self._notice = notice
         self._loaded = loaded
         self._method = method
         self._settings = settings_of(recipe, corpus, self._method, loaded)
         self._engine = engine_of(recipe, corpus, loaded, device, self._settings)
-        size = 4 * self._engine.num_parameters
-        tiers = memory_tiers(3 * size, device, len(corpus.datasets) + 3)
-        held = sum(tier.capacity for tier in tiers)
-        copies = 4 if held > len(corpus.datasets) + 2 else len(corpus.datasets) + 3
-        folder.path.mkdir(parents=True, exist_ok=True)
-        if not folder.log.exists():
-            refuse_full_disk(folder.path, copies * size + 2 * 2 * size)
-        self._store = CheckpointStore(
-            tiers, DiskTier(folder.checkpoints, TorchCodec(), notice), size, 2 * size
-        )
+        self._store = self._make_store(len(corpus.datasets) + 3, device)
         self._result = ResultFolder(folder.best, folder.checkpoints, loaded.model, loaded.tokenizer)
         self._shown: str | None = None
         self._steps: IO[str] | None = None
         self._begun = time.monotonic()
+
+    def _make_store(self, most: int, device: torch.device) -> CheckpointStore:
+        """Memory for at most this many checkpoints, and a disk that is written beside training."""
+        size = 4 * self._engine.num_parameters
+        moments = size if self._recipe.optim == "adamw_bf16" else 2 * size
+        restored = self._method.rollout_options.on_rollback == "restore"
+        each = size + moments if restored else size
+        copies = Copies(device)
+        tiers = memory_tiers(each, size + moments, most, device, copies)
+        roomy = sum(tier.capacity for tier in tiers) >= most
+        self._folder.path.mkdir(parents=True, exist_ok=True)
+        if not self._folder.log.exists():
+            refuse_full_disk(self._folder.path, (4 if roomy else most) * size + 2 * moments)
+        disk = DiskTier(self._folder.checkpoints, TorchCodec(copies), self._notice)
+        waiting = MOST_WAITING if roomy else 1  # what waits takes memory
+        durable = BackgroundDisk(disk, copies.follow, waiting) if tiers else disk
+        return CheckpointStore(tiers, durable, size, moments)
 
     def carry_out(self) -> Result:
         log = Log(self._folder.log)
@@ -145,13 +157,23 @@ class _Session:
         try:
             with self._folder.steps.open("a") as self._steps:
                 history = run.carry_out()
-        except BaseException:
+        except BaseException as reason:
             if run.is_live:  # a refused call leaves what a finished run has written
+                self._park(run.history, reason)
                 write_json(self._folder.summary, summary_of(run.history, stopped=True))
             raise
         finally:
             log.close()
         return self._finished(history)
+
+    def _park(self, history: History, reason: BaseException) -> None:
+        """Before a stop, bring to disk what a resume can use; else it is trained again."""
+        try:
+            self._store.park()
+            self._show_best(history)
+        except Exception as error:
+            if error is not reason:
+                self._notice(f"not all could be saved, it will be trained again: {error}")
 
     def _finished(self, history: History) -> Result:
         summary, schedule = summary_of(history), schedule_of(history)
@@ -171,9 +193,12 @@ class _Session:
                 write_json(self._folder.summary, summary_of(history))
 
     def _show_best(self, history: History) -> None:
-        """Keep `best/` equal to the best so far."""
+        """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the
+        model that was given."""
         best = history.best
         if best is None or best == self._shown or history.missing(best):
+            return
+        if best == BASE and history.ended is None:
             return
         card = card_of(history, self._loaded.name)
         if self._result.update(best, self._engine.base, card):

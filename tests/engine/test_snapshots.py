@@ -1,0 +1,191 @@
+"""Snapshots of the real engine: files, tiers, the result folder, orderly stops and full disks."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from toys import recipe_of, write_data
+
+from msft.engine.codec import MOMENTS, STATE, WEIGHTS, TorchCodec
+from msft.engine.copies import Copies
+from msft.engine.memory import memory_tiers
+from msft.engine.models import load_model
+from msft.engine.result import ResultFolder
+from msft.engine.session import train
+from msft.log import Reached, read_log
+from msft.signals import Stopped
+from msft.tiers import DiskTier
+from msft.worker import Step
+
+CPU = torch.device("cpu")
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))
+
+TENSORS = {
+    "matrix": torch.arange(12.0).reshape(3, 4),
+    "across": torch.arange(12.0).reshape(3, 4).T,
+    "half": torch.tensor([1.5, float("inf"), float("nan")], dtype=torch.bfloat16),
+    "flags": torch.tensor([True, False, True]),
+    "number": torch.tensor(7),
+    "nothing": torch.empty(0, 5),
+    "large": torch.arange(9_000_000.0),
+}
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Bit for bit, wherever they are."""
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(same(ours[k], theirs[k]) for k in ours)
+    if isinstance(ours, torch.Tensor):
+        bits = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (ours, theirs)]
+        return (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype) and torch.equal(*bits)
+    return bool(ours == theirs)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_weights_are_a_file_that_safetensors_reads(device: str, tmp_path: Path) -> None:
+    payload = {name: tensor.to(device) for name, tensor in TENSORS.items()}
+    codec = TorchCodec(Copies(torch.device(device)))
+    codec.write(payload, tmp_path)
+    assert same(load_file(tmp_path / WEIGHTS), TENSORS)
+    assert same(codec.read(tmp_path), TENSORS)
+    with safe_open(tmp_path / WEIGHTS, "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    assert (tmp_path / WEIGHTS).stat().st_mode & 0o777 == 0o644
+
+
+def test_the_training_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    payload = {"optimizer": {"steps": 3, "tensors": TENSORS}, "feed": {"taken": [1, 2]}}
+    TorchCodec().write(payload, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {MOMENTS, STATE}
+    assert same(TorchCodec().read(tmp_path), payload)
+
+
+def test_moments_that_are_not_there_yet_are_an_empty_file(tmp_path: Path) -> None:
+    payload = {"optimizer": {"steps": 0, "tensors": {}}, "feed": None}
+    TorchCodec().write(payload, tmp_path)
+    assert TorchCodec().read(tmp_path) == payload
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_memory_gives_back_what_it_was_given(device: str, tmp_path: Path) -> None:
+    where = torch.device(device)
+    copies = Copies(where)
+    payload = {"optimizer": {"steps": 1, "tensors": {n: t.to(where) for n, t in TENSORS.items()}}}
+    tiers = memory_tiers(10**8, 0, 10**6, where, copies)
+    assert [tier.name for tier in tiers] == (["host"] if device == "cpu" else ["device", "host"])
+    for tier in tiers:
+        tier.put("key", payload)
+        assert same(tier.get("key"), payload)
+        disk = DiskTier(tmp_path / tier.name, TorchCodec(copies))
+        disk.put("key", {"feed": None} | (tier.lend("key") or {}))
+        assert same(disk.get("key"), {**payload, "feed": None})
+
+
+def test_there_is_no_tier_where_nothing_fits() -> None:
+    assert memory_tiers(10**15, 0, 5, CPU, Copies()) == []
+    assert memory_tiers(1, 10**15, 5, CPU, Copies()) == []
+    assert [tier.capacity for tier in memory_tiers(1, 0, 5, CPU, Copies())] == [5]
+
+
+def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) -> None:
+    loaded = load_model("tiny", CPU)
+    base = {name: p.detach() for name, p in loaded.model.named_parameters()}
+    best, disk = tmp_path / "best", DiskTier(tmp_path / "checkpoints", TorchCodec())
+    result = ResultFolder(best, tmp_path / "checkpoints", loaded.model, loaded.tokenizer)
+    assert not result.update("r0-t1", base, "one")
+    assert not best.exists()
+    for number in (1, 2):
+        disk.put(f"r0-t{number}.weights", {n: t + number for n, t in base.items()})
+        assert result.update(f"r0-t{number}", base, f"card {number}")
+        assert same(load_file(best / WEIGHTS), {n: t + number for n, t in base.items()})
+        assert (best / "README.md").read_text() == f"card {number}"
+        files = {path.name for path in best.iterdir()}
+        assert {"config.json", "tokenizer.json", WEIGHTS, "README.md"} <= files
+        disk.drop(f"r0-t{number}.weights")
+    assert not any(name.startswith(".") for name in files)
+    assert result.update("base", base, "base")
+    assert same(load_file(best / WEIGHTS), base)
+
+
+class Stopping:
+    """Somebody who watches and sends a signal at a step."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def event(self, event: object, live: bool) -> None:
+        pass
+
+    def step(self, step: Step) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped("SIGTERM")
+
+
+def steps_of(folder: Path) -> list[str]:
+    """The checkpoint before which each step was taken, repeated ones too."""
+    lines = (folder / "steps.jsonl").read_text().splitlines()
+    return [f"r{line['rollout']}-t{line['tick']}" for line in map(json.loads, lines)]
+
+
+def points_of(folder: Path) -> set[str]:
+    return {e.checkpoint for e in read_log(folder / "run.jsonl") if isinstance(e, Reached)}
+
+
+@pytest.mark.parametrize("options", [{}, {"on_rollback": "restore"}])
+def test_a_stopped_run_goes_on_where_it_stopped(options: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing but the unfinished tick is trained again, wherever the checkpoints were."""
+    write_data(tmp_path)
+    recipe = recipe_of(tmp_path, method="msft", method_options=options, compute_budget=2)
+    alone, out = tmp_path / "alone", tmp_path / "stopped"
+    train(recipe, alone)
+    train_on = len(steps_of(alone))
+    for last in (8, 6, 11, 13, 17):
+        known = points_of(out) if out.exists() else set()
+        before = len(steps_of(out)) if out.exists() else 0
+        with pytest.raises(Stopped):
+            train(recipe, out, Stopping(last))
+        assert not set(steps_of(out)[before:]) & known
+        assert points_of(out) > known
+        summary = json.loads((out / "summary.json").read_text())
+        assert (out / "best" / WEIGHTS).exists() or summary["best"]["checkpoint"] == "base"
+    assert summary["best"]["checkpoint"] != "base"
+    assert len(summary["stages"]) > 2
+    known, before = points_of(out), len(steps_of(out))
+    train(recipe, out)
+    assert not set(steps_of(out)[before:]) & known
+    assert len(steps_of(out)) < train_on + 5 * max(Counter(steps_of(alone)).values())
+    for name in ("run.jsonl", "summary.json", f"best/{WEIGHTS}"):
+        assert (out / name).read_bytes() == (alone / name).read_bytes(), name
+
+
+def test_a_full_disk_stops_the_run_and_it_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    recipe = recipe_of(tmp_path, method="msft")
+    train(recipe, tmp_path / "alone")
+    written, write = list[Path](), TorchCodec.write
+
+    def full(self: TorchCodec, payload: Any, folder: Path) -> None:
+        written.append(folder)
+        if len(written) > 5:
+            raise OSError(28, "No space left on device")
+        write(self, payload, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchCodec, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            train(recipe, tmp_path / "full")
+    assert len(written) == 6, "nothing was tried after it"
+    assert not list((tmp_path / "full/checkpoints").glob(".*"))
+    summary = json.loads((tmp_path / "full/summary.json").read_text())
+    assert summary["status"] == "stopped"
+    train(recipe, tmp_path / "full")
+    for name in ("run.jsonl", f"best/{WEIGHTS}"):
+        assert (tmp_path / "full" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()

@@ -1,0 +1,143 @@
+"""How little is on disk, and what a crash costs for that."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from mortal import LEARNERS, PLAIN, VARIED, Killed, MortalLog, kill, quick_folder
+from msft.checkpoints import CheckpointStore
+from msft.feeds import Batch, Losses
+from msft.history import History
+from msft.log import Reached, read_log
+from msft.methods import METHODS
+from msft.summary import summary_of
+from msft.testing import Learner, SimulatedEngine, simulate
+
+ROOM_FOR_ALL = 99
+
+
+def paper(seed: int) -> dict[str, Learner]:
+    """Ten sub-datasets that learn and overfit at different times."""
+    random = Random(seed)
+    return {
+        f"d{number}": Learner(
+            start=random.uniform(0.2, 0.5),
+            ceiling=random.uniform(0.6, 0.9),
+            passes=random.uniform(0.3, 2),
+            limit=random.uniform(0.2, 2.5),
+            damage=random.uniform(0.02, 0.4),
+        )
+        for number in range(10)
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"patience": 4, "on_rollback": "restore"}])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_sets_of_weights_are_on_disk_where_the_paper_has_four(
+    seed: int, options: dict[str, object]
+) -> None:
+    """Its settings: N = 10, C = 3 epochs, four evaluations in each."""
+    with quick_folder() as folder:
+        history = simulate(
+            "msft",
+            paper(seed),
+            method_options=options,
+            folder=folder,
+            memory_copies=ROOM_FOR_ALL,
+        )
+    assert len(history.stages) >= 10
+    assert max(disk.copies for disk in history.disk) == 2
+    assert 1 < summary_of(history)["disk"]["mean_copies"] < 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_never_more_than_two_with_any_method(method: str) -> None:
+    with quick_folder() as folder:
+        history = PLAIN[method].run(folder, ROOM_FOR_ALL)
+    assert max(disk.copies for disk in history.disk) <= 2
+
+
+class CountingEngine(SimulatedEngine):
+    """Counts its steps of training."""
+
+    def __init__(self, learners: Mapping[str, Learner] = LEARNERS) -> None:
+        super().__init__(learners)
+        self.steps = 0
+
+    def work(self, batch: Batch) -> tuple[Losses, int]:
+        self.steps += batch.use == "train"
+        return super().work(batch)
+
+
+def logged(folder: Path) -> int:
+    events = read_log(folder / "run.jsonl")
+    return sum(event.steps for event in events if isinstance(event, Reached))
+
+
+@pytest.mark.parametrize("name", ["msft", "msft-restored", "continual", "sro"])
+def test_a_crash_costs_no_more_than_the_stage_it_comes_in(name: str) -> None:
+    """With room in memory: what was lost is trained again once, from the stage's start at most."""
+    case = replace((PLAIN | VARIED)[name], compute_budget=4)
+    with quick_folder() as place:
+        case.run(place / "whole", ROOM_FOR_ALL)
+        total = logged(place / "whole")
+        costs = list[int]()
+        for last in range(2, (place / "whole/run.jsonl").read_bytes().count(b"\n")):
+            folder, engine = place / str(last), CountingEngine()
+            kill(case, folder, ROOM_FOR_ALL, last, written=True, lag=0)
+            done = logged(folder)
+            stages = History(read_log(folder / "run.jsonl")).stages
+            steps = [sum(point.steps for point in stage.points) for stage in stages]
+            case.run(folder, ROOM_FOR_ALL, engine=engine, lag=0)
+            costs.append(done + engine.steps - total)
+            assert costs[-1] <= next((count for count in reversed(steps) if count), 0), last
+    assert 0 in costs
+    assert max(costs) > 0
+
+
+def test_what_was_lost_is_put_back_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way to the newest tick passes the peaks before it, so none is trained for again."""
+    learners = dict([*paper(1).items()][:5])
+
+    def killed_and_resumed(folder: Path, last: int) -> int:
+        """Steps in all."""
+        engines = [CountingEngine(learners) for _ in range(2)]
+        for engine in engines:
+            folder.mkdir(exist_ok=True)
+            log = MortalLog(folder / "run.jsonl", last if engine is engines[0] else -1, True)
+            with suppress(Killed):
+                simulate(
+                    "msft",
+                    learners,
+                    engine=engine,
+                    folder=folder,
+                    memory_copies=ROOM_FOR_ALL,
+                    log=log,
+                )
+        return sum(engine.steps for engine in engines)
+
+    costs = list[int]()
+    for _ in range(2):
+        with quick_folder() as place:
+            total = killed_and_resumed(place / "whole", -1)
+            events = (place / "whole/run.jsonl").read_bytes().count(b"\n")
+            lasts = range(20, events, 5)
+            costs.append(sum(killed_and_resumed(place / str(n), n) - total for n in lasts))
+        monkeypatch.setattr(CheckpointStore, "lacks", lambda store, checkpoint: False)
+    assert 0 < costs[0] < costs[1], costs
+
+
+def test_without_memory_a_crash_costs_the_tick_it_comes_in() -> None:
+    with quick_folder() as place:
+        PLAIN["msft"].run(place / "whole")
+        total = logged(place / "whole")
+        for last in range(2, (place / "whole/run.jsonl").read_bytes().count(b"\n")):
+            folder, engine = place / str(last), CountingEngine()
+            kill(PLAIN["msft"], folder, None, last, written=True)
+            done = logged(folder)
+            PLAIN["msft"].run(folder, engine=engine)
+            assert done + engine.steps == total
