@@ -5,51 +5,25 @@ choice with the highest likelihood (`accuracy` where rows have choices), or the 
 reference (`nll`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import fsum
-from typing import Literal, Protocol
+from typing import Any, Literal, TypeVar
 
 from msft.encoding import Encoded, EncodedSplit, Tokenizer, encoded_choices, encoded_prompts
 from msft.formats import Example
 from msft.metrics import judged_by, normal, own_metric
+from msft.predictor import Predictor
 from msft.scores import Score, accuracy, nll, value
 from msft.tasks.grading import Grader
 from msft.worker import Scored
 
+Made = TypeVar("Made")
 ChoiceNorm = Literal["chars", "tokens", "none"]
 SLACK = 8
 """Tokens that a generation may take beyond the longest reference, for other ways to write it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """The tokens of each row, and how many tokens went through the model."""
-
-    rows: list[list[int]]
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Likelihoods:
-    """Summed negative log-likelihood of each row's answer, and tokens through the model."""
-
-    rows: list[float]
-    tokens: int
-
-
-class Predictor(Protocol):
-    """What an evaluation needs of an engine; see `msft.engine.decoding.Decoder`."""
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        leaves: Callable[[int, Sequence[int]], bool],
-    ) -> Generated: ...
-
-    def likelihoods(self, rows: Sequence[Encoded]) -> Likelihoods: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +94,7 @@ class Evaluator:
         self._tasks = tasks
         self._predictor = predictor
         self._tokenizer = tokenizer
-        self._asked: dict[tuple[str, str], list[_Question]] = {}
-        self._options: dict[tuple[str, str], list[list[Encoded]]] = {}
+        self._known: dict[tuple[Any, ...], Any] = {}
         self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
 
     def __call__(self, names: Sequence[str], split: str) -> Scored:
@@ -131,14 +104,13 @@ class Evaluator:
         """Every row with the model's answer; `early`: a row may stop once its worth is known."""
         answers: dict[str, list[Answered]] = {}
         tokens = 0
-        generating = [name for name in names if self._way(name, split) == "generate"]
+        generating = tuple(name for name in names if self._way(name, split) == "generate")
+        weighing = tuple(name for name in names if name not in generating)
         if generating:
             answers, tokens = self._generated(generating, split, early)
-        for name in names:
-            if name not in answers:
-                way = self._chosen if self._way(name, split) == "choose" else self._measured
-                answers[name], took = way(name, split)
-                tokens += took
+        if weighing:
+            likely, took = self._likely(weighing, split)
+            answers, tokens = {**answers, **likely}, tokens + took
         return Answers({name: answers[name] for name in names}, tokens)
 
     def scored(self, answers: Answers) -> Scored:
@@ -166,16 +138,21 @@ class Evaluator:
         return "choose" if choices else "generate"
 
     def _generated(
-        self, names: Sequence[str], split: str, early: bool
+        self, names: tuple[str, ...], split: str, early: bool
     ) -> tuple[dict[str, list[Answered]], int]:
         """All rows of several sub-datasets in one batch."""
-        rows = [row for name in names for row in self._questions(name, split)]
+
+        def ask() -> tuple[list[_Question], list[Sequence[int]], list[int], list[int]]:
+            rows = [row for name in names for row in self._questions(name, split)]
+            groups = [names.index(row.task.name) for row in rows]
+            return rows, [row.prompt for row in rows], [row.limit for row in rows], groups
+
+        rows, prompts, limits, groups = self._once(("ask", names, split), ask)
 
         def leaves(number: int, tokens: Sequence[int]) -> bool:
             return self._leaves(rows[number], tokens, early)
 
-        prompts, limits = [row.prompt for row in rows], [row.limit for row in rows]
-        generated = self._predictor.generate(prompts, limits, leaves)
+        generated = self._predictor.generate(prompts, limits, leaves, groups)
         answers: dict[str, list[Answered]] = {name: [] for name in names}
         for row, tokens in zip(rows, generated.rows, strict=True):
             answers[row.task.name].append(self._judged(row, self._text(tokens)))
@@ -211,52 +188,82 @@ class Evaluator:
         right = extracted is not None and extracted == task.grader.extracted(reference)
         return Answered(prompt, said, reference, right, extracted)
 
-    def _chosen(self, name: str, split: str) -> tuple[list[Answered], int]:
+    def _likely(self, names: tuple[str, ...], split: str) -> tuple[dict[str, list[Answered]], int]:
+        """Sub-datasets that are answered by likelihood, all in one batch."""
+
+        def weigh() -> tuple[list[Encoded], list[int]]:
+            rows = [self._rows(name, split) for name in names]
+            groups = [group for group, some in enumerate(rows) for _ in some]
+            return [row for some in rows for row in some], groups
+
+        found = self._predictor.likelihoods(*self._once(("weigh", names, split), weigh))
+        losses = iter(found.rows)
+        ways = {"choose": self._chosen, "measure": self._measured}
+        answers = {n: ways[self._way(n, split)](n, split, losses) for n in names}
+        return answers, found.tokens
+
+    def _rows(self, name: str, split: str) -> Sequence[Encoded]:
+        """The rows whose likelihoods are asked for: of a row with choices, one for each."""
+        if self._way(name, split) == "measure":
+            return self._tasks[name].splits[split].rows
+        return [row for _, options in self._options(name, split) for row in options]
+
+    def _options(self, name: str, split: str) -> list[tuple[tuple[float, ...], list[Encoded]]]:
+        """The choices of each row, and by what their likelihoods are divided."""
+
+        def encode() -> list[tuple[tuple[float, ...], list[Encoded]]]:
+            task, examples = self._tasks[name], self._tasks[name].splits[split].examples
+            return [
+                (tuple(map(_length, e.choices, group, repeat(task.choice_norm))), group)
+                for e, group in zip(
+                    examples, encoded_choices(examples, self._tokenizer, task.shots), strict=True
+                )
+            ]
+
+        return self._once(("encode", name, split), encode)
+
+    def _chosen(self, name: str, split: str, losses: Iterator[float]) -> list[Answered]:
         """The likeliest choice of each row; the first of equal ones."""
-        task, examples = self._tasks[name], self._tasks[name].splits[split].examples
-        if (name, split) not in self._options:
-            self._options[name, split] = encoded_choices(examples, self._tokenizer, task.shots)
-        options = self._options[name, split]
-        measured = self._predictor.likelihoods([row for group in options for row in group])
-        losses = iter(measured.rows)
-        answers = []
-        for example, group in zip(examples, options, strict=True):
-            likelihoods = tuple(
-                -next(losses) / _length(choice, row, task.choice_norm)
-                for choice, row in zip(example.choices, group, strict=True)
-            )
+        task, answers = self._tasks[name], []
+        options = self._options(name, split)
+        for example, (lengths, _) in zip(task.splits[split].examples, options, strict=True):
+            likelihoods = tuple(-next(losses) / length for length in lengths)
             pick = likelihoods.index(max(likelihoods))
             prompt, said = task.shots + example.prompt, example.choices[pick]
             right = pick == example.answer
             answers.append(
                 Answered(prompt, said, example.completion, right, likelihoods=likelihoods)
             )
-        return answers, measured.tokens
+        return answers
 
-    def _measured(self, name: str, split: str) -> tuple[list[Answered], int]:
-        split_rows = self._tasks[name].splits[split]
-        measured = self._predictor.likelihoods(split_rows.rows)
-        answers = [
-            Answered(prompt_of(example), "", example.completion, loss, weight=row.answer_tokens)
-            for example, row, loss in zip(
-                split_rows.examples, split_rows.rows, measured.rows, strict=True
-            )
+    def _measured(self, name: str, split: str, losses: Iterator[float]) -> list[Answered]:
+        found = self._tasks[name].splits[split]
+        return [
+            Answered(prompt_of(e), "", e.completion, next(losses), weight=row.answer_tokens)
+            for e, row in zip(found.examples, found.rows, strict=True)
         ]
-        return answers, measured.tokens
 
     def _questions(self, name: str, split: str) -> list[_Question]:
-        if (name, split) not in self._asked:
+        def encode() -> list[_Question]:
             task, found = self._tasks[name], self._tasks[name].splits[split]
             longest = max(len(row.tokens) - len(row.prompt) for row in found.rows)
             limit = task.max_new_tokens or longest + SLACK
             prompts: Iterable[Sequence[int]] = [row.prompt for row in found.rows]
             if task.shots:
                 prompts = encoded_prompts(found.examples, self._tokenizer, task.shots)
-            self._asked[name, split] = [
+            return [
                 _Question(task, example, prompt, limit, list(row.tokens[len(row.prompt) :]))
                 for example, row, prompt in zip(found.examples, found.rows, prompts, strict=True)
             ]
-        return self._asked[name, split]
+
+        return self._once(("question", name, split), encode)
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
+        """What does not change from one evaluation to the next."""
+        if key not in self._known:
+            self._known[key] = make()
+        made: Made = self._known[key]
+        return made
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)

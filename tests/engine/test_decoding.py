@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.attention import NAME
-from msft.engine.decoding import Decoder, shared_prefix
+from msft.engine.decoding import Decoder
+from msft.engine.lines import shared_prefix
 
 NEW = 12
 NEAR = 1e-5
@@ -47,7 +48,7 @@ def generated_by_transformers(model: Any, prompt: tuple[int, ...]) -> tuple[list
 def test_the_same_tokens_as_generate(family: str, prefix: int) -> None:
     model = model_of(family).eval()
     prompts = prompts_of(12, prefix)
-    ours = Decoder(model, [END], False, 10**6).generate(prompts, [NEW] * len(prompts)).rows
+    ours = Decoder(model, [END], 10**6).generate(prompts, [NEW] * len(prompts)).rows
     near = 0
     for prompt, tokens in zip(prompts, ours, strict=True):
         expected, is_near = generated_by_transformers(model, prompt)
@@ -59,8 +60,8 @@ def test_the_same_tokens_as_generate(family: str, prefix: int) -> None:
 def test_small_batches_say_the_same_as_one_large_one() -> None:
     model = model_of("llama").eval()
     prompts = prompts_of(20, 30)
-    whole = Decoder(model, [END], False, 10**6).generate(prompts, [NEW] * 20)
-    parts = Decoder(model, [END], False, 60).generate(prompts, [NEW] * 20)
+    whole = Decoder(model, [END], 10**6).generate(prompts, [NEW] * 20)
+    parts = Decoder(model, [END], 60).generate(prompts, [NEW] * 20)
     assert whole.rows == parts.rows
     assert whole.tokens == parts.tokens
 
@@ -69,7 +70,7 @@ def test_rows_have_limits_of_their_own_and_leave_when_they_may() -> None:
     model = model_of("qwen2").eval()
     prompts = prompts_of(6, 0)
     limits = [1, 2, 3, 4, 5, 6]
-    decoder = Decoder(model, [], False, 10**6)
+    decoder = Decoder(model, [], 10**6)
     assert [len(row) for row in decoder.generate(prompts, limits).rows] == limits
     early = decoder.generate(prompts, [6] * 6, lambda row, tokens: len(tokens) > row)
     assert [len(row) for row in early.rows] == [1, 2, 3, 4, 5, 6]
@@ -81,7 +82,7 @@ def test_rows_have_limits_of_their_own_and_leave_when_they_may() -> None:
 def test_a_shared_prefix_goes_through_the_model_once() -> None:
     model = model_of("llama").eval()
     prompts = prompts_of(10, 40)
-    decoder = Decoder(model, [END], False, 10**6)
+    decoder = Decoder(model, [END], 10**6)
     took = decoder.generate(prompts, [1] * 10).tokens
     assert took == 40 + sum(len(prompt) - 40 for prompt in prompts)
 
@@ -94,7 +95,7 @@ def test_likelihoods_are_those_of_a_plain_forward_pass(family: str, prefix: int)
     rows = [
         Encoded(shared + row.tokens, (False,) * prefix + row.answer) for row in rows_of(10, seed=3)
     ]
-    ours = Decoder(model, [END], False, 10**6).likelihoods(rows)
+    ours = Decoder(model, [END], 10**6).likelihoods(rows)
     model.set_attn_implementation("eager")
     for row, mine in zip(rows, ours.rows, strict=True):
         with torch.no_grad():
@@ -115,6 +116,6 @@ def test_what_rows_share() -> None:
 def test_decoding_moves_no_randomness_and_no_gradient() -> None:
     model = model_of("llama").eval()
     before = torch.get_rng_state()
-    Decoder(model, [END], False, 10**6).generate(prompts_of(4, 0), [NEW] * 4)
+    Decoder(model, [END], 10**6).generate(prompts_of(4, 0), [NEW] * 4)
     assert torch.equal(before, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -13,8 +13,9 @@ from msft.encoding import Encoded, encoded_split
 from msft.engine.decoding import Decoder
 from msft.engine.models import load_model
 from msft.engine.tokenizers import tiny_tokenizer
-from msft.evaluation import Evaluator, Generated, Likelihoods, Task
+from msft.evaluation import Evaluator, Task
 from msft.metrics import normal
+from msft.predictor import Generated, Likelihoods
 from msft.recipe import RecipeError
 from msft.scores import accuracy
 from msft.tasks.grading import LETTER, NUMBER, Grader

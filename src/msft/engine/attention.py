@@ -7,15 +7,16 @@ force while the model runs:
     with layout(RowLayout(lengths, device)):
         model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
 
-`RowLayout`: each token sees its own row up to itself. `CacheLayout`: each token also sees what
-the cache holds of its row, and is added to it. On CUDA in half precision the first one is
-`varlen_attn`; everywhere else rows are padded for the attention alone, which on a CPU costs little
-beside the matrix products, and is exact: padding stands at the end and causality hides it.
+`RowLayout`: each token sees its own row up to itself. Other layouts add a cache (`cache.py`) or
+what rows share (`shared.py`). On CUDA in half precision it is `varlen`, torch's flash kernel;
+everywhere else rows are padded for the attention alone, which on a CPU costs little beside the
+matrix products, and is exact: padding stands at the end and causality hides it.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -56,6 +57,7 @@ def layout(present: Layout) -> Iterator[None]:
         _layouts.pop()
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # layouts change; fused layers do not
 def _attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
@@ -66,6 +68,90 @@ def _attention(
 
 
 AttentionInterface.register(NAME, _attention)
+
+
+def varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bounds_q: Tensor,
+    bounds_k: Tensor,
+    longest_q: int,
+    longest_k: int,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    lse: bool = False,
+) -> Any:
+    """Attention of sequences in one line, [tokens, heads, dim]; CUDA in half precision only.
+
+    Queries bounds_q[i] to bounds_q[i+1] see keys bounds_k[i] to bounds_k[i+1]; causal: the last
+    query sees all of them, the one before all but the last, and so on. Queries outside the bounds
+    come back uninitialised, queries without keys as 0. With `lse` also log-sum-exps,
+    [heads, tokens], in fp32: infinite (either sign) where there are no keys.
+    """
+    flash, knows_gqa = _flash()
+    options: dict[str, Any] = {"scale": scale, "window_size": (-1, -1)}
+    if causal:
+        options["window_size"] = (-1 if window is None else window - 1, 0)
+    if q.shape[1] != k.shape[1]:
+        longest_q = max(2, longest_q)  # told 1, the kernel takes every sequence to have one query
+        if knows_gqa:
+            options["enable_gqa"] = True
+    if lse:
+        from torch.nn.attention.varlen import AuxRequest
+
+        options["return_aux"] = AuxRequest(lse=True)
+    return flash(q, k, v, bounds_q, bounds_k, longest_q, longest_k, **options)
+
+
+@cache
+def _flash() -> tuple[Callable[..., Any], bool]:
+    """Torch's kernel, and whether it must be told of grouped heads (from 2.12 on; not before)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn, "enable_gqa" in inspect.signature(varlen_attn).parameters
+
+
+def plain_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bounds_q: Tensor,
+    bounds_k: Tensor,
+    longest_q: int,
+    longest_k: int,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    lse: bool = False,
+) -> Any:
+    """What `varlen` computes, slowly and anywhere; what it leaves uninitialised is NaN here."""
+    out = torch.full_like(q, torch.nan)
+    sums = torch.full((q.shape[1], q.shape[0]), torch.nan, device=q.device)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    groups = q.shape[1] // k.shape[1]
+    ends_q, ends_k = bounds_q.tolist(), bounds_k.tolist()
+    for number in range(len(ends_q) - 1):
+        asks, sees = (slice(*ends[number : number + 2]) for ends in (ends_q, ends_k))
+        asking, seen = asks.stop - asks.start, sees.stop - sees.start
+        if not asking:
+            continue
+        assert asking <= longest_q, "a sequence is longer than was said"
+        assert 0 <= seen <= longest_k, "a sequence is longer than was said"
+        keys, values = (t[sees].float().repeat_interleave(groups, 1) for t in (k, v))
+        scores = torch.einsum("qhd,khd->hqk", q[asks].float(), keys) * scale
+        if causal:
+            behind = torch.arange(asking)[:, None] + seen - asking - torch.arange(seen)
+            hidden = (behind < 0) | (behind >= (window or seen + 1))
+            scores = scores.masked_fill(hidden.to(q.device), -torch.inf)
+        total = scores.logsumexp(-1)
+        weights = (scores - total[..., None]).exp().nan_to_num(0)
+        out[asks] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
+        sums[:, asks] = torch.where(total == -torch.inf, torch.inf, total)
+    return (out, sums) if lse else out
 
 
 class RowLayout:
@@ -86,21 +172,14 @@ class RowLayout:
         if self._padding is None:
             self._padding = Padding(self._lengths, self._device)
         padding = self._padding
-        mask = _window_mask(self.longest, self.longest, 0, how, q.device)
+        mask = window_mask(self.longest, self.longest, 0, how, q.device)
         rows = (padding.spread(q), padding.spread(k), padding.spread(v))
-        return padding.gather(_scaled_dot_product(*rows, mask, how))
+        return padding.gather(scaled_dot_product(*rows, mask, how))
 
     def _varlen(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn
-
         q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
-        options: dict[str, Any] = {"scale": how.scale}
-        if q.shape[1] != k.shape[1] and "enable_gqa" in inspect.signature(varlen_attn).parameters:
-            options["enable_gqa"] = True  # needed from torch 2.12 on, unknown before
-        left = -1 if how.window is None else how.window - 1
         ends = (self._bounds, self._bounds, self.longest, self.longest)
-        out = varlen_attn(q, k, v, *ends, window_size=(left, 0), **options)
-        assert isinstance(out, Tensor), "log-sum-exp was not asked for"
+        out: Tensor = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
         return out
 
 
@@ -129,77 +208,7 @@ class Padding:
         return rows.transpose(1, 2).flatten(0, 1).index_select(0, self._places)
 
 
-class Cache:
-    """Keys and values of every layer: [rows, heads, columns, dim], columns shared by all rows.
-
-    A row's token at position p stands in column p, so a prefix that all rows share is in columns
-    0 to p-1 of each. A cache belongs to one set of weights; whoever changes them drops it.
-    """
-
-    def __init__(self, rows: int, columns: int) -> None:
-        self.rows = rows
-        self.columns = columns
-        self._keys: dict[int, Tensor] = {}
-        self._values: dict[int, Tensor] = {}
-
-    def store(self, layer: int, row: Tensor, column: Tensor, k: Tensor, v: Tensor) -> None:
-        """Put tokens [heads, tokens, dim] where they belong."""
-        for held, new in ((self._keys, k), (self._values, v)):
-            if layer not in held:
-                shape = (self.rows, k.shape[0], self.columns, k.shape[2])
-                held[layer] = torch.zeros(shape, dtype=new.dtype, device=new.device)
-            held[layer][row, :, column] = new.transpose(0, 1)
-
-    def up_to(self, layer: int, column: int) -> tuple[Tensor, Tensor]:
-        return self._keys[layer][:, :, :column], self._values[layer][:, :, :column]
-
-    def share(self, prefix: "Cache") -> None:
-        """Start every row with the only row of `prefix`."""
-        for mine, theirs in ((self._keys, prefix._keys), (self._values, prefix._values)):
-            for layer, tensor in theirs.items():
-                _, heads, columns, dim = tensor.shape
-                held = tensor.new_zeros((self.rows, heads, self.columns, dim))
-                held[:, :, :columns] = tensor
-                mine[layer] = held
-
-    def keep(self, rows: Tensor) -> None:
-        """Only these rows stay."""
-        self.rows = len(rows)
-        for held in (self._keys, self._values):
-            for layer, tensor in held.items():
-                held[layer] = tensor.index_select(0, rows)
-
-
-class CacheLayout:
-    """Each token sees the cache of its row up to its own position.
-
-    lengths: new tokens of each row; starts: the position of each row's first new token.
-    """
-
-    def __init__(
-        self, cache: Cache, lengths: Sequence[int], starts: Sequence[int], device: torch.device
-    ) -> None:
-        self._cache = cache
-        self._padding = Padding(lengths, device)
-        count, first = torch.tensor(lengths), torch.tensor(starts)
-        self._row = torch.arange(len(lengths)).repeat_interleave(count).to(device)
-        within = torch.cat([torch.arange(length) for length in lengths])
-        self._column = (first.repeat_interleave(count) + within).to(device)
-        self._end = int((count + first).max())
-        self._longest = max(lengths)
-        same = len(set(starts)) == 1
-        self._starts = first[:1].to(device) if same else first.to(device)
-
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        layer = int(module.layer_idx)  # type: ignore[arg-type]
-        self._cache.store(layer, self._row, self._column, k, v)
-        keys, values = self._cache.up_to(layer, self._end)
-        mask = _window_mask(self._longest, self._end, self._starts, how, q.device)
-        out = _scaled_dot_product(self._padding.spread(q), keys, values, mask, how)
-        return self._padding.gather(out)
-
-
-def _window_mask(
+def window_mask(
     queries: int, keys: int, start: int | Tensor, how: How, device: torch.device
 ) -> Tensor | None:
     """Who may see whom, [rows or 1, 1, queries, keys]; None where plain causality says it all."""
@@ -215,7 +224,7 @@ def _window_mask(
     return seen
 
 
-def _scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: How) -> Tensor:
+def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: How) -> Tensor:
     if how.softcap is None:
         return functional.scaled_dot_product_attention(
             q,

@@ -1,183 +1,122 @@
 """Greedy generation and likelihoods: many rows at once, what they share computed once.
 
-All rows go through the model together. Tokens that all of them start with (few-shot exemplars, a
-system prompt) are computed once and their keys and values shared. A row leaves the batch when it
-ends, reaches its limit, or can no longer be what it is compared with.
+Rows may belong to groups (a task with its few-shot exemplars); what the rows of a group start
+with is computed once. On CUDA in half precision all of it goes the fast way (`generation.py`),
+elsewhere, and for attention with a window or a soft cap, the plain way (`plain.py`).
 """
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from msft.encoding import Encoded
-from msft.engine.attention import Cache, CacheLayout, Layout, RowLayout, layout
-from msft.engine.packing import micro_batches, packed
-from msft.evaluation import Generated, Likelihoods
+from msft.engine.attention import varlen
+from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.generation import FastDecoder
+from msft.engine.plain import PlainDecoder
+from msft.engine.shared import Kernel, Unsuited
+from msft.engine.texts import Leaves, Texts
+from msft.predictor import Generated, Likelihoods
 
-WORTH_SHARING = 16
-"""A shared prefix of fewer tokens is computed with each row."""
+MEMORY_OF_KEYS = 1 / 8
+"""The share of the device's memory that keys and values may take."""
+SLOTS_ELSEWHERE = 2**20
 
-Result = TypeVar("Result", Generated, Likelihoods)
-
-Leaves = Callable[[int, Sequence[int]], bool]
-"""leaves(row, tokens generated so far): whether the row may leave the batch."""
+Result = TypeVar("Result")
 
 
 class Decoder:
-    """Asks a model for text; keeps nothing between calls, since weights may have changed."""
+    """Asks a model for text. No answer is kept between calls, since weights may have changed.
 
-    def __init__(self, model: Any, ends: Sequence[int], bf16: bool, most_tokens: int) -> None:
+    most_tokens: in one forward pass.
+    kernel: of the fast way, to take it on any device.
+    fused: the model's layers, compiled for the fast way.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        ends: Sequence[int],
+        most_tokens: int,
+        kernel: Kernel | None = None,
+        fused: Fused = NOT_FUSED,
+    ) -> None:
         self._model = model
+        self._fused = fused
         self._ends = frozenset(ends)
-        self._bf16 = bf16
         self._most_tokens = most_tokens
-
-    @property
-    def _device(self) -> torch.device:
-        device: torch.device = next(self._model.parameters()).device
-        return device
+        self._halved = 0
+        self._kernel = kernel
+        self._fast: FastDecoder | None = None
 
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
         leaves: Leaves = lambda row, tokens: False,
+        groups: Sequence[int] | None = None,
     ) -> Generated:
-        """The most likely next tokens of each prompt, one after the other, up to its limit."""
-        return self._fitting(lambda: self._all_generated(prompts, limits, leaves))
+        """The most likely next tokens of each prompt, one after the other, up to its limit.
 
-    def likelihoods(self, rows: Sequence[Encoded]) -> Likelihoods:
+        A row ends with an end token, at its limit, or where `leaves` is first true of it.
+        groups: a number for each row; None: all rows are one group.
+        """
+
+        def work(way: PlainDecoder | FastDecoder) -> Generated:
+            texts = Texts(self._ends, limits, leaves)
+            tokens = way.generate(prompts, groups, texts)
+            return Generated(texts.rows, tokens)
+
+        return self._done(work)
+
+    def likelihoods(
+        self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
+    ) -> Likelihoods:
         """-log p of each row's answer tokens, given everything before them."""
-        return self._fitting(lambda: self._all_likelihoods(rows))
+        return self._done(lambda way: Likelihoods(*way.likelihoods(rows, groups)))
 
-    def _fitting(self, work: Callable[[], Result]) -> Result:
+    def _done(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
         """Do it; if memory does not hold a batch, halve it for good. The answers are the same."""
+        self._model.eval()
         while True:
             try:
-                return work()
+                with torch.inference_mode():
+                    return self._tried(work)
             except torch.OutOfMemoryError:
-                if self._most_tokens < 2:
+                if not self._most_tokens >> self._halved + 1:
                     raise
-            self._most_tokens //= 2
+            self._fast = None
+            self._halved += 1
             torch.cuda.empty_cache()
 
-    def _all_generated(
-        self, prompts: Sequence[Sequence[int]], limits: Sequence[int], leaves: Leaves
-    ) -> Generated:
-        self._model.eval()
-        with torch.inference_mode():
-            shared = shared_prefix(prompts)
-            prefix, tokens = self._prefix(prompts[0][:shared]) if shared else (None, 0)
-            texts: list[list[int]] = [[] for _ in prompts]
-            order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
-            rows = [Encoded(tuple(prompts[n][shared:]), ()) for n in order]
-            most = max(1, self._most_tokens - shared)
-            for group in micro_batches(rows, most):
-                numbers = [order[place] for place in group]
-                tokens += self._generate(numbers, prompts, shared, prefix, limits, leaves, texts)
-        return Generated(texts, tokens)
-
-    def _all_likelihoods(self, rows: Sequence[Encoded]) -> Likelihoods:
-        self._model.eval()
-        sums: list[float] = []
-        with torch.inference_mode():
-            shared = shared_prefix([row.prompt for row in rows])
-            prefix, tokens = self._prefix(rows[0].tokens[:shared]) if shared else (None, 0)
-            rest = [Encoded(row.tokens[shared:], row.answer[shared:]) for row in rows]
-            for group in micro_batches(rest, max(1, self._most_tokens - shared)):
-                line = packed([rest[number] for number in group], self._device, shared)
-                present: Layout
-                if prefix is None:
-                    present = RowLayout(line.lengths, self._device)
-                else:
-                    cache = Cache(line.rows, shared + max(line.lengths))
-                    cache.share(prefix)
-                    starts = [shared] * line.rows
-                    present = CacheLayout(cache, line.lengths, starts, self._device)
-                logits = self._forward(line.tokens, line.positions, present, line.targets)
-                nll = functional.cross_entropy(logits.float(), line.labels, reduction="none")
-                total = torch.zeros(line.rows, device=self._device)
-                sums += total.index_add_(0, line.owners, nll).tolist()
-                tokens += len(line.tokens)
-        return Likelihoods(sums, tokens)
-
-    def _prefix(self, tokens: Sequence[int]) -> tuple[Cache, int]:
-        cache = Cache(1, len(tokens))
-        line = torch.tensor(tokens, device=self._device)
-        places = torch.arange(len(tokens), device=self._device)
-        present = CacheLayout(cache, [len(tokens)], [0], self._device)
-        self._forward(line, places, present, places[-1:])
-        return cache, len(tokens)
-
-    def _generate(
-        self,
-        numbers: list[int],
-        prompts: Sequence[Sequence[int]],
-        shared: int,
-        prefix: Cache | None,
-        limits: Sequence[int],
-        leaves: Leaves,
-        texts: list[list[int]],
-    ) -> int:
-        """Generate for one batch of rows into `texts`; tokens through the model."""
-        longest = max(len(prompts[n]) + limits[n] for n in numbers)
-        cache = Cache(len(numbers), longest)
-        if prefix is not None:
-            cache.share(prefix)
-        line = packed(
-            [Encoded(tuple(prompts[n][shared:]), ()) for n in numbers], self._device, shared
-        )
-        lengths, starts = line.lengths, [shared] * len(numbers)
-        present = CacheLayout(cache, lengths, starts, self._device)
-        last = torch.tensor(lengths, device=self._device).cumsum(0) - 1
-        chosen = self._forward(line.tokens, line.positions, present, last).argmax(-1)
-        tokens = len(line.tokens)
-        alive = list(numbers)
-        while True:
-            for number, token in zip(alive, chosen.tolist(), strict=True):
-                texts[number].append(token)
-            staying = [
-                place
-                for place, number in enumerate(alive)
-                if texts[number][-1] not in self._ends
-                and len(texts[number]) < limits[number]
-                and not leaves(number, texts[number])
-            ]
-            if not staying:
-                return tokens
-            if len(staying) < len(alive):
-                index = torch.tensor(staying, device=self._device)
-                cache.keep(index)
-                chosen = chosen.index_select(0, index)
-                alive = [alive[place] for place in staying]
-            starts = [len(prompts[n]) + len(texts[n]) - 1 for n in alive]
-            present = CacheLayout(cache, [1] * len(alive), starts, self._device)
-            places = torch.tensor(starts, device=self._device)
-            every = torch.arange(len(alive), device=self._device)
-            chosen = self._forward(chosen, places, present, every).argmax(-1)
-            tokens += len(alive)
-
-    def _forward(self, tokens: Tensor, places: Tensor, present: Layout, keep: Tensor) -> Tensor:
-        device = self._device.type
-        with layout(present), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            logits: Tensor = self._model(
-                input_ids=tokens[None],
-                position_ids=places[None],
-                logits_to_keep=keep,
-                use_cache=False,
-            ).logits[0]
-        return logits
+    def _tried(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
+        parameter = next(self._model.parameters())
+        device, kernel = parameter.device, self._kernel
+        if device.type == "cuda" and parameter.dtype in (torch.bfloat16, torch.float16):
+            kernel = kernel or varlen
+        most_tokens = self._most_tokens >> self._halved
+        if kernel is not None:
+            if self._fast is None:
+                slots = slots_of(self._model, device) >> self._halved
+                self._fast = FastDecoder(
+                    self._model, kernel, most_tokens, slots, device, self._fused
+                )
+            try:
+                return work(self._fast)
+            except Unsuited:
+                pass
+        return work(PlainDecoder(self._model, most_tokens, device))
 
 
-def shared_prefix(rows: Sequence[Sequence[int]]) -> int:
-    """Tokens that all rows start with, if sharing is worth it; every row keeps one of its own."""
-    if len(rows) < 2:
-        return 0
-    ends = min(map(tuple, rows)), max(map(tuple, rows))  # the two that differ the earliest
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
-    shared = min(sum(1 for _ in same), min(len(row) for row in rows) - 1)
-    return shared if shared >= WORTH_SHARING else 0
+def slots_of(model: Any, device: torch.device) -> int:
+    """Tokens whose keys and values may be kept."""
+    if device.type != "cuda":
+        return SLOTS_ELSEWHERE
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kept = getattr(config, "num_key_value_heads", None) or heads
+    width = next(model.parameters()).element_size()
+    memory = int(torch.cuda.mem_get_info(device)[1] * MEMORY_OF_KEYS)
+    return memory // int(2 * config.num_hidden_layers * kept * dim * width)

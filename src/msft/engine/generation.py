@@ -1,0 +1,211 @@
+"""The fast way to evaluate: rows without padding, shared tokens once, steps that are graphs.
+
+All rows of all groups go together. Prefixes are computed once a call and kept once a group.
+Prompts go through in a few long lines, then every step adds a token to every row (`stepping.py`).
+The host reads the tokens of some steps while the device does the next ones; rows that are done
+leave when so few are left that a smaller step will do. Keys never outlive a call, since weights
+may have changed; memory, graphs and plans do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from msft.encoding import Encoded
+from msft.engine.attention import layout
+from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.plans import (
+    AnswerPlan,
+    Batch,
+    PromptPlan,
+    answer_plan,
+    bucket_of,
+    prompt_plan,
+    smaller_bucket,
+)
+from msft.engine.shared import Kernel, Line, LineLayout, Store
+from msft.engine.stepping import AT_ONCE, TOKEN, Graphs, Stepper
+from msft.engine.texts import Texts
+
+LINE_TOKENS = 65536
+"""A longer line makes nothing faster."""
+HEAD_TOKENS = 4096
+"""Predictions whose losses are computed at once, since they are in fp32."""
+PLANS_KEPT = 16
+GROUPS = 4
+"""Groups are filled up to a multiple of so many, since each number makes a graph."""
+
+Plan = TypeVar("Plan", AnswerPlan, PromptPlan)
+
+
+class FastDecoder:
+    """Plans are kept for lists that come again, so that only the device's part is done again."""
+
+    def __init__(
+        self,
+        model: Any,
+        kernel: Kernel,
+        most_tokens: int,
+        most_slots: int,
+        device: torch.device,
+        fused: Fused = NOT_FUSED,
+    ) -> None:
+        self._model = model
+        self._fused = fused
+        self._kernel = kernel
+        self._most = (min(most_tokens, LINE_TOKENS), most_slots)
+        self._device = device
+        self._graphs = Graphs(device.type == "cuda")
+        self._store = Store(0)
+        self._steppers: dict[tuple[int, int], Stepper] = {}
+        self._addresses: list[int] = []
+        self._plans: list[tuple[tuple[Any, ...], Any]] = []
+
+    @property
+    def buckets(self) -> list[int]:
+        """Rows of the steps there have been."""
+        return sorted(rows for rows, _ in self._steppers)
+
+    def likelihoods(
+        self, rows: Sequence[Encoded], groups: Sequence[int] | None
+    ) -> tuple[list[float], int]:
+        """-log p of each row's answer, and tokens through the model."""
+        plan = self._planned(
+            ("answers", list(rows), groups and list(groups)),
+            lambda: answer_plan(rows, groups, self._most[0], self._device),
+        )
+        self._compute_prefixes(plan)
+        losses = [self._losses(line, plan.reach) for line in plan.lines]
+        sums = torch.zeros(len(rows), dtype=torch.float64)
+        if losses:
+            sums.index_add_(0, plan.owners, torch.cat(losses).double().cpu())
+        return sums.tolist(), plan.tokens
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts
+    ) -> int:
+        """Generate into `texts`; tokens through the model."""
+        plan = self._planned(
+            ("prompts", list(prompts), list(texts.limits), groups and list(groups)),
+            lambda: prompt_plan(prompts, texts.limits, groups, *self._most, self._device),
+        )
+        self._compute_prefixes(plan)
+        for batch in plan.batches:
+            self._generate(batch, plan, texts)
+        return plan.tokens + sum(len(text) - 1 for text in texts.rows)
+
+    def _planned(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
+        """Lists that hold the same objects are quickly found equal."""
+        for known, held in self._plans:
+            if known == key:
+                found: Plan = held
+                return found
+        made = make()
+        self._plans = [*self._plans[1 - PLANS_KEPT :], (key, made)]
+        return made
+
+    def _compute_prefixes(self, plan: AnswerPlan | PromptPlan) -> None:
+        """Keys of all prefixes, in a store with room for the plan.
+
+        Graphs know their store and the weights by address.
+        """
+        addresses = [parameter.data_ptr() for parameter in self._model.parameters()]
+        if self._store.slots < plan.slots or self._addresses != addresses:
+            self._steppers.clear()
+            self._graphs = Graphs(self._graphs.possible)
+            self._store = Store(plan.slots)
+            self._addresses = addresses
+        for line in plan.prefixes:
+            self._forward(line, plan.reach)
+
+    def _forward(self, line: Line, reach: int) -> Tensor:
+        """Logits at the targets."""
+        with self._fused, layout(LineLayout(self._kernel, line, self._store, reach)):
+            logits: Tensor = self._model(
+                input_ids=line.tokens[None],
+                position_ids=line.positions[None],
+                logits_to_keep=line.targets,
+                use_cache=False,
+            ).logits[0]
+        return logits
+
+    def _losses(self, line: Line, reach: int) -> Tensor:
+        logits = torch.split(self._forward(line, reach), HEAD_TOKENS)
+        labels = torch.split(line.labels, HEAD_TOKENS)
+        losses = [
+            functional.cross_entropy(some.float(), right, reduction="none")
+            for some, right in zip(logits, labels, strict=True)
+        ]
+        return torch.cat(losses)
+
+    def _generate(self, batch: Batch, plan: PromptPlan, texts: Texts) -> None:
+        first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
+        batch.state[TOKEN] = torch.cat(first)
+        mail = Mail(texts)
+        mail.send(batch.state[:1], batch.rows)
+        alive, steps = list(range(len(batch.rows))), 0
+        stepper = self._begun(bucket_of(len(alive)), batch, plan, alive, batch.state)
+        while staying := [n for n, place in enumerate(alive) if texts.open(batch.rows[place])]:
+            if smaller_bucket(len(staying)) < stepper.rows:
+                alive = [alive[number] for number in staying]
+                index = torch.tensor(staying, device=self._device)
+                state = stepper.state.index_select(1, index)
+                stepper = self._begun(smaller_bucket(len(alive)), batch, plan, alive, state)
+            open_rows = (batch.rows[place] for place in alive if texts.open(batch.rows[place]))
+            left = max(texts.limits[row] for row in open_rows) - 1 - steps
+            if not left:
+                break
+            many = min(AT_ONCE, left, max(2, steps))  # most answers are short, so soon at first
+            mail.send(stepper.run(many), [batch.rows[place] for place in alive])
+            steps += many
+            mail.read(but=1)
+        mail.read(but=0)
+
+    def _begun(
+        self, rows: int, batch: Batch, plan: PromptPlan, alive: list[int], state: Tensor
+    ) -> Stepper:
+        """A stepper of this size with these rows of a batch."""
+        groups = -(-(len(plan.prefix_slots) - 1) // GROUPS) * GROUPS if plan.prefixes else 0
+        if (rows, groups) not in self._steppers:
+            self._steppers[rows, groups] = Stepper(
+                self._model, self._store, self._kernel, self._graphs, rows, groups, self._fused
+            )
+        stepper = self._steppers[rows, groups]
+        stepper.begin(state, batch.nobody)
+        if groups:
+            members = [0] * groups
+            for place in alive:
+                members[batch.group[place]] += 1
+            more = groups + 1 - len(plan.prefix_slots)
+            stepper.see_prefixes(members, [*plan.prefix_slots, *plan.prefix_slots[-1:] * more])
+        return stepper
+
+
+class Mail:
+    """Tokens on their way from the device to the texts; the device need not wait for a reader."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._sent: list[tuple[Tensor, Sequence[int], torch.cuda.Event | None]] = []
+
+    def send(self, tokens: Tensor, rows: Sequence[int]) -> None:
+        """The tokens of some steps, [steps, rows or more]."""
+        event = None
+        here = torch.empty_like(tokens, device="cpu", pin_memory=tokens.is_cuda)
+        here.copy_(tokens, non_blocking=True)
+        if tokens.is_cuda:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._sent.append((here, rows, event))
+
+    def read(self, but: int) -> None:
+        """All that was sent, but so many of the last."""
+        while len(self._sent) > but:
+            tokens, rows, event = self._sent.pop(0)
+            if event is not None:
+                event.synchronize()
+            for row, said in zip(rows, tokens.t().tolist(), strict=False):
+                self._texts.add_all(row, said)

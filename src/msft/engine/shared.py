@@ -1,0 +1,151 @@
+"""Attention over a row's own tokens and over what it shares with others, merged.
+
+Keys that many rows see are computed and kept once. Each token's attention over them and over its
+own piece are two calls of the kernel, and the two are weighed by their log-sum-exps, which is the
+attention over both (Hydragen, https://arxiv.org/abs/2402.05099).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from msft.engine.attention import How
+
+Kernel = Callable[..., Any]
+"""`varlen` of `attention.py`, or `plain_varlen` to test with."""
+
+
+class Unsuited(Exception):
+    """This attention is not what the kernel computes; the plain path does it."""
+
+
+def refuse_odd(how: How, q: Tensor, v: Tensor, reach: int) -> None:
+    """Unsuited, if some of `reach` tokens in a row may not see each other as usual."""
+    if how.softcap is not None or how.dropout:
+        raise Unsuited("a soft cap or dropout")
+    if how.window is not None and how.window < reach:
+        raise Unsuited("a window")
+    if q.shape[-1] != v.shape[-1]:
+        raise Unsuited("values of another width than queries")
+    if q.is_cuda and (q.dtype not in (torch.bfloat16, torch.float16) or q.shape[-1] > 256):
+        raise Unsuited("not half precision, or wide heads")
+
+
+class Store:
+    """Keys and values of every layer, [slots, heads, dim]; who lies where is told from outside.
+
+    repeats: query heads of each key head, known once a layer has been stored.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.repeats = 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def put(self, layer: int, slots: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Keep keys and values [tokens, heads, dim]."""
+        if layer not in self._layers:
+            self._layers[layer] = tuple(  # type: ignore[assignment]
+                t.new_zeros((self.slots, *t.shape[1:])) for t in (k, v)
+            )
+        repeats = q.shape[1] // k.shape[1]
+        if self.repeats not in (0, repeats):
+            raise Unsuited("layers of different shapes")
+        self.repeats = repeats
+        for held, new in zip(self._layers[layer], (k, v), strict=True):
+            held.index_copy_(0, slots, new)
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self._layers[layer]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Keys that tokens see beside those of their own piece.
+
+    bounds_q, bounds_k, longest_q, longest_k: for the kernel; all tokens are inside the bounds.
+    seen: for each token, whether it sees any.
+    stored: whether the keys are in the store, or in the line itself.
+    """
+
+    bounds_q: Tensor
+    bounds_k: Tensor
+    longest_q: int
+    longest_k: int
+    seen: Tensor
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Pieces of rows, ready for the model.
+
+    tokens, positions: one entry per token.
+    lengths: tokens of each piece, which sees itself up to each token.
+    bounds, longest: the same for the kernel.
+    parts: what tokens see beside their piece.
+    slots: where the keys of each token are kept; None: nowhere.
+    targets: indices of the tokens whose prediction is wanted.
+    labels: the token to be predicted there, where it is known.
+    owners: the row it belongs to, always in host memory.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    lengths: tuple[int, ...]
+    bounds: Tensor
+    longest: int
+    parts: tuple[Part, ...]
+    slots: Tensor | None
+    targets: Tensor
+    labels: Tensor
+    owners: Tensor
+
+
+class LineLayout:
+    """Each token sees its own piece up to itself, and the parts.
+
+    reach: the longest row, counted with everything that it sees.
+    """
+
+    def __init__(self, kernel: Kernel, line: Line, store: Store, reach: int) -> None:
+        self._kernel = kernel
+        self._own = (line.bounds, line.bounds, line.longest, line.longest)
+        self._parts = line.parts
+        self._slots = line.slots
+        self._store = store
+        self._reach = reach
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        refuse_odd(how, q, v, self._reach)
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
+        if self._slots is not None:
+            self._store.put(layer, self._slots, q, k, v)
+        out: Tensor
+        if not self._parts:
+            out = self._kernel(q, k, v, *self._own, scale=how.scale)
+            return out
+        out, lse = self._kernel(q, k, v, *self._own, scale=how.scale, lse=True)
+        for part in self._parts:
+            keys, values = self._store.of(layer) if part.stored else (k, v)
+            ends = (part.bounds_q, part.bounds_k, part.longest_q, part.longest_k)
+            more, more_lse = self._kernel(
+                q, keys, values, *ends, causal=False, scale=how.scale, lse=True
+            )
+            out = merged(out, lse, more, more_lse, part.seen)
+            lse = torch.where(part.seen, torch.logaddexp(lse, more_lse), lse)
+        return out.to(q.dtype)
+
+
+def merged(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor, seen: Tensor) -> Tensor:
+    """Attention over two sets of keys from that over each, in fp32.
+
+    [tokens, heads, dim] with log-sum-exps [heads, tokens]; `more` counts where `seen` [tokens].
+    """
+    share = torch.where(seen, torch.sigmoid(more_lse - lse), 0.0)
+    weight = share.t()[:, :, None]
+    return torch.addcmul(out * (1 - weight), more, weight)

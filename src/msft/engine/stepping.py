@@ -1,0 +1,183 @@
+"""One step of a generation: every row gets its next token, in place and without the host.
+
+The keys of a row lie in slots of their own in a `Store`, after each other and never moved. All
+that changes from step to step are tensors on the device, so on CUDA a step is one graph, captured
+once and replayed for every token of every evaluation; elsewhere the same code runs as it stands.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from msft.engine.attention import How, layout
+from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.shared import Kernel, Store, merged
+
+AT_ONCE = 8
+"""Steps between two looks of the host."""
+
+TOKEN, START, LENGTH, MOST, PREFIX = range(5)
+"""A row's last token, its first slot, slots filled, slots it may fill, and tokens before them."""
+
+
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether the host waited for the device: then no graph can be made."""
+
+    SIGNS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        self.found = self.found or func in self.SIGNS
+        return func(*args, **(kwargs or {}))
+
+
+class Graphs:
+    """Memory that all graphs of a model share, and whether it lets graphs be made at all.
+
+    watched: a step was seen from end to end, so `possible` is known.
+    """
+
+    def __init__(self, possible: bool) -> None:
+        self.possible = possible
+        self.watched = False
+        self._pool = torch.cuda.graph_pool_handle() if possible else None
+
+    def captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """A graph of `work`, which is not done now; None: it cannot be captured."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                work()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return None
+        return graph
+
+
+class Stepper:
+    """A step for `rows` rows in `groups` groups, in the order of their slots.
+
+    state: five numbers of each row, see above. A row that has filled all its slots is done, and
+    goes on with the last one until the host takes it out. Rows that are only there to fill up
+    have one slot each.
+    history: the tokens of the last steps, [steps, rows].
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        store: Store,
+        kernel: Kernel,
+        graphs: Graphs,
+        rows: int,
+        groups: int,
+        fused: Fused = NOT_FUSED,
+    ) -> None:
+        device = next(model.parameters()).device
+        self._model = model
+        self._fused = fused
+        self._store = store
+        self._kernel = kernel
+        self._graphs = graphs
+        self.rows = rows
+        self.groups = groups
+        self.state = torch.zeros(5, rows, dtype=torch.long, device=device)
+        self.history = torch.zeros(AT_ONCE, rows, dtype=torch.long, device=device)
+        self._steps = torch.zeros(1, dtype=torch.long, device=device)
+        self._slot = torch.zeros(rows, dtype=torch.long, device=device)
+        self._seen = torch.zeros(rows * store.repeats, dtype=torch.bool, device=device)
+        # A row's queries are the heads that share a key head. Between two rows stands a sequence
+        # without queries: slots that are not filled yet, or belong to rows that have left.
+        ends = torch.arange(rows + 1).repeat_interleave(2)[1:-1] * store.repeats
+        self._own_q = ends.to(device, torch.int32)
+        self._own_k = torch.zeros_like(self._own_q)
+        bounds = torch.zeros(2, groups + 1, dtype=torch.int32, device=device)
+        self._prefix_q, self._prefix_k = bounds
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def begin(self, state: Tensor, nobody: int) -> None:
+        """Take up rows. Whoever only fills up has a slot from `nobody` on."""
+        rows = state.shape[1]
+        self.state[:, :rows] = state
+        rest = self.state[:, rows:]
+        rest.zero_()
+        rest[START] = torch.arange(nobody, nobody + self.rows - rows, device=rest.device)
+        rest[MOST] = 1
+
+    def see_prefixes(self, members: list[int], slots: list[int]) -> None:
+        """The first rows see the first prefix, and so on; whoever fills up asks the last one."""
+        ends = torch.tensor([0, *members]).cumsum(0) * self._store.repeats
+        ends[-1] = self.rows * self._store.repeats
+        self._prefix_q.copy_(ends)
+        self._prefix_k.copy_(torch.tensor(slots))
+
+    def run(self, steps: int) -> Tensor:
+        """So many steps; their tokens."""
+        self._steps.zero_()
+        for _ in range(steps):
+            if self._graph is not None:
+                self._graph.replay()
+            elif self._graphs.possible:
+                self._prepare()
+            else:
+                self._fused_step()
+        return self.history[:steps]
+
+    def _prepare(self) -> None:
+        """A step as it stands, then a graph of it for all that follow."""
+        if not self._graphs.watched:
+            with Waits() as waits:
+                self.step()
+            self._graphs.watched, self._graphs.possible = True, not waits.found
+            return
+        self._fused_step()
+        self._graph = self._graphs.captured(self._fused_step)
+        self._graphs.possible = self._graph is not None
+
+    def _fused_step(self) -> None:
+        with self._fused:
+            self.step()
+
+    def step(self) -> None:
+        """What the graph is made of: no shape and no address changes."""
+        token, start, length, most, prefix = self.state
+        torch.minimum(length + 1, most, out=length)
+        end = start + length
+        torch.sub(end, 1, out=self._slot)
+        self._own_k.view(-1, 2).copy_(torch.stack([start, end], 1))
+        self._seen.view(self.rows, -1).copy_((prefix > 0)[:, None])
+        with layout(self):
+            logits = self._model(
+                input_ids=token[None], position_ids=(prefix + length - 1)[None], use_cache=False
+            ).logits[0]
+        token.copy_(logits.argmax(-1))
+        self.history.index_copy_(0, self._steps, token[None])
+        self._steps += 1
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        heads, repeats = k.shape[0], self._store.repeats
+        q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
+        self._store.put(layer, self._slot, q, k, v)
+        keys, values = self._store.of(layer)
+        dim = q.shape[-1]
+        asked = q.reshape(self.rows, heads, repeats, dim).transpose(1, 2).reshape(-1, heads, dim)
+        most = self._store.slots
+        ends = (self._own_q, self._own_k, repeats, most)
+        options = {"causal": False, "scale": how.scale, "lse": True}
+        out, lse = self._kernel(asked, keys, values, *ends, **options)
+        if self.groups:
+            ends = (self._prefix_q, self._prefix_k, len(asked), most)
+            more, more_lse = self._kernel(asked, keys, values, *ends, **options)
+            out = merged(out, lse, more, more_lse, self._seen)
+        by_head: Tensor = out.view(self.rows, repeats, heads, dim).transpose(1, 2)
+        return by_head.to(q.dtype, memory_format=torch.contiguous_format).flatten(1, 2)

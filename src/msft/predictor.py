@@ -1,0 +1,40 @@
+"""What an evaluation asks of an engine, and what it gets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msft.encoding import Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The tokens of each row, and how many tokens went through the model."""
+
+    rows: list[list[int]]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihoods:
+    """Summed negative log-likelihood of each row's answer, and tokens through the model."""
+
+    rows: list[float]
+    tokens: int
+
+
+class Predictor(Protocol):
+    """What an evaluation needs of an engine; see `msft.engine.decoding.Decoder`.
+
+    groups: a number for each row; rows of a group may start with the same tokens.
+    """
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        leaves: Callable[[int, Sequence[int]], bool],
+        groups: Sequence[int],
+    ) -> Generated: ...
+
+    def likelihoods(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Likelihoods: ...
