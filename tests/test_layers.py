@@ -45,6 +45,7 @@ HEART = {
     "rollout.py": {"curve", "feeds", "mixture", "scores"},
     "log.py": {"rollout", "scores"},
     "tiers.py": set[str](),
+    "background.py": {"tiers"},
     "checkpoints.py": {"log", "rollout", "tiers"},
     "history.py": {"curve", "log", "rollout", "scores"},
     "recording.py": {"history", "log", "rollout"},

@@ -87,15 +87,18 @@ class Place:
 
 
 class Feed(Protocol):
-    """One roll-out's feed."""
+    """One roll-out's feed. One that does not look at losses may say so with `blind = True`: then
+    its next batch is drawn before they are known."""
 
     def batches(self, tick: int) -> Iterator[Batch]:
-        """The work of tick 1, 2, …; each batch is observed before the next one is drawn."""
+        """The work of tick 1, 2, …; each batch is observed before the next one is drawn, unless
+        the feed is blind."""
 
     def observe(self, batch: Batch, losses: Losses) -> None: ...
 
     def state(self) -> Any:
-        """What `restore` needs to go on after the last tick, as JSON."""
+        """What `restore` needs to go on after the last tick, as JSON; a copy that later batches do
+        not touch, since it is written while they are trained."""
 
     def restore(self, state: Any) -> None: ...
 
@@ -149,6 +152,8 @@ SHUFFLED = Shuffled()
 
 class ShuffledFeed:
     """Has no state: its order is a pure function of (seed, roll-out, epoch)."""
+
+    blind = True
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from msft.data import Split
 from msft.formats import DataError
@@ -88,7 +89,9 @@ def _piece(spec: DatasetSpec, splits: Mapping[str, Split], name: str, values: se
         for split in SPLITS
         if split in splits
     }
-    caps = {f"{split}_rows": _cap(spec, split, read) for split, read in chosen.items()}
+    caps: dict[str, Any] = {
+        f"{split}_rows": _cap(spec, split, read) for split, read in chosen.items()
+    }
     return Piece(replace(spec, name=name, split_by=None, **caps), chosen)
 
 

@@ -65,6 +65,10 @@ class Recipe:
     num_train_epochs: epochs of the other methods.
     train_batch_size: samples of one optimizer step over all devices.
     max_grad_norm: 0 is off; the paper does not clip.
+    gradient_checkpointing: auto is only if a batch does not fit into memory without it.
+    optim: adamw_bf16 keeps the moments in bf16, for models whose fp32 moments do not fit.
+    torch_compile: fuse a layer's kernels on a GPU; auto is in runs that are long enough to repay
+        the time it takes, and not where `deterministic` asks for the same bits again.
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
@@ -89,7 +93,9 @@ class Recipe:
     weight_decay: Annotated[float, AtLeast(0)] = 0.0
     max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
     bf16: Literal["auto"] | bool = "auto"
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Literal["auto"] | bool = "auto"
+    optim: Literal["adamw", "adamw_bf16"] = "adamw"
+    torch_compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
@@ -161,7 +167,9 @@ class Recipe:
         return prepare(self.method, self.method_options, budget, self.peak_rule)
 
     def fewshot(self, spec: DatasetSpec) -> int:
-        """Exemplars before each scored row of a sub-dataset."""
+        """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
+        if spec.metric == "nll":
+            return 0
         if spec.num_fewshot is not None:
             return spec.num_fewshot
         if spec.benchmark is None:

@@ -4,7 +4,7 @@ A run asks its worker to stand at a tick of a roll-out, to advance by one tick, 
 holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite
 from typing import Any, Protocol
@@ -173,8 +173,7 @@ class EngineWorker:
         assert self._feed is not None, "open() comes first"
         self._engine.seed(number(self._seed, "dropout", self._rollout, tick))
         steps, losses, tokens = 0, list[float](), Tokens()
-        for batch in self._feed.batches(tick):
-            seen, count = self._engine.work(batch)
+        for batch, seen, count in self._worked(self._feed, tick):
             self._feed.observe(batch, seen)
             tokens += _tokens(batch, count)
             if batch.use == "train":
@@ -183,6 +182,17 @@ class EngineWorker:
                 loss = fsum(seen.rows) / len(seen.rows)
                 self._on_step(Step(self._rollout, tick, loss, len(batch.rows), count))
         return Work(steps, (fsum(losses), len(losses)), tokens)
+
+    def _worked(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
+        """Each batch with its losses; of a blind feed only after the next one was begun, so that
+        a device never waits for somebody to look at a loss."""
+        blind = bool(getattr(feed, "blind", False))
+        begun: list[tuple[Batch, Losses, int]] = []
+        for batch in feed.batches(tick):
+            begun.append((batch, *self._engine.work(batch)))
+            if len(begun) > blind:
+                yield begun.pop(0)
+        yield from begun
 
     def training(self) -> Any:
         feed = self._feed.state() if self._feed else None

@@ -192,8 +192,8 @@ def test_out_of_memory_in_training_splits_the_batch_and_the_gradient_is_the_same
 
 def test_out_of_memory_in_generation_halves_the_batch_and_says_the_same() -> None:
     prompts = [row.tokens for row in rows_of(12)]
-    plain = Decoder(model_of("llama").eval(), [0], False, 10**6)
-    poor = Decoder(forgetful(model_of("llama").eval(), 60), [0], False, 10**6)
+    plain = Decoder(model_of("llama").eval(), [0], 10**6)
+    poor = Decoder(forgetful(model_of("llama").eval(), 60), [0], 10**6)
     assert poor.generate(prompts, [6] * 12).rows == plain.generate(prompts, [6] * 12).rows
     assert poor.likelihoods(rows_of(12)).rows == pytest.approx(
         plain.likelihoods(rows_of(12)).rows, rel=1e-5
@@ -202,7 +202,7 @@ def test_out_of_memory_in_generation_halves_the_batch_and_says_the_same() -> Non
 
 def test_the_score_before_a_snapshot_is_the_score_after_its_restore_bitwise() -> None:
     engine = engine_of()
-    decoder = Decoder(engine.model, [0], False, 10**6)
+    decoder = Decoder(engine.model, [0], 10**6)
     prompts = [row.tokens for row in rows_of(6, seed=5)]
 
     def scored() -> Any:

@@ -8,16 +8,24 @@ import torch
 
 from msft.corpus import Corpus, load_corpus
 from msft.engine.decoding import Decoder
-from msft.engine.memory import micro_batch_tokens
+from msft.engine.fit import Demand, fit_of
+from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers
 from msft.engine.models import LoadedModel, load_model
 from msft.engine.tokenizers import context_of
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.evaluation import Evaluator
 from msft.feeds import steps_of
 from msft.methods import PreparedMethod
-from msft.recipe import Recipe, RecipeError
+from msft.recipe import ROLLING_BACK, Recipe, RecipeError
 from msft.rollout import ticks_of
 from msft.settings import Settings
+
+EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
+"""Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
+
+
+WORTH_COMPILING = 1500
+"""Steps of a run that repay the compiling of its layers (15 s on an H200, 14 ms a step)."""
 
 
 def settings_of(
@@ -49,6 +57,7 @@ def _training(recipe: Recipe) -> list[tuple[str, Any]]:
         "max_grad_norm",
         "warmup_steps",
         "bf16",
+        "optim",
     )
     return [(key, getattr(recipe, key)) for key in keys]
 
@@ -61,6 +70,8 @@ def engine_of(
     settings: Settings,
 ) -> TorchEngine:
     per_epoch = steps_of(settings.mixture.rows, recipe.train_batch_size)
+    demand = _demand(recipe, corpus, device)
+    fit = fit_of(loaded.model, device, demand, recipe.gradient_checkpointing)
     training = TrainingSettings(
         learning_rate=recipe.learning_rate,
         schedule=recipe.lr_scheduler_type,
@@ -68,13 +79,39 @@ def engine_of(
         schedule_steps=round(per_epoch * recipe.num_train_epochs),
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
-        bf16=_bf16(recipe, device),
-        gradient_checkpointing=recipe.gradient_checkpointing,
-        micro_batch_tokens=recipe.micro_batch_tokens or micro_batch_tokens(loaded.model, device),
+        bf16=demand.bf16,
+        gradient_checkpointing=fit.gradient_checkpointing,
+        micro_batch_tokens=recipe.micro_batch_tokens or fit.micro_batch_tokens,
+        batch_rows=recipe.train_batch_size if fit.recorded else 0,
+        half_moments=demand.half_moments,
     )
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
-    evaluator = Evaluator(corpus.tasks(recipe), _decoder(recipe, loaded, device), loaded.tokenizer)
-    return TorchEngine(loaded.model, rows, training, evaluator)
+    long = _is_long(recipe, corpus, per_epoch) and device.type == "cuda"
+    fused = FusedLayers(loaded.model) if long else NOT_FUSED
+    decoder = _decoder(recipe, loaded, device, fused)
+    evaluator = Evaluator(corpus.tasks(recipe), decoder, loaded.tokenizer)
+    return TorchEngine(loaded.model, rows, training, evaluator, fused)
+
+
+def _is_long(recipe: Recipe, corpus: Corpus, per_epoch: int) -> bool:
+    """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
+    if recipe.torch_compile != "auto":
+        return recipe.torch_compile
+    epochs = recipe.num_train_epochs
+    if recipe.method in ROLLING_BACK:
+        epochs = recipe.compute_budget * len(corpus.datasets) / 2
+    return not recipe.deterministic and per_epoch * epochs >= WORTH_COMPILING
+
+
+def _demand(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
+    rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
+    tokens = sum(len(row.tokens) for row in rows)
+    return Demand(
+        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / len(rows)),
+        answers=sum(row.answer_tokens for row in rows) / tokens,
+        bf16=_bf16(recipe, device),
+        half_moments=recipe.optim == "adamw_bf16",
+    )
 
 
 def load_evaluator(
@@ -84,6 +121,9 @@ def load_evaluator(
     the group of each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loaded = load_model(name, device, recipe.trust_remote_code)
+    if _bf16(recipe, device):
+        for parameter in loaded.model.parameters():
+            parameter.data = parameter.data.bfloat16()  # buffers stay as they are
     corpus = load_corpus(recipe, loaded.tokenizer, context_of(loaded.model.config))
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
@@ -96,9 +136,11 @@ def load_evaluator(
     return Evaluator(tasks, decoder, loaded.tokenizer), groups
 
 
-def _decoder(recipe: Recipe, loaded: LoadedModel, device: torch.device) -> Decoder:
-    tokens = recipe.micro_batch_tokens or micro_batch_tokens(loaded.model, device)
-    return Decoder(loaded.model, _end_tokens(loaded), _bf16(recipe, device), 4 * tokens)
+def _decoder(
+    recipe: Recipe, loaded: LoadedModel, device: torch.device, fused: Fused = NOT_FUSED
+) -> Decoder:
+    tokens = recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type]
+    return Decoder(loaded.model, _end_tokens(loaded), 4 * tokens, fused=fused)
 
 
 def _bf16(recipe: Recipe, device: torch.device) -> bool:

@@ -5,8 +5,9 @@ at each row, and the attention (see `attention.py`) looks only inside a row. Eve
 transformer works token by token, so it needs to know nothing of rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -59,7 +60,14 @@ def packed(rows: Sequence[Encoded], device: torch.device, offset: int = 0) -> Pa
     return Packed(on_device[0], on_device[1], lengths, *on_device[2:])
 
 
-def micro_batches(rows: Sequence[Encoded], most_tokens: int) -> list[list[int]]:
+class HasTokens(Protocol):
+    """A row, whoever laid it out."""
+
+    @property
+    def tokens(self) -> Sized: ...
+
+
+def micro_batches(rows: Sequence[HasTokens], most_tokens: int) -> list[list[int]]:
     """Row numbers in groups of at most `most_tokens` tokens (a longer row stands alone)."""
     groups: list[list[int]] = []
     filled = most_tokens

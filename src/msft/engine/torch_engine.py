@@ -2,34 +2,47 @@
 
 One step is one batch of *samples*, whatever the memory: rows are packed, the head and the loss
 are computed at answer tokens only, the loss is the mean over all answer tokens of the step, and
-micro-batches (when memory asks for them) add up to the same gradient.
+micro-batches (when memory asks for them) add up to the same gradient. Small models on a GPU replay
+recorded steps (`graphs.py`); the losses of a step come later, so that the next one can be prepared
+while it runs.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import cos, isfinite, pi
+from math import cos, pi
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from msft.encoding import Encoded
+from msft.engine.adamw import AdamW
 from msft.engine.attention import RowLayout, layout
-from msft.engine.packing import Packed, micro_batches, packed
-from msft.feeds import Batch, Losses, Row
+from msft.engine.buffers import NO_LABEL, Line, Row, line_of, row_means
+from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.graphs import BoundsLayout, StepGraphs
+from msft.engine.later import Later, NotANumber
+from msft.engine.packing import micro_batches
+from msft.feeds import Batch, Losses
 from msft.worker import Scored
+
+__all__ = ["NotANumber", "TorchEngine", "TrainingSettings"]
 
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
-
-class NotANumber(Exception):
-    """A loss was NaN or infinite; the step was not taken."""
+BASE_ON_DEVICE = 0.05
+"""The base model's weights stay on the device if they take less than this share of its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """The optimizer's side of a recipe; defaults are the paper's."""
+    """The optimizer's side of a recipe; defaults are the paper's.
+
+    bf16: compute with bf16 copies of the fp32 weights.
+    batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
+    half_moments: the optimizer's moments in bf16.
+    """
 
     learning_rate: float = 1e-5
     schedule: Schedule = "constant"
@@ -40,6 +53,8 @@ class TrainingSettings:
     bf16: bool = False
     gradient_checkpointing: bool = False
     micro_batch_tokens: int = 16384
+    batch_rows: int = 0
+    half_moments: bool = False
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -62,20 +77,28 @@ class TorchEngine:
         rows: Mapping[str, Sequence[Encoded]],
         settings: TrainingSettings,
         scorer: Any,
+        fused: Fused = NOT_FUSED,
     ) -> None:
         self.model = model
+        self._fused = fused
         self.device: torch.device = next(model.parameters()).device
-        self._rows = rows
+        self._rows = {name: [Row.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
         self._micro_batch_tokens = settings.micro_batch_tokens
         self._scorer = scorer
-        self._parameters = dict(model.named_parameters())
-        self.base = {n: p.detach().clone() for n, p in self._parameters.items()}
+        self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
+        self._adamw = AdamW(
+            self._parameters, settings.weight_decay, settings.bf16, settings.half_moments
+        )
+        self.base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
-        self._steps = 0
-        self._optimizer = self._fresh()
+        self._graphs: StepGraphs | None = None
+        if settings.batch_rows and self.device.type == "cuda":
+            longest = max(len(row.tokens) for part in self._rows.values() for row in part)
+            steps = (self._recorded_step, self._rehearsed_step)
+            self._graphs = StepGraphs(*steps, settings.batch_rows, longest, self.device)
 
     # State.
 
@@ -85,43 +108,37 @@ class TorchEngine:
             odd = sorted(source.keys() ^ self._parameters.keys())
             raise ValueError(f"these weights are of another model: tensor {odd[0]!r} differs")
         with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                if source[name].shape != parameter.shape:
+            for name, master in self._adamw.masters.items():
+                if source[name].shape != master.shape:
                     raise ValueError(
                         f"these weights are of another model: {name!r} has shape "
-                        f"{tuple(source[name].shape)}, expected {tuple(parameter.shape)}"
+                        f"{tuple(source[name].shape)}, expected {tuple(master.shape)}"
                     )
-                parameter.copy_(source[name])
+                master.copy_(source[name], non_blocking=True)
+            self._adamw.refresh()
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in self._parameters.items()}
+        return {name: master.clone() for name, master in self._adamw.masters.items()}
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
-        self._optimizer = self._fresh()
-        self._steps = 0
         if moments is None:
-            return
-        self._steps = int(moments["steps"])
-        if not self._steps:
-            return
-        for name, parameter in self._parameters.items():
-            self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(self._steps), device=self.device),
-                "exp_avg": moments["tensors"][f"{name}.exp_avg"].to(self.device, copy=True),
-                "exp_avg_sq": moments["tensors"][f"{name}.exp_avg_sq"].to(self.device, copy=True),
-            }
+            self._adamw.start(0, {})
+        else:
+            self._adamw.start(int(moments["steps"]), moments["tensors"])
 
     def optimizer(self) -> dict[str, Any]:
-        tensors = {
-            f"{name}.{kind}": self._optimizer.state[parameter][kind].detach().clone()
-            for name, parameter in self._parameters.items()
-            if self._steps
-            for kind in ("exp_avg", "exp_avg_sq")
-        }
-        return {"steps": self._steps, "tensors": tensors}
+        return self._adamw.state()
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
+
+    def _kept(self, weight: Tensor) -> Tensor:
+        """A copy of a base weight: on the device where that is cheap, else in host memory."""
+        if self.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            if 4 * self.num_parameters > BASE_ON_DEVICE * total:
+                return weight.cpu()
+        return weight.clone()
 
     # Work.
 
@@ -132,29 +149,49 @@ class TorchEngine:
             return Losses(self._watched(rows)), tokens
         if batch.use == "look_ahead":
             return self._look_ahead(rows, batch), tokens
-        return Losses(self._step(rows, batch.rows)), tokens
+        return Losses(self._step(rows, batch)), tokens
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         scored: Scored = self._scorer(names, split)
         return scored
 
-    def _step(self, rows: Sequence[Encoded], where: Sequence[Row]) -> list[float]:
+    def _step(self, rows: Sequence[Row], batch: Batch) -> Later:
         """One optimizer step: losses of the rows before it."""
-        losses = self._gradients(rows)
-        if not all(isfinite(loss) for loss in losses):
-            self._optimizer.zero_grad()
-            bad = [row for row, loss in zip(where, losses, strict=True) if not isfinite(loss)]
-            raise NotANumber(f"the loss of row {bad[0][1]} of {bad[0][0]} is not a number")
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.rate(self._steps)
-        if self._settings.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._settings.max_grad_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        self._steps += 1
+        rate = self._settings.rate(self._adamw.steps)
+        graphs = self._graphs
+        if graphs and graphs.shape_of(rows).tokens <= self._micro_batch_tokens:
+            try:
+                self._adamw.ready(rate)
+                return Later(graphs.run(rows), batch.rows)
+            except torch.OutOfMemoryError:
+                self._adamw.unready()
+                self._graphs = None  # no room for recorded steps: as they come, then
+                self._clear()
+        losses = Later(self._gradients(rows), batch.rows)
+        if self.device.type == "cpu":
+            losses[0]  # raises before a step that must not be taken
+        self._adamw.ready(rate)
+        self._adamw.step(self._settings.max_grad_norm)
         return losses
 
-    def _gradients(self, rows: Sequence[Encoded]) -> list[float]:
+    def _recorded_step(self, line: Line, longest: int) -> Tensor:
+        losses = self._padded_gradients(line, longest)
+        self._adamw.step(self._settings.max_grad_norm)
+        return losses
+
+    def _rehearsed_step(self, line: Line, longest: int) -> Tensor:
+        losses = self._padded_gradients(line, longest)
+        self._adamw.forget()
+        return losses
+
+    def _padded_gradients(self, line: Line, longest: int) -> Tensor:
+        bounds = line.bounds.to(torch.int32)
+        targets = (line.labels != NO_LABEL).sum()
+        self.model.train()
+        with self._fused, layout(BoundsLayout(bounds, longest)):
+            return self._backward(line, targets)
+
+    def _gradients(self, rows: Sequence[Row]) -> Tensor:
         """Losses of the rows; the gradient of their token mean is left in the parameters.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
@@ -165,81 +202,74 @@ class TorchEngine:
             except torch.OutOfMemoryError:
                 if self._micro_batch_tokens <= max(len(row.tokens) for row in rows):
                     raise
-            self._optimizer.zero_grad()
             self._micro_batch_tokens //= 2
-            torch.cuda.empty_cache()
+            self._clear()
 
-    def _accumulated(self, rows: Sequence[Encoded]) -> list[float]:
+    def _accumulated(self, rows: Sequence[Row]) -> Tensor:
+        targets = sum(len(row.targets) for row in rows)
+        losses: list[Tensor] = []
+        self._adamw.bad.zero_()
         self.model.train()
-        targets = sum(row.answer_tokens for row in rows)
-        losses: list[float] = []
-        for group in micro_batches(rows, self._micro_batch_tokens):
-            line = packed([rows[number] for number in group], self.device)
-            with layout(RowLayout(line.lengths, self.device)):  # checkpointing runs it again
-                nll = self._nll(line)
-                (nll.sum() / targets).backward()  # type: ignore[no-untyped-call]
-            losses += _row_means(nll.detach(), line)
-        return losses
+        groups = micro_batches(rows, self._micro_batch_tokens)
+        for group in groups:
+            part = [rows[number] for number in group]
+            with self._fused, layout(self._rows_of(part)):  # checkpointing runs it again
+                losses.append(self._backward(line_of(part, self.device), targets))
+            if len(groups) > 1:
+                self._adamw.add_up()
+        return torch.cat(losses)
 
-    def _watched(self, rows: Sequence[Encoded]) -> list[float]:
+    def _backward(self, line: Line, targets: int | Tensor) -> Tensor:
+        """Row losses of a line; its share of the gradient is added to the parameters'."""
+        nll = self._nll(line)
+        loss = nll.sum() / targets
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            self._adamw.bad.add_(~loss.isfinite()).clamp_(max=1)
+        return row_means(nll.detach(), line)
+
+    def _watched(self, rows: Sequence[Row]) -> list[float]:
         """Losses of the rows, without dropout and without a gradient."""
         self.model.eval()
         losses: list[float] = []
         with torch.inference_mode():
             for group in micro_batches(rows, self._micro_batch_tokens):
-                line = packed([rows[number] for number in group], self.device)
-                with layout(RowLayout(line.lengths, self.device)):
-                    losses += _row_means(self._nll(line), line)
+                part = [rows[number] for number in group]
+                line = line_of(part, self.device)
+                with layout(self._rows_of(part)):
+                    losses += row_means(self._nll(line), line).tolist()
         return losses
 
-    def _look_ahead(self, rows: Sequence[Encoded], batch: Batch) -> Losses:
+    def _look_ahead(self, rows: Sequence[Row], batch: Batch) -> Losses:
         """Losses before and after a virtual step; everything is as it was afterwards."""
-        weights, moments, steps = self.weights(), self.optimizer(), self._steps
+        weights, moments = self.weights(), self.optimizer()
         before = self._watched(rows)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             if batch.step == "optimizer":
-                self._step(rows, batch.rows)
+                self._step(rows, batch)
             else:
                 self._gradients(rows)
-                rate = self._settings.rate(self._steps)
-                with torch.no_grad():
-                    for parameter in self._parameters.values():
-                        if parameter.grad is not None:
-                            parameter.sub_(parameter.grad, alpha=rate)
-                self._optimizer.zero_grad()
+                self._adamw.sgd(self._settings.rate(self._adamw.steps))
         after = self._watched(rows)
         self.load(weights)
         if batch.step == "optimizer":
             self.load_optimizer(moments)
-        self._steps = steps
         return Losses(before, after)
 
-    def _nll(self, line: Packed) -> Tensor:
+    def _nll(self, line: Line) -> Tensor:
         """Negative log-likelihood of each answer token, in fp32."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._settings.bf16):
-            logits = self.model(
-                input_ids=line.tokens[None],
-                position_ids=line.positions[None],
-                logits_to_keep=line.targets,
-                use_cache=False,
-            ).logits[0]
+        logits = self.model(
+            input_ids=line.tokens[None],
+            position_ids=line.positions[None],
+            logits_to_keep=line.targets,
+            use_cache=False,
+        ).logits[0]
         return functional.cross_entropy(logits.float(), line.labels, reduction="none")
 
-    def _fresh(self) -> torch.optim.AdamW:
-        return torch.optim.AdamW(
-            self._parameters.values(),
-            lr=self._settings.learning_rate,
-            weight_decay=self._settings.weight_decay,
-            fused=True,
-        )
+    def _rows_of(self, rows: Sequence[Row]) -> RowLayout:
+        return RowLayout([len(row.tokens) for row in rows], self.device)
 
-
-def _row_means(nll: Tensor, line: Packed) -> list[float]:
-    """Mean over each row's answer tokens."""
-    sums = torch.zeros(line.rows, dtype=torch.float32, device=nll.device)
-    counts = torch.zeros_like(sums)
-    sums.index_add_(0, line.owners, nll.float())
-    counts.index_add_(0, line.owners, torch.ones_like(nll, dtype=torch.float32))
-    means: list[float] = (sums / counts).tolist()
-    return means
+    def _clear(self) -> None:
+        self._adamw.forget()
+        torch.cuda.empty_cache()

@@ -92,7 +92,7 @@ class IesFeed:
             self._losses.setdefault(row, []).append(loss)
 
     def state(self) -> Any:
-        losses = [[name, number, seen] for (name, number), seen in self._losses.items()]
+        losses = [[name, number, list(seen)] for (name, number), seen in self._losses.items()]
         return {"losses": losses, "resting": sorted(self._resting)}
 
     def restore(self, state: Any) -> None:

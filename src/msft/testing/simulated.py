@@ -30,7 +30,7 @@ from msft.rollout import Method, ticks_of
 from msft.run import RecordedRun
 from msft.scores import Score, accuracy
 from msft.settings import ScoreTest, Settings
-from msft.tiers import DiskTier, MemoryTier
+from msft.tiers import DiskTier, DurableTier, MemoryTier
 from msft.verdicts import Verdicts
 from msft.worker import EngineWorker, Scored
 
@@ -186,12 +186,14 @@ def simulate(
     memory_copies: int | None = None,
     engine: SimulatedEngine | None = None,
     log: Log | None = None,
+    disk: DurableTier | None = None,
 ) -> History:
     """A whole run over the simulated engine.
 
     folder: where log, verdicts and checkpoints go (none: memory only). Called again on the same
         folder it resumes, as `msft train` does.
     memory_copies: checkpoints that memory holds before the disk is used; with a folder, none.
+    disk: where checkpoints go, instead of the folder.
     """
     rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
@@ -210,7 +212,8 @@ def simulate(
     worker = EngineWorker(
         engine, seed=seed, batch_size=train_batch_size, evals_per_epoch=evals_per_epoch
     )
-    disk = DiskTier(folder / "checkpoints", JsonCodec()) if folder else None
+    if disk is None and folder is not None:
+        disk = DiskTier(folder / "checkpoints", JsonCodec())
     copies = (0 if folder else 10**9) if memory_copies is None else memory_copies
     store = CheckpointStore(
         [MemoryTier("host", copies)] if copies else [], disk, engine.num_parameters * 4, 8000

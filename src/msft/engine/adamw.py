@@ -1,0 +1,191 @@
+"""AdamW on fp32 master weights, for a model whose working weights may be bf16.
+
+At a learning rate of 1e-5 most updates of a bf16 weight round to nothing, so the weights that are
+trained, stored and handed out are fp32; a bf16 model only ever computes with their rounded copy.
+Everything lies in fixed tensors, so that a recorded step (see `graphs.py`) finds it again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+KINDS = ("exp_avg", "exp_avg_sq")
+
+
+class AdamW:
+    """Masters, moments and the step.
+
+    working: the model's parameters, in fp32 when given.
+    mixed: the model computes in bf16 from now on.
+    halved: moments are kept in bf16, rounded at random so that small changes are not lost on
+        average; for models whose fp32 moments do not fit.
+    """
+
+    def __init__(
+        self,
+        working: Mapping[str, nn.Parameter],
+        weight_decay: float = 0.0,
+        mixed: bool = False,
+        halved: bool = False,
+    ) -> None:
+        self._working = dict(working)
+        self._mixed = mixed
+        self.masters: dict[str, Tensor] = {name: p.detach() for name, p in working.items()}
+        if mixed:
+            for parameter in self._working.values():
+                parameter.data = parameter.data.bfloat16()
+        dtype = torch.bfloat16 if halved else torch.float32
+        self.moments = {
+            f"{name}.{kind}": torch.zeros_like(master, dtype=dtype)
+            for name, master in self.masters.items()
+            for kind in KINDS
+        }
+        device = next(iter(self.masters.values())).device
+        self._halved = halved
+        self._decay = weight_decay
+        self._count = torch.zeros((), device=device)
+        exact = torch.float64 if device.type == "cpu" else torch.float32  # as the kernels read it
+        self._rate = torch.zeros((), device=device, dtype=exact)
+        self._steps = 0
+        self._sums: dict[str, Tensor] = {}
+        self.bad = torch.zeros((), device=device)
+        """1 where the step must not be taken, set by whoever finds the loss."""
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    def start(self, steps: int, moments: Mapping[str, Tensor]) -> None:
+        """Go on from moments; with steps 0, afresh."""
+        self._steps = steps
+        self._count.fill_(steps)
+        for name, held in self.moments.items():
+            if steps:
+                held.copy_(moments[name])
+            else:
+                held.zero_()
+
+    def refresh(self) -> None:
+        """The working weights from the masters."""
+        if self._mixed:
+            torch._foreach_copy_(list(self._working.values()), list(self.masters.values()))
+
+    def ready(self, rate: float) -> None:
+        """What a step needs from the host, before it is taken or replayed."""
+        self._rate.fill_(rate)
+        self._steps += 1
+
+    def unready(self) -> None:
+        """The step was not taken after all."""
+        self._steps -= 1
+
+    def forget(self) -> None:
+        """No gradients."""
+        self._sums.clear()
+        for parameter in self._working.values():
+            parameter.grad = None
+
+    def add_up(self) -> None:
+        """Add a micro-batch's gradients in fp32; fp32 models do so by themselves."""
+        if not self._mixed or self._halved:
+            return
+        for name, parameter in self._working.items():
+            if parameter.grad is None:
+                continue
+            if name in self._sums:
+                self._sums[name] += parameter.grad
+            else:
+                self._sums[name] = parameter.grad.float()
+            parameter.grad = None
+
+    def step(self, max_grad_norm: float) -> None:
+        """Take the gradients of the working weights, which are gone afterwards."""
+        with torch.no_grad():
+            gradients = self._taken()
+            if max_grad_norm:
+                _clip(list(gradients.values()), max_grad_norm)
+            self._count += 1 - self.bad
+            if self._halved:
+                self._halved_step(gradients)
+            else:
+                self._fused_step(gradients)
+            self.refresh()
+        self.forget()
+
+    def sgd(self, rate: float) -> None:
+        """A plain step down the gradients, which are gone afterwards; moments stay."""
+        with torch.no_grad():
+            for name, gradient in self._taken().items():
+                self.masters[name].sub_(gradient, alpha=rate)
+            self.refresh()
+        self.forget()
+
+    def _taken(self) -> dict[str, Tensor]:
+        """The gradients that there are: in fp32, where moments are."""
+        if self._sums:
+            return dict(self._sums)
+        found = {n: p.grad for n, p in self._working.items() if p.grad is not None}
+        if not self._mixed or self._halved:
+            return found
+        wide = {name: torch.empty_like(self.masters[name]) for name in found}
+        torch._foreach_copy_(list(wide.values()), list(found.values()))
+        return wide
+
+    def _fused_step(self, gradients: dict[str, Tensor]) -> None:
+        torch._fused_adamw_(
+            [self.masters[name] for name in gradients],
+            list(gradients.values()),
+            [self.moments[f"{name}.exp_avg"] for name in gradients],
+            [self.moments[f"{name}.exp_avg_sq"] for name in gradients],
+            [],
+            [self._count] * len(gradients),
+            lr=self._rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=self._decay,
+            eps=EPSILON,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None,
+            found_inf=self.bad,
+        )
+
+    def _halved_step(self, gradients: dict[str, Tensor]) -> None:
+        good = 1 - self.bad
+        count = self._count.clamp(min=1)
+        first, second = (1 - beta**count for beta in BETAS)
+        rate = (self._rate * good).to(torch.float32)
+        for name in list(gradients):
+            gradient = torch.where(good > 0, gradients.pop(name).float(), 0)
+            self._working[name].grad = None
+            mean, square = (self.moments[f"{name}.{kind}"] for kind in KINDS)
+            wide_mean = mean.float().lerp_(gradient, (1 - BETAS[0]) * good)
+            wide_square = square.float().lerp_(gradient.square_(), (1 - BETAS[1]) * good)
+            width = (wide_square / second).sqrt_().add_(EPSILON)
+            master = self.masters[name]
+            master.mul_(1 - rate * self._decay)
+            master.sub_(wide_mean.div(width).mul_(rate / first))
+            mean.copy_(_rounded_at_random(wide_mean))
+            square.copy_(_rounded_at_random(wide_square))
+
+    def state(self) -> dict[str, Any]:
+        """A private copy of the moments."""
+        tensors = {n: t.clone() for n, t in self.moments.items()} if self._steps else {}
+        return {"steps": self._steps, "tensors": tensors}
+
+
+def _clip(gradients: list[Tensor], most: float) -> None:
+    """Scale gradients down to a common norm of at most `most`, as torch does."""
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+
+
+def _rounded_at_random(wide: Tensor) -> Tensor:
+    """fp32 → bf16, up or down with the chances that keep the mean."""
+    noise = torch.randint(0, 1 << 16, wide.shape, dtype=torch.int32, device=wide.device)
+    bits = wide.view(torch.int32) + noise
+    return bits.bitwise_and_(-(1 << 16)).view(torch.float32)

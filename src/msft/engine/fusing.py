@@ -1,0 +1,43 @@
+"""Fused layers: a model's decoder layers compiled, so that their small kernels become a few.
+
+All layers share one compiled code: it is compiled for one layer with the number of tokens left
+open. Attention stays as it is, between two compiled halves.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+Fused = AbstractContextManager[None]
+"""Layers run compiled inside it, or as they are."""
+NOT_FUSED: Fused = nullcontext()
+
+
+class FusedLayers(AbstractContextManager[None]):
+    """`with fused:` the layers run compiled."""
+
+    def __init__(self, model: nn.Module, backend: str = "inductor") -> None:
+        torch._dynamo.config.suppress_errors = True  # without a compiler: as they are
+        self._layers = decoder_layers(model)
+        self._plain: list[Any] = [layer._compiled_call_impl for layer in self._layers]
+        self._compiled: list[Callable[..., Any]] = [
+            torch.compile(layer._call_impl, dynamic=True, backend=backend) for layer in self._layers
+        ]
+
+    def __enter__(self) -> None:
+        for layer, compiled in zip(self._layers, self._compiled, strict=True):
+            layer._compiled_call_impl = compiled
+
+    def __exit__(self, *error: object) -> None:
+        for layer, plain in zip(self._layers, self._plain, strict=True):
+            layer._compiled_call_impl = plain
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The longest list of modules of one kind: a language model's layers."""
+    lists = [list(m) for m in model.modules() if isinstance(m, nn.ModuleList)]
+    uniform = [layers for layers in lists if len(set(map(type, layers))) == 1]
+    return max(uniform, key=len, default=[])

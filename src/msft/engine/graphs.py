@@ -1,0 +1,111 @@
+"""Recorded steps: a whole training step as one CUDA graph for each shape of line.
+
+A model of under a billion weights is bound by the launching of its kernels, not by their work. A
+step that was recorded once is replayed with one launch. Lines are padded to a few shapes, the
+graphs share one pool of memory, and what they read and write lies in fixed tensors: the line's
+buffer, weights, moments and losses.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from msft.engine.attention import How, varlen
+from msft.engine.buffers import Line, Row, Shape, fill
+
+TOKENS, TARGETS = 512, 512
+"""Lines are padded to multiples of these."""
+STAGES = 3
+"""Host buffers in turn: one may still be on its way while the next is filled."""
+
+Step = Callable[[Line, int], Tensor]
+"""step(line, longest): row losses, the weights moved on."""
+
+
+class BoundsLayout:
+    """Each token sees its own row, up to itself; where rows are is known to the device alone."""
+
+    def __init__(self, bounds: Tensor, longest: int) -> None:
+        self._bounds = bounds
+        self._longest = longest
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
+        ends = (self._bounds, self._bounds, self._longest, self._longest)
+        out: Tensor = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
+        return out
+
+
+class StepGraphs:
+    """Replays steps; those of a new shape are recorded first.
+
+    rehearse: the step without its effect, so that everything lazy has happened before recording.
+    rows: the most rows of a step.
+    longest: tokens of the longest row there is.
+    """
+
+    def __init__(
+        self, step: Step, rehearse: Step, rows: int, longest: int, device: torch.device
+    ) -> None:
+        self._step = step
+        self._rehearse = rehearse
+        self._rows = rows
+        self._longest = max(longest, TOKENS)  # the padding's row is a row too
+        self._device = device
+        self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        self._losses = torch.zeros(rows, device=device)
+        self._buffer = torch.zeros(0, dtype=torch.int64, device=device)
+        self._stages: list[tuple[Tensor, torch.cuda.Event]] = []
+        self._turn = 0
+
+    def shape_of(self, rows: Sequence[Row]) -> Shape:
+        return Shape.of(rows).rounded(TOKENS, TARGETS, self._rows)
+
+    def run(self, rows: Sequence[Row]) -> Tensor:
+        """One step on these rows: their losses, which the next step overwrites."""
+        shape = self.shape_of(rows)
+        self._room_for(shape.size)
+        self._send(rows, shape)
+        if shape not in self._graphs:
+            self._record(shape)
+        self._graphs[shape].replay()
+        return self._losses[: len(rows)]
+
+    def _record(self, shape: Shape) -> None:
+        line = Line.over(self._buffer, shape)
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._rehearse(line, self._longest)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()  # other threads may be writing checkpoints meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._losses.copy_(self._step(line, self._longest))
+        self._graphs[shape] = graph
+
+    def _send(self, rows: Sequence[Row], shape: Shape) -> None:
+        """Fill a host buffer and copy it over, behind whatever the device still does."""
+        host, sent = self._stages[self._turn]
+        self._turn = (self._turn + 1) % STAGES
+        sent.synchronize()
+        fill(host.numpy()[: shape.size], rows, shape)
+        self._buffer[: shape.size].copy_(host[: shape.size], non_blocking=True)
+        sent.record()
+
+    def _room_for(self, size: int) -> None:
+        """Larger buffers where they are needed; what was recorded on the old ones is gone."""
+        if size <= len(self._buffer):
+            return
+        self._graphs.clear()
+        torch.cuda.synchronize()
+        self._buffer = torch.zeros(2 * size, dtype=torch.int64, device=self._device)
+        self._stages = [
+            (torch.zeros(2 * size, dtype=torch.int64, pin_memory=True), _event())
+            for _ in range(STAGES)
+        ]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]

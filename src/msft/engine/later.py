@@ -1,0 +1,60 @@
+"""Losses that are still on their way from the device: asked for later, so that nobody waits now."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from math import isfinite
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from msft.feeds import Row
+
+
+class NotANumber(Exception):
+    """A loss was NaN or infinite; the step was not taken."""
+
+
+class Later(Sequence[float]):
+    """The losses of a step's rows; the first look at them waits for the device.
+
+    where: the rows, to name one whose loss is not a number.
+    """
+
+    def __init__(self, losses: Tensor, where: Sequence[Row]) -> None:
+        self._where = where
+        self._host = torch.empty(len(where), pin_memory=losses.is_cuda)
+        self._host.copy_(losses[: len(where)], non_blocking=True)
+        self._done = torch.cuda.Event() if losses.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._done is not None:
+            self._done.record()
+
+    @cached_property
+    def _values(self) -> list[float]:
+        if self._done is not None:
+            self._done.synchronize()
+        values: list[float] = self._host.tolist()
+        for (name, number), loss in zip(self._where, values, strict=True):
+            if not isfinite(loss):
+                raise NotANumber(f"the loss of row {number} of {name} is not a number")
+        return values
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[float]: ...
+
+    def __getitem__(self, index: int | slice) -> float | list[float]:
+        return self._values[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,172 @@
+"""The optimizer is torch's AdamW on fp32 masters; bf16 never reaches what is stored."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from families import model_of, rows_of
+from torch import nn
+
+from msft.engine.adamw import AdamW, _rounded_at_random
+from msft.engine.fusing import FusedLayers, decoder_layers
+from msft.engine.torch_engine import TorchEngine, TrainingSettings
+from msft.feeds import Batch
+from msft.worker import Scored
+
+
+@pytest.fixture(autouse=True)
+def plain_kernels() -> Iterator[None]:
+    """Some virtual CPUs claim bf16 instructions that they do not have."""
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(True)
+
+
+ALL = Batch(tuple(("a", number) for number in range(8)))
+
+
+def pair(**options: Any) -> tuple[nn.Parameter, AdamW]:
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.randn(64, 32))
+    return parameter, AdamW({"w": parameter}, **options)
+
+
+def gradient(step: int) -> torch.Tensor:
+    return torch.randn(64, 32, generator=torch.Generator().manual_seed(step))
+
+
+@pytest.mark.parametrize(("decay", "clip"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.5)])
+def test_fp32_steps_are_torchs_bit_by_bit(decay: float, clip: float) -> None:
+    parameter, adamw = pair(weight_decay=decay)
+    reference = nn.Parameter(parameter.detach().clone())
+    torchs = torch.optim.AdamW([reference], lr=1e-2, weight_decay=decay, fused=True)
+    for step in range(5):
+        reference.grad = gradient(step)
+        if clip:
+            nn.utils.clip_grad_norm_([reference], clip)
+        torchs.step()
+        parameter.grad = gradient(step)
+        adamw.ready(1e-2)
+        adamw.step(clip)
+    assert torch.equal(parameter, reference)
+    assert adamw.steps == 5
+
+
+def test_a_bf16_model_moves_by_less_than_bf16_can_hold() -> None:
+    parameter, adamw = pair(mixed=True)
+    before = adamw.masters["w"].clone()
+    assert parameter.dtype == torch.bfloat16
+    for step in range(3):
+        parameter.grad = gradient(step).bfloat16()
+        adamw.ready(1e-6)
+        adamw.step(0.0)
+    moved = adamw.masters["w"] - before
+    assert moved.abs().max() > 0
+    assert torch.equal(parameter, adamw.masters["w"].bfloat16())
+    assert (parameter == before.bfloat16()).float().mean() > 0.9, "bf16 alone would have lost it"
+
+
+def test_micro_batches_add_up_in_fp32() -> None:
+    parts = [gradient(n).bfloat16() for n in range(4)]
+    one, added = pair(mixed=True)
+    for part in parts:
+        one.grad = part.clone()
+        added.add_up()
+    added.ready(1e-3)
+    added.step(0.0)
+    exact, whole = pair()
+    exact.grad = sum((part.float() for part in parts), torch.zeros(64, 32))
+    whole.ready(1e-3)
+    whole.step(0.0)
+    assert torch.equal(added.masters["w"], whole.masters["w"])
+
+
+def test_a_bad_loss_leaves_weights_and_moments() -> None:
+    for options in ({}, {"mixed": True}, {"mixed": True, "halved": True}):
+        parameter, adamw = pair(**options)
+        before = {**adamw.masters, **adamw.moments}
+        before = {name: tensor.clone() for name, tensor in before.items()}
+        adamw.bad.fill_(1)
+        parameter.grad = torch.full((64, 32), float("nan"), dtype=parameter.dtype)
+        adamw.ready(1e-2)
+        adamw.step(0.0)
+        for name, tensor in {**adamw.masters, **adamw.moments}.items():
+            assert torch.equal(tensor, before[name]), (options, name)
+
+
+def test_halved_moments_follow_the_full_ones_on_average() -> None:
+    full, plain = pair(mixed=True)
+    half, halved = pair(mixed=True, halved=True)
+    assert all(moment.dtype == torch.bfloat16 for moment in halved.moments.values())
+    start = plain.masters["w"].clone()
+    for step in range(200):
+        for parameter, adamw in ((full, plain), (half, halved)):
+            parameter.grad = gradient(step).bfloat16()
+            adamw.ready(1e-3)
+            adamw.step(0.0)
+    moved = plain.masters["w"] - start
+    apart = halved.masters["w"] - plain.masters["w"]
+    assert apart.norm() / moved.norm() < 0.05
+    assert abs(apart.mean()) < 0.01 * moved.abs().mean(), "no drift"
+
+
+def test_rounding_at_random_keeps_the_mean() -> None:
+    torch.manual_seed(0)
+    wide = torch.full((100_000,), 1.0 + 1 / 1024)
+    rounded = _rounded_at_random(wide)
+    assert set(rounded.tolist()) == {1.0, 1.0 + 1 / 128}
+    assert rounded.mean().item() == pytest.approx(wide[0].item(), abs=1e-4)
+
+
+def engine_of(**settings: Any) -> TorchEngine:
+    chosen = TrainingSettings(**{"learning_rate": 1e-3, **settings})
+    return TorchEngine(
+        model_of("llama", 1.0), {"a": rows_of(8)}, chosen, lambda names, split: Scored({}, 0)
+    )
+
+
+@pytest.mark.parametrize("half_moments", [False, True])
+def test_a_bf16_engine_learns_and_its_snapshots_are_exact(half_moments: bool) -> None:
+    engine = engine_of(bf16=True, half_moments=half_moments)
+    first = sum(engine.work(ALL)[0].rows)
+    for _ in range(5):
+        engine.work(ALL)
+    engine.seed(3)
+    weights, moments = engine.weights(), engine.optimizer()
+    assert all(w.dtype == torch.float32 for w in weights.values())
+    ahead = [list(engine.work(ALL)[0].rows) for _ in range(3)]
+    final = engine.weights()
+    assert sum(ahead[-1]) < first
+    engine.load(weights)
+    engine.load_optimizer(moments)
+    engine.seed(3)
+    assert [list(engine.work(ALL)[0].rows) for _ in range(3)] == ahead
+    assert all(torch.equal(final[name], w) for name, w in engine.weights().items())
+
+
+def test_bf16_losses_stay_near_fp32_without_drift() -> None:
+    plain, mixed = engine_of(), engine_of(bf16=True)
+    apart = []
+    for _ in range(40):
+        one, other = (sum(engine.work(ALL)[0].rows) / 8 for engine in (plain, mixed))
+        apart.append(other - one)
+    assert max(map(abs, apart)) < 0.05
+    assert abs(sum(apart) / len(apart)) < 0.02
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_fused_layers_share_one_code_and_only_inside_the_block() -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    plain, fused = engine_of(), engine_of()
+    fused._fused = FusedLayers(fused.model, backend="aot_eager")
+    for size in (8, 3, 5, 6):
+        batch = Batch(ALL.rows[:size])
+        one, other = plain.work(batch)[0].rows, fused.work(batch)[0].rows
+        assert list(one) == pytest.approx(list(other), abs=1e-5)
+    assert counters["stats"]["unique_graphs"] <= 6, "one layer's graphs, whatever the tokens"
+    layers = decoder_layers(fused.model)
+    assert len(layers) == fused.model.config.num_hidden_layers
+    assert all(layer._compiled_call_impl is None for layer in layers)

@@ -1,0 +1,94 @@
+"""A padded buffer is the same step: same losses, same gradients, nothing from the padding."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import model_of, rows_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from msft.encoding import Encoded
+from msft.engine.attention import RowLayout, layout
+from msft.engine.buffers import NO_LABEL, Line, Row, Shape, fill, line_of, row_means
+
+CPU = torch.device("cpu")
+
+
+def padded(rows: list[Row], tokens: int, targets: int, most: int) -> Line:
+    shape = Shape.of(rows).rounded(tokens, targets, most)
+    buffer = np.full(shape.size, 10**12, dtype=np.int64)  # whatever was there before
+    fill(buffer, rows, shape)
+    return Line.over(torch.from_numpy(buffer), shape)
+
+
+def gradients(model: Any, line: Line, lengths: list[int]) -> tuple[list[float], dict[str, Any]]:
+    """What the engine does with a line: row losses, and the gradient of the token mean."""
+    model.zero_grad()
+    with layout(RowLayout(lengths, CPU)):
+        logits = model(
+            input_ids=line.tokens[None],
+            position_ids=line.positions[None],
+            logits_to_keep=line.targets,
+            use_cache=False,
+        ).logits[0]
+    nll = torch.nn.functional.cross_entropy(logits, line.labels, reduction="none")
+    (nll.sum() / (line.labels != NO_LABEL).sum()).backward()  # type: ignore[no-untyped-call]
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    return row_means(nll.detach(), line).tolist(), found
+
+
+@pytest.mark.parametrize(("tokens", "targets", "most"), [(64, 16, 8), (512, 512, 12), (1, 1, 8)])
+def test_padding_changes_neither_losses_nor_gradients(tokens: int, targets: int, most: int) -> None:
+    rows = [Row.of(row) for row in rows_of(8)]
+    model = model_of("llama", 1.0)
+    lengths = [len(row.tokens) for row in rows]
+    plain, expected = gradients(model, line_of(rows, CPU), lengths)
+    line = padded(rows, tokens, targets, most)
+    rest = len(line.tokens) - sum(lengths)
+    losses, found = gradients(model, line, [*lengths, rest])
+    assert losses[:8] == pytest.approx(plain, rel=1e-6)
+    assert losses[8:] == [0.0] * (most - 8)
+    for name, gradient in expected.items():
+        assert torch.allclose(found[name], gradient, rtol=1e-4, atol=1e-7), name
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.booleans(), min_size=2, max_size=12).filter(lambda a: any(a[1:])),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_buffer_holds_every_row_where_its_bounds_say(answers: list[list[bool]]) -> None:
+    encoded = [
+        Encoded(tuple(range(100 * n, 100 * n + len(a))), tuple(a)) for n, a in enumerate(answers)
+    ]
+    rows = [Row.of(row) for row in encoded]
+    for line in (line_of(rows, CPU), padded(rows, 16, 8, 6)):
+        bounds = line.bounds.tolist()
+        for number, row in enumerate(encoded):
+            start, end = bounds[number : number + 2]
+            assert tuple(line.tokens[start:end].tolist()) == row.tokens
+            assert line.positions[start:end].tolist() == list(range(len(row.tokens)))
+        assert bounds == sorted(bounds)
+        assert bounds[-1] == len(line.tokens)
+        real = line.labels != NO_LABEL
+        wanted = [
+            (n, row.tokens[i])
+            for n, row in enumerate(encoded)
+            for i in range(1, len(row.answer))
+            if row.answer[i]
+        ]
+        assert list(zip(line.owners[real].tolist(), line.labels[real].tolist(), strict=True)) == (
+            wanted
+        )
+        assert (line.tokens[line.targets[real]] + 1).tolist() == line.labels[real].tolist()
+        assert int(line.targets.max()) < len(line.tokens)
+
+
+def test_shapes_leave_a_token_for_the_padding_row() -> None:
+    assert Shape(512, 512, 8).rounded(512, 512, 8) == Shape(1024, 512, 8, True)
+    assert Shape(511, 513, 3).rounded(512, 512, 8) == Shape(512, 1024, 8, True)
