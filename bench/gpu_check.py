@@ -42,9 +42,7 @@ def check(family: str) -> str:
     bias = sum(apart) / len(apart)
     prompts = [row.tokens[: len(row.tokens) // 2] for row in rows]
     said = [
-        Decoder(model_of(family).to(device).eval(), [END], False, 10**6).generate(
-            prompts, [12] * 32
-        )
+        Decoder(model_of(family).to(device).eval(), [END], 10**6).generate(prompts, [12] * 32)
         for device in (torch.device("cpu"), CUDA)
     ]
     same = sum(a == b for a, b in zip(said[0].rows, said[1].rows, strict=True))
@@ -58,17 +56,15 @@ def check(family: str) -> str:
 def poison_is_clean(family: str) -> bool:
     """Whether a changed row leaves all other rows bitwise equal, in bf16 with varlen attention."""
     model = model_of(family, 1.0).to(CUDA).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
     rows = rows_of(8)
     poisoned = [*rows]
     poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
     outputs = []
     for each in (rows, poisoned):
         line = packed(each, CUDA)
-        with (
-            torch.no_grad(),
-            layout(RowLayout(line.lengths, CUDA)),
-            torch.autocast("cuda", torch.bfloat16),
-        ):
+        with torch.no_grad(), layout(RowLayout(line.lengths, CUDA)):
             logits = model(
                 input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False
             ).logits[0]
