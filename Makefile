@@ -51,8 +51,10 @@ GPU := PYTHONPATH=src:tests/engine:$(PYTHONPATH) PYTHONUNBUFFERED=1 $(PYTHON)
 bench-gpu:  ## on a machine with a GPU and torch: checks, then each target against its peers
 	mkdir -p $(RESULTS)
 	$(GPU) bench/gpu_check.py
+	$(GPU) bench/eval_check.py
 	$(GPU) bench/train_speed.py --data $(DATA) --peers $(PEERS) --out $(RESULTS)/train.jsonl
 	$(GPU) bench/eval_speed.py --data $(DATA) --out $(RESULTS)/eval.jsonl
+	$(GPU) bench/snapshots.py --out $(RESULTS)/snapshots.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl \
 		--from $(RESULTS)/train.jsonl $(RESULTS)/eval.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --method sft

@@ -28,6 +28,7 @@ SHAPE: dict[str, Any] = {
     "status": str,
     "ended_by": str,
     "num_parameters": int,
+    "optim": str,
     "stages": list,
     "best": {
         "checkpoint": str,

@@ -183,6 +183,7 @@ class RecordedRun:
                     "peaks": asdict(settings.peaks),
                     "mean": settings.mean,
                     "score_test": settings.score_test,
+                    "optim": settings.optim,
                     "rollout": asdict(self._method.rollout_options),
                     "method": dict(self._method.options),
                 },

@@ -15,6 +15,7 @@ ScoreTest = Literal["none", "best", "rollbacks", "every"]
 class Settings:
     """What a run is: together with the method and the data it determines the log.
 
+    optim: the optimizer, where it is not the usual one in full precision.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
@@ -27,4 +28,5 @@ class Settings:
     peaks: PeakRule = field(default_factory=PeakRule)
     mean: MeanRule = "macro"
     score_test: ScoreTest = "none"
+    optim: str = "adamw"
     fingerprint: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         "status": "finished" if ended else "stopped" if stopped else "running",
         "ended_by": ended.by if ended else None,
         "num_parameters": history.start.num_parameters,
+        "optim": history.start.settings.get("optim", "adamw"),
         "stages": [stage_of(history, number) for number in range(len(history.stages))],
         "best": {
             "checkpoint": best,

@@ -1,9 +1,17 @@
 """The engine: the only place with torch.
 
 `tokenizers` and `gguf` say what is known of a model without its weights, and import no torch;
-`models` loads it. `packing` and `attention` let rows stand in one line without seeing each other,
-`torch_engine` trains, `decoding` generates and measures likelihoods. `codec` writes tensors,
-`result` keeps `best/`, `memory` says what fits. `assembly` makes settings, engine and evaluator
-from a recipe, and `session` is one run. Everything outside speaks `msft.worker.Engine` and
-`msft.evaluation.Predictor`.
+`models` loads it. `attention` lets rows stand in one line without seeing each other.
+
+Training: `torch_engine` is the engine, `buffers` lays a step out on the host, `adamw` is the
+optimizer on fp32 masters, `graphs` records steps, `fusing` compiles layers, `later` hands losses
+out when they are asked for, `fit` says what memory holds.
+
+Evaluation: `decoding` chooses the way. The fast one is `generation` with `plans` and `lines` (who
+shares what), `shared` (keys and attention over them) and `stepping` (one token for all rows); the
+plain one is `plain` with `cache` and `packing`. `texts` says where an answer ends.
+
+Around them: `codec` and `copies` write tensors beside the training, `result` keeps `best/`, `memory`
+says which checkpoints fit. `assembly` makes settings, engine and evaluator from a recipe, and
+`session` is one run. Everything outside speaks `msft.worker.Engine` and `msft.predictor`.
 """

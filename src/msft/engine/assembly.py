@@ -40,6 +40,7 @@ def settings_of(
         peaks=recipe.peak_rule,
         mean=recipe.mean,
         score_test=recipe.score_test if corpus.has_test else "none",
+        optim=recipe.optim,
         fingerprint={
             "data": corpus.fingerprint(),
             "model": _model_fingerprint(loaded),

