@@ -59,7 +59,7 @@ def test_every_value_is_trained_and_scored_by_itself(run: Any) -> None:
     for split in ("validation", "test"):
         assert list(result.summary["best"][split]["datasets"]) == NAMES
     assert result.schedule["rows"] == {"words.first": 24, "words.upper": 24, "words.other": 6}
-    assert len([note for note in said if "are pooled: vowel 6" in note]) == 1
+    assert len([note for note in said if "is pooled: vowel 6" in note]) == 1
     assert all(name in (folder / "out" / "report.html").read_text() for name in NAMES)
 
 
