@@ -464,3 +464,23 @@ def test_what_another_sub_dataset_trains_is_told() -> None:
         }
     )
     assert notes == {"a": [], "b": ["test: 1 rows ask what trained rows of a ask"]}
+
+
+def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import datasets
+
+    from msft.sources import hub_sources
+
+    asked: list[dict[str, str]] = []
+
+    def load(name: str, configuration: str | None, **options: str) -> dict[str, list[int]]:
+        asked.append(options)
+        if not options:
+            raise RuntimeError("Dataset scripts are no longer supported, but found logiqa.py")
+        return {"train": [1], "test": [2]}
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert hub_sources("owner/name:some") == {"train": [1], "test": [2]}
+    assert asked == [{}, {"revision": "refs/convert/parquet"}]

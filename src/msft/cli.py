@@ -88,7 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate = add(commands.evaluate, "eval", "score any model on a recipe's sub-datasets")
     evaluate.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
     _recipe(evaluate)
-    evaluate.add_argument("--split", default="test", choices=["validation", "test"])
+    evaluate.add_argument(
+        "--split", default="test", choices=["validation", "test"], help="default: %(default)s"
+    )
     evaluate.add_argument("--out", help="write the scores and intervals as JSON to this file")
     evaluate.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
     evaluate.add_argument("--quiet", action="store_true", help="no notes, only the scores")

@@ -110,8 +110,12 @@ def evaluate(options: argparse.Namespace) -> None:
     from msft.scoreboard import answer_lines, scoreboard
 
     recipe = _recipe(options)
+    if options.out and options.out == options.answers:
+        raise UsageError(f"--out and --answers are both {options.out}; give two names")
     for path in (options.out, options.answers):
         if path:
+            if Path(path).is_dir():
+                raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
     evaluator, groups = load_evaluator(
@@ -163,7 +167,9 @@ def _recipe(options: argparse.Namespace) -> "Recipe":
     from msft.recipe import load_recipe
 
     overrides = list(options.set)
-    if options.data:
+    if options.data is not None:
+        if not options.data.strip():
+            raise UsageError("--data is empty; expected a folder with a folder of each benchmark")
         overrides.append(f"data_dir={json.dumps(str(Path(options.data).resolve()))}")
     return load_recipe(options.recipe, overrides)
 

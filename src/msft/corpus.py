@@ -11,7 +11,7 @@ from msft.history import SELECTION, TEST
 from msft.loading import Found, load_datasets
 from msft.mixture import Mixture, Part
 from msft.overlap import shared_between
-from msft.recipe import DatasetSpec, Recipe
+from msft.recipe import DatasetSpec, Recipe, RecipeError
 from msft.tasks.grading import Grader
 
 
@@ -93,6 +93,12 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
 
     context: how many tokens the model has places for; None: not known.
     """
+    if context is not None and recipe.max_length > context:
+        raise RecipeError(
+            f"max_length is {recipe.max_length} tokens, but the model has places for {context}; "
+            f"set max_length to {context} or less",
+            ("max_length",),
+        )
     found = load_datasets(recipe)
     shared = shared_between(
         {

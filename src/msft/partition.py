@@ -37,6 +37,11 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
         for value, count in sorted(counts["train"].items(), key=lambda item: (-item[1], item[0]))
         if value and count >= spec.split_min_rows and all(c[value] for c in counts.values())
     ]
+    if not any(counts["train"]):
+        raise DataError(
+            f"{spec.name}: split_by {spec.split_by}, but no train row has a value there; leave "
+            "split_by out"
+        )
     if not alone:
         raise DataError(
             f"{spec.name}: split_by {spec.split_by} leaves one sub-dataset, since no value has "

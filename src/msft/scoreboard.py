@@ -120,4 +120,7 @@ def _mean(scores: Scores, lines: Mapping[str, Line], rule: MeanRule) -> Line | N
     parts = {name: count / sum(counts.values()) for name, count in counts.items()}
     errors = ((lines[n].interval[1] - lines[n].interval[0]) / 2 * parts[n] for n in scores)
     half = sqrt(fsum(error**2 for error in errors))
-    return Line(number, (number - half, number + half), sum(lines[n].rows for n in scores))
+    low, high = number - half, number + half
+    if all(score.metric == "accuracy" for score in scores.values()):
+        low, high = max(0.0, low), min(1.0, high)
+    return Line(number, (low, high), sum(lines[n].rows for n in scores))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from msft.formats import DataError
 from msft.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
@@ -69,7 +70,7 @@ def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
     name, _, configuration = path.partition(":")
     datasets = needed("datasets", path)
     try:
-        loaded = datasets.load_dataset(name, configuration or None)
+        loaded = _loaded(datasets, name, configuration or None)
         return {ours: loaded[theirs] for ours, theirs in splits.items() if theirs in loaded}
     except Exception as error:
         said = shown(str(error).split("\n")[0])
@@ -81,3 +82,14 @@ def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
             "train.parquet as path; benchmarks can also be read from a "
             "folder with --data DIR"
         ) from error
+
+
+def _loaded(datasets: Any, name: str, configuration: str | None) -> Any:
+    """A dataset of the hub. Where it is a script, which is not run any more, the tables that the
+    hub has made of it."""
+    try:
+        return datasets.load_dataset(name, configuration)
+    except RuntimeError as error:
+        if "scripts are no longer supported" not in str(error):
+            raise
+        return datasets.load_dataset(name, configuration, revision="refs/convert/parquet")

@@ -10,7 +10,7 @@ from msft.cli import main
 from msft.corpus import Corpus, load_corpus
 from msft.engine.tokenizers import TINY_CONTEXT, load_context, tiny_tokenizer
 from msft.evaluation import SLACK
-from msft.recipe import Recipe
+from msft.recipe import Recipe, RecipeError
 
 LINE = 50
 """Bytes, and so tokens, of one exemplar: prompt, completion and the empty line after it."""
@@ -31,7 +31,9 @@ def corpus(shots: int, context: int | None, choices: bool = False, **keys: Any) 
     spec: dict[str, Any] = {"name": "a", "train": rows(30, 0, choices)}
     spec |= {"validation": rows(3, 100, choices)}
     spec |= {"test": rows(2, 200, choices), "num_fewshot": shots, **keys}
-    recipe = Recipe.from_mapping({"model_name_or_path": "tiny", "datasets": [spec]})
+    recipe = Recipe.from_mapping(
+        {"model_name_or_path": "tiny", "datasets": [spec], "max_length": 50}
+    )
     return load_corpus(recipe, tiny_tokenizer(), context)
 
 
@@ -54,6 +56,11 @@ def test_as_many_exemplars_as_the_model_has_places_for() -> None:
         "9 instead of 12 exemplars, which would take 600 tokens before up to 57 of a scored row; "
         "the model has places for 512"
     )
+
+
+def test_rows_may_not_be_longer_than_the_model_has_places_for() -> None:
+    with pytest.raises(RecipeError, match="max_length is 50 tokens, but the model has places for"):
+        corpus(0, 49)
 
 
 def test_a_long_answer_leaves_fewer_places() -> None:

@@ -11,7 +11,7 @@ Evaluation: `decoding` chooses the way. The fast one is `generation` with `plans
 shares what), `shared` (keys and attention over them) and `stepping` (one token for all rows); the
 plain one is `plain` with `cache` and `packing`. `texts` says where an answer ends.
 
-Around them: `codec` and `copies` write tensors beside the training, `result` keeps `best/`, `memory`
-says which checkpoints fit. `assembly` makes settings, engine and evaluator from a recipe, and
-`session` is one run. Everything outside speaks `msft.worker.Engine` and `msft.predictor`.
+Around them: `codec` and `copies` write tensors beside the training, `result` keeps `best/`, and
+`memory` says which checkpoints fit. `assembly` makes settings, engine and evaluator from a recipe,
+and `session` is one run. Everything outside speaks `msft.worker.Engine` and `msft.predictor`.
 """

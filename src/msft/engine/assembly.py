@@ -11,7 +11,7 @@ from msft.engine.decoding import Decoder
 from msft.engine.fit import Demand, fit_of
 from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers
 from msft.engine.models import LoadedModel, load_model
-from msft.engine.tokenizers import context_of
+from msft.engine.tokenizers import load_context, load_tokenizer
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.evaluation import Evaluator
 from msft.feeds import steps_of
@@ -121,17 +121,18 @@ def load_evaluator(
     """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, and
     the group of each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    loaded = load_model(name, device, recipe.trust_remote_code)
-    if _bf16(recipe, device):
-        for parameter in loaded.model.parameters():
-            parameter.data = parameter.data.bfloat16()  # buffers stay as they are
-    corpus = load_corpus(recipe, loaded.tokenizer, context_of(loaded.model.config))
+    tokenizer = load_tokenizer(name, recipe.trust_remote_code)
+    corpus = load_corpus(recipe, tokenizer, load_context(name, recipe.trust_remote_code))
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
     tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
+    loaded = load_model(name, device, recipe.trust_remote_code, tokenizer)
+    if _bf16(recipe, device):
+        for parameter in loaded.model.parameters():
+            parameter.data = parameter.data.bfloat16()  # buffers stay as they are
     decoder = _decoder(recipe, loaded, device)
     groups = {name: corpus.datasets[name].group for name in tasks}
     return Evaluator(tasks, decoder, loaded.tokenizer), groups

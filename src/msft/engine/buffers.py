@@ -111,7 +111,7 @@ def fill(buffer: Integers, rows: Sequence[Row], shape: Shape) -> None:
     owners[:answered] = np.repeat(np.arange(len(rows)), counts)
     if shape.padded:
         tokens[used:] = 0
-        positions[used:] = np.arange(shape.tokens - used)
+        positions[used:] = 0  # a place that every model has
         bounds[len(edges) : -1] = used
         bounds[-1] = shape.tokens
         targets[answered:] = used

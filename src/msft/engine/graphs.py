@@ -23,6 +23,10 @@ Step = Callable[[Line, int], Tensor]
 """step(line, longest): row losses, the weights moved on."""
 
 
+class NotRecorded(Exception):
+    """This model's step cannot be recorded."""
+
+
 class BoundsLayout:
     """Each token sees its own row, up to itself; where rows are is known to the device alone."""
 
@@ -81,8 +85,13 @@ class StepGraphs:
             self._rehearse(line, self._longest)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()  # other threads may be writing checkpoints meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._losses.copy_(self._step(line, self._longest))
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                self._losses.copy_(self._step(line, self._longest))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise NotRecorded(str(error)) from error
         self._graphs[shape] = graph
 
     def _send(self, rows: Sequence[Row], shape: Shape) -> None:

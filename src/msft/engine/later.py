@@ -34,9 +34,7 @@ class Later(Sequence[float]):
         if self._done is not None:
             self._done.synchronize()
         values: list[float] = self._host.tolist()
-        for (name, number), loss in zip(self._where, values, strict=True):
-            if not isfinite(loss):
-                raise NotANumber(f"the loss of row {number} of {name} is not a number")
+        refuse_not_numbers(values, self._where)
         return values
 
     def __len__(self) -> int:
@@ -58,3 +56,10 @@ class Later(Sequence[float]):
         return self._values == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def refuse_not_numbers(losses: Sequence[float], where: Sequence[Row]) -> None:
+    """NotANumber, with the first row whose loss is none."""
+    for (name, number), loss in zip(where, losses, strict=True):
+        if not isfinite(loss):
+            raise NotANumber(f"the loss of row {number} of {name} is not a number")

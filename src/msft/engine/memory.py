@@ -9,8 +9,8 @@ import torch
 from msft.engine.copies import Copies
 from msft.tiers import MemoryTier
 
-CPU_TOKENS = 8192
-BYTES_PER_PARAMETER = 16
+BYTES_PER_PARAMETER = {"adamw": 16, "adamw_bf16": 12}
+"""Weights, gradients and moments, at the least."""
 UNKNOWN_MEMORY = 4 * 2**30
 SHARE_OF_MEMORY = 0.25
 """Of the free memory where training is, what checkpoints may take."""
@@ -20,18 +20,6 @@ SHARE_BESIDE_DEVICE = 0.5
 
 class NoRoom(Exception):
     """The run cannot fit; nothing was started."""
-
-
-def micro_batch_tokens(model: Any, device: torch.device) -> int:
-    """Tokens that fit into one forward and backward pass.
-
-    An estimate from the activations that a layer keeps; if it is too bold, the engine halves it.
-    """
-    if device.type != "cuda":
-        return CPU_TOKENS
-    per_token = int(model.config.num_hidden_layers) * int(model.config.hidden_size) * 64
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1024, int(free * 0.6) // per_token)
 
 
 def memory_tiers(
@@ -79,10 +67,12 @@ def free_host_memory() -> int:
     return UNKNOWN_MEMORY
 
 
-def refuse_small_memory(num_parameters: int, device: torch.device, name: str) -> None:
-    """NoRoom if weights, gradients and moments (16 bytes a parameter) cannot fit."""
+def refuse_small_memory(
+    num_parameters: int, device: torch.device, name: str, optim: str = "adamw"
+) -> None:
+    """NoRoom if weights, gradients and moments cannot fit."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_memory()
-    needed = BYTES_PER_PARAMETER * num_parameters
+    needed = BYTES_PER_PARAMETER[optim] * num_parameters
     if free < needed:
         raise NoRoom(
             f"{name} has {num_parameters / 1e9:.2f} billion parameters and needs "

@@ -33,9 +33,14 @@ class LoadedModel:
     name: str
 
 
-def load_model(name: str, device: torch.device, trust_remote_code: bool = False) -> LoadedModel:
-    """Find and load a model; every failure is a RecipeError that says what to do."""
-    tokenizer = load_tokenizer(name, trust_remote_code)
+def load_model(
+    name: str, device: torch.device, trust_remote_code: bool = False, tokenizer: Any = None
+) -> LoadedModel:
+    """Find and load a model; every failure is a RecipeError that says what to do.
+
+    tokenizer: the model's own, where it is loaded already.
+    """
+    tokenizer = tokenizer or load_tokenizer(name, trust_remote_code)
     if name == TINY:
         model = tiny_model(len(tokenizer))
     else:

@@ -1,7 +1,8 @@
 """The plain way to evaluate: padded rows with a cache, exact on every device and for any attention.
 
 Groups that share a prefix go one after the other, each prefix once; generation takes all rows
-without a prefix together.
+without a prefix together. A batch is as large as its cache may be: every row has a copy of the
+prefix, and room for what it will say.
 """
 
 from collections.abc import Sequence
@@ -48,8 +49,8 @@ class PlainDecoder:
             shared = len(group.prefix)
             prefix = self._prefix(group)
             tokens += shared
-            sizes = (len(rows[number].tokens) - shared for number in group.rows)
-            for places in batches(sizes, max(1, self._most_tokens - shared)):
+            sizes = (len(rows[number].tokens) for number in group.rows)  # each has its own prefix
+            for places in batches(sizes, self._most_tokens):
                 builder = LineBuilder()
                 for number in (group.rows[place] for place in places):
                     row = rows[number]
@@ -86,9 +87,9 @@ class PlainDecoder:
         shared = len(group.prefix)
         prefix = self._prefix(group)
         order = sorted(group.rows, key=lambda number: len(prompts[number]))
-        most = max(1, self._most_tokens - shared)
         tokens = shared
-        for places in batches((len(prompts[number]) - shared for number in order), most):
+        sizes = (len(prompts[number]) + texts.limits[number] for number in order)
+        for places in batches(sizes, self._most_tokens):
             numbers = [order[place] for place in places]
             tokens += self._batch(numbers, prompts, shared, prefix, texts)
         return tokens

@@ -21,7 +21,7 @@ from msft.engine.copies import Copies
 from msft.engine.memory import memory_tiers, refuse_full_disk, refuse_small_memory
 from msft.engine.models import LoadedModel, count_parameters, load_model
 from msft.engine.result import ResultFolder
-from msft.engine.tokenizers import context_of
+from msft.engine.tokenizers import load_context, load_tokenizer
 from msft.folder import RunFolder, refuse_unwritable, write_json, write_text
 from msft.history import History
 from msft.log import Event, Log
@@ -70,10 +70,11 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
-    refuse_small_memory(size, device, recipe.model_name_or_path)
-    loaded = load_model(recipe.model_name_or_path, device, recipe.trust_remote_code)
-    _refuse_short_context(recipe, loaded)
-    corpus = load_corpus(recipe, loaded.tokenizer, context_of(loaded.model.config))
+    refuse_small_memory(size, device, recipe.model_name_or_path, recipe.optim)
+    name, trust = recipe.model_name_or_path, recipe.trust_remote_code
+    tokenizer = load_tokenizer(name, trust)
+    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))  # before the weights
+    loaded = load_model(name, device, trust, tokenizer)
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
@@ -212,15 +213,6 @@ class _Session:
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
             self._steps.write(json.dumps(line) + "\n")
-
-
-def _refuse_short_context(recipe: Recipe, loaded: LoadedModel) -> None:
-    context = context_of(loaded.model.config)
-    if context is not None and recipe.max_length > context:
-        raise RecipeError(
-            f"max_length is {recipe.max_length} tokens, but {loaded.name} has places for "
-            f"{context}; set max_length to {context} or less"
-        )
 
 
 def _resolved(recipe: Recipe) -> Recipe:

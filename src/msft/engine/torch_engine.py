@@ -21,8 +21,8 @@ from msft.engine.adamw import AdamW
 from msft.engine.attention import RowLayout, layout
 from msft.engine.buffers import NO_LABEL, Line, Row, line_of, row_means
 from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.graphs import BoundsLayout, StepGraphs
-from msft.engine.later import Later, NotANumber
+from msft.engine.graphs import BoundsLayout, NotRecorded, StepGraphs
+from msft.engine.later import Later, NotANumber, refuse_not_numbers
 from msft.engine.packing import micro_batches
 from msft.feeds import Batch, Losses
 from msft.worker import Scored
@@ -167,6 +167,10 @@ class TorchEngine:
                 self._adamw.unready()
                 self._graphs = None  # no room for recorded steps: as they come, then
                 self._clear()
+            except NotRecorded:
+                self._adamw.unready()
+                self._graphs = None  # a model that waits for the host, say
+                self._clear()
         losses = Later(self._gradients(rows), batch.rows)
         if self.device.type == "cpu":
             losses[0]  # raises before a step that must not be taken
@@ -185,6 +189,7 @@ class TorchEngine:
         return losses
 
     def _padded_gradients(self, line: Line, longest: int) -> Tensor:
+        self._adamw.bad.zero_()
         bounds = line.bounds.to(torch.int32)
         targets = (line.labels != NO_LABEL).sum()
         self.model.train()
@@ -244,6 +249,7 @@ class TorchEngine:
         """Losses before and after a virtual step; everything is as it was afterwards."""
         weights, moments = self.weights(), self.optimizer()
         before = self._watched(rows)
+        refuse_not_numbers(before, batch.rows)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             if batch.step == "optimizer":
