@@ -15,6 +15,7 @@ from msft.formats import DataError, Example
 from msft.loading import Found, load_datasets
 from msft.overlap import question_of, shared_between
 from msft.recipe import Recipe, RecipeError
+from msft.sources import hub_sources
 
 Rows = Sequence[dict[str, Any]]
 datasets = importlib.import_module("datasets")
@@ -469,10 +470,6 @@ def test_what_another_sub_dataset_trains_is_told() -> None:
 def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import datasets
-
-    from msft.sources import hub_sources
-
     asked: list[dict[str, str]] = []
 
     def load(name: str, configuration: str | None, **options: str) -> dict[str, list[int]]:
@@ -481,6 +478,6 @@ def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(
             raise RuntimeError("Dataset scripts are no longer supported, but found logiqa.py")
         return {"train": [1], "test": [2]}
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr("datasets.load_dataset", load)
     assert hub_sources("owner/name:some") == {"train": [1], "test": [2]}
     assert asked == [{}, {"revision": "refs/convert/parquet"}]
