@@ -63,11 +63,11 @@ class AdamW:
         """Go on from moments; with steps 0, afresh."""
         self._steps = steps
         self._count.fill_(steps)
-        for name, held in self.moments.items():
-            if steps:
-                held.copy_(moments[name])
-            else:
-                held.zero_()
+        held = list(self.moments.values())
+        if steps:
+            torch._foreach_copy_(held, [moments[name] for name in self.moments], non_blocking=True)
+        else:
+            torch._foreach_zero_(held)
 
     def refresh(self) -> None:
         """The working weights from the masters."""
@@ -174,8 +174,15 @@ class AdamW:
 
     def state(self) -> dict[str, Any]:
         """A private copy of the moments."""
-        tensors = {n: t.clone() for n, t in self.moments.items()} if self._steps else {}
+        tensors = copied(self.moments) if self._steps else {}
         return {"steps": self._steps, "tensors": tensors}
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Private copies, made by a few launches for all of them."""
+    copies = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+    torch._foreach_copy_(list(copies.values()), list(tensors.values()))
+    return copies
 
 
 def _clip(gradients: list[Tensor], most: float) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from msft.encoding import Encoded
-from msft.engine.adamw import AdamW
+from msft.engine.adamw import AdamW, copied
 from msft.engine.attention import RowLayout, layout
 from msft.engine.buffers import NO_LABEL, Line, Row, line_of, row_means
 from msft.engine.fusing import NOT_FUSED, Fused
@@ -114,11 +114,13 @@ class TorchEngine:
                         f"these weights are of another model: {name!r} has shape "
                         f"{tuple(source[name].shape)}, expected {tuple(master.shape)}"
                     )
-                master.copy_(source[name], non_blocking=True)
+            held = self._adamw.masters
+            given = [source[name] for name in held]
+            torch._foreach_copy_(list(held.values()), given, non_blocking=True)
             self._adamw.refresh()
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: master.clone() for name, master in self._adamw.masters.items()}
+        return copied(self._adamw.masters)
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
         if moments is None:
