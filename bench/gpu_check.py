@@ -13,8 +13,8 @@ from families import END, FAMILIES, model_of, rows_of
 
 from msft.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
+from msft.engine.buffers import Row, line_of
 from msft.engine.decoding import Decoder
-from msft.engine.packing import packed
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.feeds import Batch
 from msft.worker import Scored
@@ -63,12 +63,12 @@ def poison_is_clean(family: str) -> bool:
     poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
     outputs = []
     for each in (rows, poisoned):
-        line = packed(each, CUDA)
-        with torch.no_grad(), layout(RowLayout(line.lengths, CUDA)):
+        line, lengths = line_of([*map(Row.of, each)], CUDA), [len(row.tokens) for row in each]
+        with torch.no_grad(), layout(RowLayout(lengths, CUDA)):
             logits = model(
                 input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False
             ).logits[0]
-        outputs.append(logits.split(line.lengths))
+        outputs.append(logits.split(lengths))
     pairs = zip(*outputs, strict=True)
     return all(torch.equal(a, b) == (number != 3) for number, (a, b) in enumerate(pairs))
 

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
-from msft.engine.buffers import Row
-from msft.engine.packing import micro_batches, packed
+from msft.engine.buffers import Row, batches, line_of
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.feeds import Batch
 from msft.worker import Scored
@@ -65,12 +64,12 @@ def test_poison_a_changed_row_leaves_all_other_rows_bitwise_equal(family: str) -
     poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
 
     def logits(batch: list[Encoded]) -> list[Any]:
-        line = packed(batch, CPU)
-        with torch.no_grad(), layout(RowLayout(line.lengths, CPU)):
+        line, lengths = line_of([*map(Row.of, batch)], CPU), [len(row.tokens) for row in batch]
+        with torch.no_grad(), layout(RowLayout(lengths, CPU)):
             every = model(
                 input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False
             ).logits[0]
-        return list(every.split(line.lengths))
+        return list(every.split(lengths))
 
     for number, (clean, other) in enumerate(zip(logits(rows), logits(poisoned), strict=True)):
         assert torch.equal(clean, other) == (number != 3)
@@ -92,7 +91,7 @@ def test_micro_batches_give_the_same_gradient() -> None:
 
 def test_micro_batches_keep_order_and_take_a_long_row_alone() -> None:
     rows = rows_of(10)
-    groups = micro_batches(rows, 40)
+    groups = batches((len(row.tokens) for row in rows), 40)
     assert [number for group in groups for number in group] == list(range(10))
     for group in groups:
         assert len(group) == 1 or sum(len(rows[n].tokens) for n in group) <= 40

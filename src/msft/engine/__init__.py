@@ -9,7 +9,7 @@ out when they are asked for, `fit` says what memory holds.
 
 Evaluation: `decoding` chooses the way. The fast one is `generation` with `plans` and `lines` (who
 shares what), `shared` (keys and attention over them) and `stepping` (one token for all rows); the
-plain one is `plain` with `cache` and `packing`. `texts` says where an answer ends.
+plain one is `plain` with `cache`. `texts` says where an answer ends.
 
 Around them: `codec` and `copies` write tensors beside the training, `result` keeps `best/`, and
 `memory` says which checkpoints fit. `assembly` makes settings, engine and evaluator from a recipe,

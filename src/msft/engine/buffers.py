@@ -6,7 +6,7 @@ are a row of their own at the end, unused targets carry no loss, and rows that a
 lacks have no tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,6 +125,19 @@ def line_of(rows: Sequence[Row], device: torch.device) -> Line:
     buffer = np.empty(shape.size, dtype=np.int64)
     fill(buffer, rows, shape)
     return Line.over(torch.from_numpy(buffer).to(device), shape)
+
+
+def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
+    """Places in batches of at most `most` in size (a larger one stands alone)."""
+    found: list[list[int]] = []
+    filled = most
+    for place, size in enumerate(sizes):
+        if filled + size > most:
+            found.append([])
+            filled = 0
+        found[-1].append(place)
+        filled += size
+    return found
 
 
 def row_means(nll: Tensor, line: Line) -> Tensor:

@@ -12,6 +12,7 @@ from itertools import groupby, pairwise, takewhile
 import torch
 
 from msft.encoding import Encoded
+from msft.engine.buffers import batches
 from msft.engine.shared import Line, Part
 
 WORTH_SHARING = 16
@@ -149,19 +150,6 @@ def grouped(starts: Sequence[Sequence[int]], groups: Sequence[int] | None) -> li
         shared = shared_prefix([starts[number] for number in rows])
         slot = found[-1].slots[1] if found else 0
         found.append(Group(tuple(rows), tuple(starts[rows[0]][:shared]), slot))
-    return found
-
-
-def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
-    """Places in batches of at most `most` in size (a larger one stands alone)."""
-    found: list[list[int]] = []
-    filled = most
-    for place, size in enumerate(sizes):
-        if filled + size > most:
-            found.append([])
-            filled = 0
-        found[-1].append(place)
-        filled += size
     return found
 
 

@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.attention import Layout, RowLayout, layout
+from msft.engine.buffers import batches
 from msft.engine.cache import Cache, CacheLayout
-from msft.engine.lines import Group, LineBuilder, batches, grouped, question
+from msft.engine.lines import Group, LineBuilder, grouped, question
 from msft.engine.texts import Texts
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from msft.encoding import Encoded
+from msft.engine.buffers import batches
 from msft.engine.lines import (
     Group,
     LineBuilder,
     answer_lines,
-    batches,
     grouped,
     prefix_lines,
     question,

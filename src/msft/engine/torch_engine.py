@@ -19,11 +19,10 @@ from torch.nn import functional
 from msft.encoding import Encoded
 from msft.engine.adamw import AdamW, copied
 from msft.engine.attention import RowLayout, layout
-from msft.engine.buffers import NO_LABEL, Line, Row, line_of, row_means
+from msft.engine.buffers import NO_LABEL, Line, Row, batches, line_of, row_means
 from msft.engine.fusing import NOT_FUSED, Fused
 from msft.engine.graphs import BoundsLayout, NotRecorded, StepGraphs
 from msft.engine.later import Later, NotANumber, refuse_not_numbers
-from msft.engine.packing import micro_batches
 from msft.feeds import Batch, Losses
 from msft.worker import Scored
 
@@ -217,7 +216,7 @@ class TorchEngine:
         losses: list[Tensor] = []
         self._adamw.bad.zero_()
         self.model.train()
-        groups = micro_batches(rows, self._micro_batch_tokens)
+        groups = self._micro_batches(rows)
         for group in groups:
             part = [rows[number] for number in group]
             with self._fused, layout(self._rows_of(part)):  # checkpointing runs it again
@@ -240,7 +239,7 @@ class TorchEngine:
         self.model.eval()
         losses: list[float] = []
         with torch.inference_mode():
-            for group in micro_batches(rows, self._micro_batch_tokens):
+            for group in self._micro_batches(rows):
                 part = [rows[number] for number in group]
                 line = line_of(part, self.device)
                 with layout(self._rows_of(part)):
@@ -274,6 +273,9 @@ class TorchEngine:
             use_cache=False,
         ).logits[0]
         return functional.cross_entropy(logits.float(), line.labels, reduction="none")
+
+    def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
+        return batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
 
     def _rows_of(self, rows: Sequence[Row]) -> RowLayout:
         return RowLayout([len(row.tokens) for row in rows], self.device)
