@@ -250,12 +250,12 @@ def test_models_are_looked_for_here_then_beside_the_recipe_then_on_the_hub(
         folder.mkdir(parents=True)
     monkeypatch.chdir(here)
 
-    def local(name: str) -> Path | None:
-        return recipe(model_name_or_path=name, folder=beside).local_model()
+    def local(name: str) -> str:
+        return recipe(model_name_or_path=name, folder=beside).model()
 
-    assert local("one") == Path("one")
-    assert local("two") == beside / "two"
-    assert local("owner/three") is None
+    assert local("one") == "one"
+    assert local("two") == str(beside / "two")
+    assert local("owner/three") == "owner/three"
     for missing in ("./three", "../three", "/three", "three.gguf"):
         with pytest.raises(RecipeError, match="does not exist"):
             local(missing)

@@ -44,8 +44,8 @@ def validate(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     for note in recipe.notes:
         print(f"note: {note}")
-    tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
-    context = load_context(recipe.model_name_or_path, recipe.trust_remote_code)
+    tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
+    context = load_context(recipe.model(), recipe.trust_remote_code)
     corpus = load_corpus(recipe, tokenizer, context)
     for spec in recipe.datasets:
         if ":" in spec.metric:
@@ -63,9 +63,9 @@ def plan(options: argparse.Namespace) -> None:
     from msft.plan import plan_text
 
     recipe = _recipe(options)
-    tokenizer = load_tokenizer(recipe.model_name_or_path, recipe.trust_remote_code)
-    context = load_context(recipe.model_name_or_path, recipe.trust_remote_code)
-    size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
+    tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
+    context = load_context(recipe.model(), recipe.trust_remote_code)
+    size = count_parameters(recipe.model(), recipe.trust_remote_code)
     print(plan_text(recipe, load_corpus(recipe, tokenizer, context), size))
 
 

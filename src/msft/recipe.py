@@ -176,20 +176,20 @@ class Recipe:
             return 0
         return 5 if self.num_fewshot is None else self.num_fewshot
 
-    def local_model(self) -> Path | None:
-        """The model's file or folder, from here or beside the recipe; None: it is a name."""
+    def model(self) -> str:
+        """The model's file or folder, from here or beside the recipe; else it is a name."""
         written = self.model_name_or_path
         path = Path(written).expanduser()
         found = self._here_or_beside(path)
         if found is not None:
-            return found
+            return str(found)
         if path.is_absolute() or path.suffix == ".gguf" or written.startswith("."):
             raise RecipeError(
                 f"model_name_or_path is {shown(written)}, which does not exist; "
                 "expected a folder, a .gguf file, or a hub name such as owner/name",
                 ("model_name_or_path",),
             )
-        return None
+        return written
 
     def data_folder(self) -> Path:
         """The folder `data_dir`, from here or beside the recipe."""

@@ -69,9 +69,8 @@ def train(
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    size = count_parameters(recipe.model_name_or_path, recipe.trust_remote_code)
-    refuse_small_memory(size, device, recipe.model_name_or_path, recipe.optim)
-    name, trust = recipe.model_name_or_path, recipe.trust_remote_code
+    name, trust = recipe.model(), recipe.trust_remote_code
+    refuse_small_memory(count_parameters(name, trust), device, name, recipe.optim)
     tokenizer = load_tokenizer(name, trust)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))  # before the weights
     loaded = load_model(name, device, trust, tokenizer)
