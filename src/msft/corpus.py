@@ -129,7 +129,8 @@ def _sub_dataset(
         (SELECTION, loaded.validation),
         (TEST, loaded.test),
     ):
-        encoded = encoded_split(examples, tokenizer, recipe.max_length) if examples else None
+        most, every = recipe.max_length, split != "train"
+        encoded = encoded_split(examples, tokenizer, most, every) if examples else None
         if encoded and encoded.too_long:
             notes.append(
                 f"{split}: {len(encoded.too_long)} of {len(examples)} rows are longer than "

@@ -142,17 +142,28 @@ class EncodedSplit:
 
 
 def encoded_split(
-    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int
+    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, scored: bool = False
 ) -> EncodedSplit:
     """Encode a split. A row longer than `max_length` is left out whole: an answer that is cut in
-    the middle teaches the wrong thing, and a prompt that is cut may lack the question."""
+    the middle teaches the wrong thing, and a prompt that is cut may lack the question. Of a scored
+    row every choice must fit, since each is measured."""
     kept: list[tuple[Example, Encoded]] = []
     too_long: list[str] = []
     for example, row in zip(examples, encoded_examples(examples, tokenizer), strict=True):
-        if len(row.tokens) > max_length:
+        longest = _longest(example, row, tokenizer, max_length) if scored else len(row.tokens)
+        if longest > max_length:
             too_long.append(example.where)
         else:
             kept.append((example, row))
     return EncodedSplit(
         tuple(example for example, _ in kept), tuple(row for _, row in kept), tuple(too_long)
     )
+
+
+def _longest(example: Example, row: Encoded, tokenizer: Tokenizer, most: int) -> int:
+    """Tokens of a row with the longest of its choices; those that must fit are not counted."""
+    bytes_of = [len(choice.encode()) for choice in example.choices]  # a token has a byte at least
+    if not example.choices or len(row.prompt) + max(bytes_of) <= most:
+        return len(row.tokens)
+    choices = encoded_texts(list(example.choices), tokenizer, special=False)
+    return max(len(row.tokens), len(row.prompt) + max(map(len, choices)))

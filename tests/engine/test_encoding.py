@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from msft.encoding import encoded_choices, encoded_examples, encoded_texts
+from msft.encoding import encoded_choices, encoded_examples, encoded_split, encoded_texts
 from msft.engine.tokenizers import load_tokenizer, tiny_tokenizer
 from msft.formats import Example, Message
 
@@ -84,3 +84,15 @@ def test_every_choice_follows_its_own_prompt() -> None:
     texts = [[tiny_tokenizer().decode(row.tokens) for row in group] for group in rows]
     assert texts == [["shots pa", "shots pbb"], ["shots qqc", "shots qqd", "shots qqeee"]]
     assert [[row.answer_tokens for row in group] for group in rows] == [[1, 2], [1, 1, 3]]
+
+
+def test_every_choice_of_a_scored_row_must_fit() -> None:
+    rows = [
+        Example("Q", " a", choices=(" a", " b"), answer=0, where="fits"),
+        Example("Q", " a", choices=(" a", " bbbbbbbb"), answer=0, where="does not"),
+        Example("Q", " é", choices=(" é", " ééé"), answer=0, where="fits by a hair"),
+    ]
+    scored = encoded_split(rows, tiny_tokenizer(), 8, scored=True)
+    assert scored.too_long == ("does not",)
+    assert [example.where for example in scored.examples] == ["fits", "fits by a hair"]
+    assert encoded_split(rows, tiny_tokenizer(), 8).too_long == (), "only the right one is trained"

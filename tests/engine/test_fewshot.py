@@ -32,7 +32,7 @@ def corpus(shots: int, context: int | None, choices: bool = False, **keys: Any) 
     spec |= {"validation": rows(3, 100, choices)}
     spec |= {"test": rows(2, 200, choices), "num_fewshot": shots, **keys}
     recipe = Recipe.from_mapping(
-        {"model_name_or_path": "tiny", "datasets": [spec], "max_length": 50}
+        {"model_name_or_path": "tiny", "datasets": [spec], "max_length": 200 if choices else 50}
     )
     return load_corpus(recipe, tiny_tokenizer(), context)
 
