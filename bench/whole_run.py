@@ -25,6 +25,7 @@ from typing import Any
 from common import Report, deadline, parser_of, peak_gb, recipe_of, synchronize
 
 import msft
+from msft.background import BackgroundDisk
 from msft.checkpoints import CheckpointStore
 from msft.engine import session
 from msft.engine.result import ResultFolder
@@ -40,11 +41,11 @@ PARTS = {
     "snapshots": [
         *((TorchEngine, verb) for verb in ("weights", "optimizer", "load", "load_optimizer")),
         *((CheckpointStore, verb) for verb in ("put", "get", "has", "secure", "keep", "park")),
-        (CheckpointStore, "flush"),
     ],
+    "waiting for the disk": [(CheckpointStore, "flush"), (BackgroundDisk, "_wait")],
     "disk": [(DiskTier, verb) for verb in ("put", "get", "drop")],
     "best/": [(ResultFolder, verb) for verb in ("update", "card")],
-    "loading": [(session, "load_model"), (session, "load_corpus"), (session, "count_parameters")],
+    "loading": [(session, "load_model"), (session, "load_corpus"), (session, "named_shape")],
     "preparing": [(session, "engine_of"), (session, "settings_of")],
     "log": [(Log, "append"), (Verdicts, "add")],
     "report": [(session, "write_report")],
@@ -60,6 +61,7 @@ class Timers:
         self.calls: Counter[str] = Counter()
         self.behind: dict[str, float] = defaultdict(float)
         self.scored: Counter[str] = Counter()
+        self.verbs: dict[str, float] = defaultdict(float)
         self._main = threading.get_ident()
         self._open: list[float] = []
 
@@ -90,7 +92,9 @@ class Timers:
             finally:
                 synchronize()
                 took = time.perf_counter() - begun
-                self.seconds[part] += took - self._open.pop()
+                own = took - self._open.pop()
+                self.seconds[part] += own
+                self.verbs[f"{part}: {verb.__qualname__}"] += own
                 self.calls[part] += 1
                 if self._open:
                     self._open[-1] += took
@@ -207,6 +211,8 @@ def _parts(report: Report, method: str, timers: Timers, total: float) -> None:
         add(f"{part}, in the background", seconds)
     add("total", total)
     report.table(f"{method}: seconds of each part", ("part", "seconds", "share", "calls"))
+    for verb, seconds in sorted(timers.verbs.items(), key=lambda item: -item[1])[:15]:
+        print(f"  {seconds:8.2f} s  {verb}")
 
 
 if __name__ == "__main__":

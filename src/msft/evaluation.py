@@ -12,10 +12,17 @@ from itertools import repeat
 from math import fsum
 from typing import Any, Literal, TypeVar
 
-from msft.encoding import Encoded, EncodedSplit, Tokenizer, encoded_choices, encoded_prompts
+from msft.encoding import (
+    Encoded,
+    EncodedSplit,
+    Tokenizer,
+    encoded_choices,
+    encoded_prompts,
+    texts_of,
+)
 from msft.formats import Example
 from msft.metrics import judged_by, normal, own_metric
-from msft.predictor import Predictor
+from msft.predictor import Likelihoods, Predictor
 from msft.scores import Score, accuracy, nll, value
 from msft.tasks.grading import Grader
 from msft.worker import Scored
@@ -94,6 +101,7 @@ class Evaluator:
         self._tasks = tasks
         self._predictor = predictor
         self._tokenizer = tokenizer
+        self._text = texts_of(tokenizer)
         self._known: dict[tuple[Any, ...], Any] = {}
         self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
 
@@ -106,10 +114,11 @@ class Evaluator:
         tokens = 0
         generating = tuple(name for name in names if self._way(name, split) == "generate")
         weighing = tuple(name for name in names if name not in generating)
+        weighed = self._begun(weighing, split) if weighing else None
         if generating:
             answers, tokens = self._generated(generating, split, early)
-        if weighing:
-            likely, took = self._likely(weighing, split)
+        if weighed is not None:
+            likely, took = self._likely(weighing, split, weighed())
             answers, tokens = {**answers, **likely}, tokens + took
         return Answers({name: answers[name] for name in names}, tokens)
 
@@ -188,15 +197,19 @@ class Evaluator:
         right = extracted is not None and extracted == task.grader.extracted(reference)
         return Answered(prompt, said, reference, right, extracted)
 
-    def _likely(self, names: tuple[str, ...], split: str) -> tuple[dict[str, list[Answered]], int]:
-        """Sub-datasets that are answered by likelihood, all in one batch."""
+    def _begun(self, names: tuple[str, ...], split: str) -> Callable[[], Likelihoods]:
+        """Begin with sub-datasets that are answered by likelihood, all in one batch."""
 
         def weigh() -> tuple[list[Encoded], list[int]]:
             rows = [self._rows(name, split) for name in names]
             groups = [group for group, some in enumerate(rows) for _ in some]
             return [row for some in rows for row in some], groups
 
-        found = self._predictor.likelihoods(*self._once(("weigh", names, split), weigh))
+        return self._predictor.measure(*self._once(("weigh", names, split), weigh))
+
+    def _likely(
+        self, names: tuple[str, ...], split: str, found: Likelihoods
+    ) -> tuple[dict[str, list[Answered]], int]:
         losses = iter(found.rows)
         ways = {"choose": self._chosen, "measure": self._measured}
         answers = {n: ways[self._way(n, split)](n, split, losses) for n in names}
@@ -264,9 +277,6 @@ class Evaluator:
             self._known[key] = make()
         made: Made = self._known[key]
         return made
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 def prompt_of(example: Example) -> str:

@@ -37,4 +37,5 @@ class Predictor(Protocol):
         groups: Sequence[int],
     ) -> Generated: ...
 
-    def likelihoods(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Likelihoods: ...
+    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        """Begin with likelihoods, which may go on beside a generation until they are called for."""

@@ -1,5 +1,11 @@
-"""Torch tests share two cores with each other: one thread each."""
+"""Torch tests share two cores with each other: one thread each. Kernels are interpreted where
+there is no GPU, which Triton must know before it is first loaded."""
+
+import os
 
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 torch.set_num_threads(1)

@@ -20,15 +20,17 @@ from msft.engine.decoding import Decoder
 from msft.engine.generation import FastDecoder
 from msft.engine.lines import answer_lines, bounds_of, grouped
 from msft.engine.plans import bucket_of, smaller_bucket
+from msft.engine.shared import Kernels
 from msft.engine.stepping import Waits
 
 WINDOWED = ("mistral", "gemma2")
 CPU = torch.device("cpu")
+KERNELS = Kernels(plain_varlen)
 Tokens = tuple[int, ...]
 
 
 def fast(model: Any, most_tokens: int = 10**6, ends: Sequence[int] = (END,)) -> Decoder:
-    return Decoder(model, ends, most_tokens, kernel=plain_varlen)
+    return Decoder(model, ends, most_tokens, kernels=KERNELS)
 
 
 def plain(model: Any, ends: Sequence[int] = (END,)) -> Decoder:
@@ -169,7 +171,7 @@ def test_small_memory_makes_batches_and_the_same_answers() -> None:
     prompts, groups = grouped_prompts([20, 0, 33], 12)
     whole = fast(model).generate(prompts, [NEW] * 36, groups=groups)
     poor = fast(model, most_tokens=30)
-    poor._fast = FastDecoder(model, plain_varlen, 30, 120, CPU)
+    poor._fast = FastDecoder(model, KERNELS, 30, 120, CPU)
     assert poor.generate(prompts, [NEW] * 36, groups=groups) == whole
     rows = [Encoded(prompt, (False,) * (len(prompt) - 1) + (True,)) for prompt in prompts]
     few, many = poor.likelihoods(rows, groups), fast(model).likelihoods(rows, groups)
@@ -185,11 +187,11 @@ def test_when_memory_runs_out_lines_get_shorter_and_answers_stay() -> None:
             raise torch.OutOfMemoryError
         return plain_varlen(q, *rest, **options)
 
-    poor = Decoder(model, [END], 300, kernel=forgetful)
+    poor = Decoder(model, [END], 300, kernels=Kernels(forgetful))
     whole = fast(model).generate(prompts, [NEW] * 24, groups=groups)
     assert poor.generate(prompts, [NEW] * 24, groups=groups) == whole
     assert poor._halved > 1
-    hopeless = Decoder(model, [END], 300, kernel=Mock(side_effect=torch.OutOfMemoryError))
+    hopeless = Decoder(model, [END], 300, kernels=Kernels(Mock(side_effect=torch.OutOfMemoryError)))
     with pytest.raises(torch.OutOfMemoryError):
         hopeless.likelihoods(answered(prompts), groups)
 
@@ -310,7 +312,7 @@ def test_whoever_waits_for_the_device_makes_no_graph() -> None:
     decoder.generate([(2, 3)], [NEW])
     assert decoder._fast is not None
     (stepper,) = decoder._fast._steppers.values()
-    stepper._kernel = lambda q, *rest, **options: (q, q.new_zeros(q.shape[1], q.shape[0]))
+    stepper._kernels = Kernels(lambda q, *rest, **options: (q, q.new_zeros(q.shape[1], q.shape[0])))
     with Waits() as step, torch.inference_mode():
         stepper.step()
     assert not step.found

@@ -179,10 +179,13 @@ class AdamW:
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Private copies, made by a few launches for all of them."""
-    copies = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
-    torch._foreach_copy_(list(copies.values()), list(tensors.values()))
-    return copies
+    """Private copies of tensors of one kind: parts of one, made by a few launches for all."""
+    held = list(tensors.values())
+    whole = torch.empty(sum(t.numel() for t in held), dtype=held[0].dtype, device=held[0].device)
+    parts = torch.split(whole, [tensor.numel() for tensor in held])
+    copies = [part.view(tensor.shape) for part, tensor in zip(parts, held, strict=True)]
+    torch._foreach_copy_(copies, held)
+    return dict(zip(tensors, copies, strict=True))
 
 
 def _clip(gradients: list[Tensor], most: float) -> None:

@@ -8,9 +8,10 @@ force while the model runs:
         model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
 
 `RowLayout`: each token sees its own row up to itself. Other layouts add a cache (`cache.py`) or
-what rows share (`shared.py`). On CUDA in half precision it is `varlen`, torch's flash kernel;
-everywhere else rows are padded for the attention alone, which on a CPU costs little beside the
-matrix products, and is exact: padding stands at the end and causality hides it.
+what rows share (`shared.py`). On CUDA in half precision it is our own kernel where rows are short
+(`short_rows.py`), and `varlen`, torch's flash kernel, where they are long; everywhere else rows
+are padded for the attention alone, which on a CPU costs little beside the matrix products, and is
+exact: padding stands at the end and causality hides it.
 """
 
 import inspect
@@ -25,6 +26,8 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 NAME = "msft"
+SHORT = 1024
+"""Rows of up to so many tokens are short."""
 
 
 class Layout(Protocol):
@@ -154,21 +157,62 @@ def plain_varlen(
     return (out, sums) if lse else out
 
 
+@cache
+def own_kernels() -> Any | None:
+    """`short_rows`, where Triton is there and made for this device; else None."""
+    try:
+        from msft.engine import short_rows
+    except ImportError:
+        return None
+    return short_rows
+
+
+def suits(q: Tensor, v: Tensor) -> bool:
+    """Whether heads are of a kind that our kernels are made for."""
+    return q.shape[-1] == v.shape[-1] <= 128
+
+
+class PackedLayout:
+    """Each token sees its own row, up to itself; CUDA in half precision only.
+
+    bounds: where rows start, known to the device alone; and where the last one ends.
+    longest: no row is longer.
+    padded: the last row only fills up.
+    """
+
+    def __init__(self, bounds: Tensor, tokens: int, longest: int, padded: bool = False) -> None:
+        self._bounds = bounds
+        self._longest = longest
+        self._own = own_kernels() if longest <= SHORT else None
+        self._sight = self._own and self._own.Sight.of(bounds, tokens, padded)
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        out: Tensor
+        if self._own and suits(q, v) and (how.window is None or how.window >= self._longest):
+            out, _ = self._own.line_attention(q, k, v, self._sight, how.scale)
+            return out
+        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
+        ends = (self._bounds, self._bounds, self._longest, self._longest)
+        out = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
+        return out
+
+
 class RowLayout:
     """Each token sees its own row, up to itself."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self.longest = max(lengths)
         self._device = device
-        self._bounds = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        self._bounds = self._bounds.to(device)
         self._padding: Padding | None = None
+        self._packed: PackedLayout | None = None
         self._lengths = lengths
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
         plain = how.softcap is None and not how.dropout and q.shape[-1] <= 256
         if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and plain:
-            return self._varlen(q, k, v, how)
+            if self._packed is None:
+                self._packed = PackedLayout(self._bounds(), q.shape[1], self.longest)
+            return self._packed.attend(module, q, k, v, how)
         if self._padding is None:
             self._padding = Padding(self._lengths, self._device)
         padding = self._padding
@@ -176,11 +220,9 @@ class RowLayout:
         rows = (padding.spread(q), padding.spread(k), padding.spread(v))
         return padding.gather(scaled_dot_product(*rows, mask, how))
 
-    def _varlen(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
-        ends = (self._bounds, self._bounds, self.longest, self.longest)
-        out: Tensor = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
-        return out
+    def _bounds(self) -> Tensor:
+        bounds = torch.tensor([0, *self._lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return bounds.to(self._device)
 
 
 class Padding:

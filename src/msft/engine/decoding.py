@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import torch
 
 from msft.encoding import Encoded
-from msft.engine.attention import varlen
+from msft.engine.attention import own_kernels, varlen
 from msft.engine.fusing import NOT_FUSED, Fused
 from msft.engine.generation import FastDecoder
 from msft.engine.plain import PlainDecoder
-from msft.engine.shared import Kernel, Unsuited
+from msft.engine.shared import Kernels, Unsuited
 from msft.engine.texts import Leaves, Texts
 from msft.predictor import Generated, Likelihoods
 
@@ -30,7 +30,7 @@ class Decoder:
     """Asks a model for text. No answer is kept between calls, since weights may have changed.
 
     most_tokens: in one forward pass.
-    kernel: of the fast way, to take it on any device.
+    kernels: of the fast way, to take it on any device.
     fused: the model's layers, compiled for the fast way.
     """
 
@@ -39,7 +39,7 @@ class Decoder:
         model: Any,
         ends: Sequence[int],
         most_tokens: int,
-        kernel: Kernel | None = None,
+        kernels: Kernels | None = None,
         fused: Fused = NOT_FUSED,
     ) -> None:
         self._model = model
@@ -47,7 +47,7 @@ class Decoder:
         self._ends = frozenset(ends)
         self._most_tokens = most_tokens
         self._halved = 0
-        self._kernel = kernel
+        self._kernels = kernels
         self._fast: FastDecoder | None = None
 
     def generate(
@@ -74,7 +74,13 @@ class Decoder:
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
     ) -> Likelihoods:
         """-log p of each row's answer tokens, given everything before them."""
-        return self._done(lambda way: Likelihoods(*way.likelihoods(rows, groups)))
+        return self.measure(rows, groups)()
+
+    def measure(
+        self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
+    ) -> Callable[[], Likelihoods]:
+        """Begin with it: it may go on beside a generation until it is asked for."""
+        return self._done(lambda way: way.measure(rows, groups))
 
     def _done(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
         """Do it; if memory does not hold a batch, halve it for good. The answers are the same."""
@@ -92,15 +98,15 @@ class Decoder:
 
     def _tried(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
         parameter = next(self._model.parameters())
-        device, kernel = parameter.device, self._kernel
+        device, kernels = parameter.device, self._kernels
         if device.type == "cuda" and parameter.dtype in (torch.bfloat16, torch.float16):
-            kernel = kernel or varlen
+            kernels = kernels or Kernels(varlen, own_kernels())
         most_tokens = self._most_tokens >> self._halved
-        if kernel is not None:
+        if kernels is not None:
             if self._fast is None:
                 slots = slots_of(self._model, device) >> self._halved
                 self._fast = FastDecoder(
-                    self._model, kernel, most_tokens, slots, device, self._fused
+                    self._model, kernels, most_tokens, slots, device, self._fused
                 )
             try:
                 return work(self._fast)

@@ -1,7 +1,7 @@
 """Fused layers: a model's decoder layers compiled, so that their small kernels become a few.
 
 All layers share one compiled code: it is compiled for one layer with the number of tokens left
-open. Attention stays as it is, between two compiled halves.
+open. Attention stays as it is, between two compiled halves; projections are joined.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from msft.engine.joining import JoinedProjections
 
 Fused = AbstractContextManager[None]
 """Layers run compiled inside it, or as they are."""
@@ -21,17 +23,25 @@ class FusedLayers(AbstractContextManager[None]):
 
     def __init__(self, model: nn.Module, backend: str = "inductor") -> None:
         torch._dynamo.config.suppress_errors = True  # without a compiler: as they are
+        torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
         self._layers = decoder_layers(model)
+        self._joined = JoinedProjections(model)
         self._plain: list[Any] = [layer._compiled_call_impl for layer in self._layers]
         self._compiled: list[Callable[..., Any]] = [
             torch.compile(layer._call_impl, dynamic=True, backend=backend) for layer in self._layers
         ]
 
+    def lay_together(self) -> None:
+        """Let joined weights lie together; only where nobody else holds them."""
+        self._joined.lay_together()
+
     def __enter__(self) -> None:
+        self._joined.__enter__()
         for layer, compiled in zip(self._layers, self._compiled, strict=True):
             layer._compiled_call_impl = compiled
 
     def __exit__(self, *error: object) -> None:
+        self._joined.__exit__()
         for layer, plain in zip(self._layers, self._plain, strict=True):
             layer._compiled_call_impl = plain
 

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.attention import layout
+from msft.engine.fit import RECORDED_UP_TO
 from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.measuring import Measurer
 from msft.engine.plans import (
     AnswerPlan,
     Batch,
@@ -26,14 +27,13 @@ from msft.engine.plans import (
     prompt_plan,
     smaller_bucket,
 )
-from msft.engine.shared import Kernel, Line, LineLayout, Store
+from msft.engine.shared import Kernels, Line, LineLayout, Store
 from msft.engine.stepping import AT_ONCE, TOKEN, Graphs, Stepper
 from msft.engine.texts import Texts
+from msft.predictor import Likelihoods
 
 LINE_TOKENS = 65536
 """A longer line makes nothing faster."""
-HEAD_TOKENS = 4096
-"""Predictions whose losses are computed at once, since they are in fp32."""
 PLANS_KEPT = 16
 GROUPS = 4
 """Groups are filled up to a multiple of so many, since each number makes a graph."""
@@ -47,7 +47,7 @@ class FastDecoder:
     def __init__(
         self,
         model: Any,
-        kernel: Kernel,
+        kernels: Kernels,
         most_tokens: int,
         most_slots: int,
         device: torch.device,
@@ -55,11 +55,12 @@ class FastDecoder:
     ) -> None:
         self._model = model
         self._fused = fused
-        self._kernel = kernel
+        self._kernels = kernels
         self._most = (min(most_tokens, LINE_TOKENS), most_slots)
         self._device = device
         self._graphs = Graphs(device.type == "cuda")
         self._store = Store(0)
+        self._measurer = Measurer(self._forward, device.type == "cuda" and _is_small(model))
         self._steppers: dict[tuple[int, int], Stepper] = {}
         self._addresses: list[int] = []
         self._plans: list[tuple[tuple[Any, ...], Any]] = []
@@ -69,20 +70,17 @@ class FastDecoder:
         """Rows of the steps there have been."""
         return sorted(rows for rows, _ in self._steppers)
 
-    def likelihoods(
+    def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
-    ) -> tuple[list[float], int]:
-        """-log p of each row's answer, and tokens through the model."""
+    ) -> Callable[[], Likelihoods]:
+        """Begin with -log p of each row's answer; what it is, when it is asked for."""
         plan = self._planned(
             ("answers", list(rows), groups and list(groups)),
             lambda: answer_plan(rows, groups, self._most[0], self._device),
         )
         self._compute_prefixes(plan)
-        losses = [self._losses(line, plan.reach) for line in plan.lines]
-        sums = torch.zeros(len(rows), dtype=torch.float64)
-        if losses:
-            sums.index_add_(0, plan.owners, torch.cat(losses).double().cpu())
-        return sums.tolist(), plan.tokens
+        sums = self._measurer.begin(plan, len(rows))
+        return lambda: Likelihoods(sums(), plan.tokens)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts
@@ -117,13 +115,15 @@ class FastDecoder:
             self._steppers.clear()
             self._graphs = Graphs(self._graphs.possible)
             self._store = Store(plan.slots)
+        if self._addresses != addresses:
+            self._measurer.forget()
             self._addresses = addresses
         for line in plan.prefixes:
             self._forward(line, plan.reach)
 
     def _forward(self, line: Line, reach: int) -> Tensor:
         """Logits at the targets."""
-        with self._fused, layout(LineLayout(self._kernel, line, self._store, reach)):
+        with self._fused, layout(LineLayout(self._kernels, line, self._store, reach)):
             logits: Tensor = self._model(
                 input_ids=line.tokens[None],
                 position_ids=line.positions[None],
@@ -131,15 +131,6 @@ class FastDecoder:
                 use_cache=False,
             ).logits[0]
         return logits
-
-    def _losses(self, line: Line, reach: int) -> Tensor:
-        logits = torch.split(self._forward(line, reach), HEAD_TOKENS)
-        labels = torch.split(line.labels, HEAD_TOKENS)
-        losses = [
-            functional.cross_entropy(some.float(), right, reduction="none")
-            for some, right in zip(logits, labels, strict=True)
-        ]
-        return torch.cat(losses)
 
     def _generate(self, batch: Batch, plan: PromptPlan, texts: Texts) -> None:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
@@ -171,7 +162,7 @@ class FastDecoder:
         groups = -(-(len(plan.prefix_slots) - 1) // GROUPS) * GROUPS if plan.prefixes else 0
         if (rows, groups) not in self._steppers:
             self._steppers[rows, groups] = Stepper(
-                self._model, self._store, self._kernel, self._graphs, rows, groups, self._fused
+                self._model, self._store, self._kernels, self._graphs, rows, groups, self._fused
             )
         stepper = self._steppers[rows, groups]
         stepper.begin(state, batch.nobody)
@@ -182,6 +173,12 @@ class FastDecoder:
             more = groups + 1 - len(plan.prefix_slots)
             stepper.see_prefixes(members, [*plan.prefix_slots, *plan.prefix_slots[-1:] * more])
         return stepper
+
+
+def _is_small(model: Any) -> bool:
+    """Whether a model is bound by launches, so that it is worth its memory to record its work."""
+    weights: int = sum(parameter.numel() for parameter in model.parameters())
+    return weights <= RECORDED_UP_TO
 
 
 class Mail:

@@ -9,12 +9,11 @@ buffer, weights, moments and losses.
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from msft.engine.attention import How, varlen
 from msft.engine.buffers import Line, Row, Shape, fill
 
-TOKENS, TARGETS = 512, 512
+TOKENS, TARGETS = 256, 512
 """Lines are padded to multiples of these."""
 STAGES = 3
 """Host buffers in turn: one may still be on its way while the next is filled."""
@@ -25,20 +24,6 @@ Step = Callable[[Line, int], Tensor]
 
 class NotRecorded(Exception):
     """This model's step cannot be recorded."""
-
-
-class BoundsLayout:
-    """Each token sees its own row, up to itself; where rows are is known to the device alone."""
-
-    def __init__(self, bounds: Tensor, longest: int) -> None:
-        self._bounds = bounds
-        self._longest = longest
-
-    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
-        ends = (self._bounds, self._bounds, self._longest, self._longest)
-        out: Tensor = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
-        return out
 
 
 class StepGraphs:

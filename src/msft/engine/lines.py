@@ -77,6 +77,9 @@ class LineBuilder:
         found = ((self._stems, False), (self._prefixes, True))
         parts = (self._part(spans, stored, device) for spans, stored in found if spans)
         numbers = (self.tokens, self._positions, self._targets, self._labels)
+        firsts = [
+            first for first, size in zip(self._bounds, lengths, strict=False) for _ in range(size)
+        ]
         tokens, positions, targets, labels = (
             torch.tensor(n, dtype=torch.long, device=device) for n in numbers
         )
@@ -87,11 +90,24 @@ class LineBuilder:
             torch.tensor(self._bounds, dtype=torch.int32, device=device),
             max(lengths),
             tuple(parts),
+            torch.tensor(firsts, dtype=torch.int32, device=device),
+            self._stem_places(device),
             torch.tensor(self._slots, device=device) if self._slots else None,
             targets,
             labels,
             torch.tensor(self._owners, dtype=torch.long),
         )
+
+    def _stem_places(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Where the stem of each token begins and ends; without one, at the line's end and at 0."""
+        if not self._stems:
+            return None
+        places = torch.zeros(2, len(self.tokens), dtype=torch.int32)
+        places[0] = len(self.tokens)
+        for (first, last), stem in self._stems:
+            places[:, first:last] = torch.tensor(stem, dtype=torch.int32)[:, None]
+        begin, end = places.to(device)
+        return begin, end
 
     def _part(self, spans: list[tuple[Span, Span]], stored: bool, device: torch.device) -> Part:
         seen = torch.zeros(len(self.tokens), dtype=torch.bool)

@@ -12,10 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msft.engine.attention import How
+from msft.engine.attention import SHORT, How, suits
 
 Kernel = Callable[..., Any]
 """`varlen` of `attention.py`, or `plain_varlen` to test with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What computes attention: `varlen` anything, `own` short rows (the module `short_rows`)."""
+
+    varlen: Kernel
+    own: Any | None = None
 
 
 class Unsuited(Exception):
@@ -87,6 +95,7 @@ class Line:
     lengths: tokens of each piece, which sees itself up to each token.
     bounds, longest: the same for the kernel.
     parts: what tokens see beside their piece.
+    starts, stems: pieces and stems again, for each token (see `short_rows.Sight`).
     slots: where the keys of each token are kept; None: nowhere.
     targets: indices of the tokens whose prediction is wanted.
     labels: the token to be predicted there, where it is known.
@@ -99,6 +108,8 @@ class Line:
     bounds: Tensor
     longest: int
     parts: tuple[Part, ...]
+    starts: Tensor
+    stems: tuple[Tensor, Tensor] | None
     slots: Tensor | None
     targets: Tensor
     labels: Tensor
@@ -111,29 +122,34 @@ class LineLayout:
     reach: the longest row, counted with everything that it sees.
     """
 
-    def __init__(self, kernel: Kernel, line: Line, store: Store, reach: int) -> None:
-        self._kernel = kernel
-        self._own = (line.bounds, line.bounds, line.longest, line.longest)
-        self._parts = line.parts
-        self._slots = line.slots
+    def __init__(self, kernels: Kernels, line: Line, store: Store, reach: int) -> None:
+        self._kernels = kernels
+        self._line = line
         self._store = store
         self._reach = reach
+        own = kernels.own if line.longest <= SHORT else None
+        self._sight = own and own.Sight(line.starts, None, line.stems)
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
         refuse_odd(how, q, v, self._reach)
         layer = int(module.layer_idx)  # type: ignore[arg-type]
-        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
-        if self._slots is not None:
-            self._store.put(layer, self._slots, q, k, v)
+        parts, own = self._line.parts, self._kernels.own
         out: Tensor
-        if not self._parts:
-            out = self._kernel(q, k, v, *self._own, scale=how.scale)
-            return out
-        out, lse = self._kernel(q, k, v, *self._own, scale=how.scale, lse=True)
-        for part in self._parts:
+        if own is not None and self._sight is not None and suits(q, v):
+            out, lse = own.line_attention(q, k, v, self._sight, how.scale)
+            parts = tuple(part for part in parts if part.stored)
+            q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
+            q = q.contiguous() if parts else q
+        else:
+            q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
+            ends = (self._line.bounds, self._line.bounds, self._line.longest, self._line.longest)
+            out, lse = self._kernels.varlen(q, k, v, *ends, scale=how.scale, lse=True)
+        if self._line.slots is not None:
+            self._store.put(layer, self._line.slots, q, k, v)
+        for part in parts:
             keys, values = self._store.of(layer) if part.stored else (k, v)
             ends = (part.bounds_q, part.bounds_k, part.longest_q, part.longest_k)
-            more, more_lse = self._kernel(
+            more, more_lse = self._kernels.varlen(
                 q, keys, values, *ends, causal=False, scale=how.scale, lse=True
             )
             out = merged(out, lse, more, more_lse, part.seen)

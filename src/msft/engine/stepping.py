@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from msft.engine.attention import How, layout
+from msft.engine.attention import How, layout, suits
 from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.shared import Kernel, Store, merged
+from msft.engine.shared import Kernels, Store, merged
 
 AT_ONCE = 8
 """Steps between two looks of the host."""
@@ -76,7 +76,7 @@ class Stepper:
         self,
         model: Any,
         store: Store,
-        kernel: Kernel,
+        kernels: Kernels,
         graphs: Graphs,
         rows: int,
         groups: int,
@@ -86,7 +86,7 @@ class Stepper:
         self._model = model
         self._fused = fused
         self._store = store
-        self._kernel = kernel
+        self._kernels = kernels
         self._graphs = graphs
         self.rows = rows
         self.groups = groups
@@ -94,7 +94,7 @@ class Stepper:
         self.history = torch.zeros(AT_ONCE, rows, dtype=torch.long, device=device)
         self._steps = torch.zeros(1, dtype=torch.long, device=device)
         self._slot = torch.zeros(rows, dtype=torch.long, device=device)
-        self._seen = torch.zeros(rows * store.repeats, dtype=torch.bool, device=device)
+        self._seen = torch.zeros(rows, dtype=torch.bool, device=device)
         # A row's queries are the heads that share a key head. Between two rows stands a sequence
         # without queries: slots that are not filled yet, or belong to rows that have left.
         ends = torch.arange(rows + 1).repeat_interleave(2)[1:-1] * store.repeats
@@ -115,8 +115,8 @@ class Stepper:
 
     def see_prefixes(self, members: list[int], slots: list[int]) -> None:
         """The first rows see the first prefix, and so on; whoever fills up asks the last one."""
-        ends = torch.tensor([0, *members]).cumsum(0) * self._store.repeats
-        ends[-1] = self.rows * self._store.repeats
+        ends = torch.tensor([0, *members]).cumsum(0)
+        ends[-1] = self.rows
         self._prefix_q.copy_(ends)
         self._prefix_k.copy_(torch.tensor(slots))
 
@@ -154,7 +154,7 @@ class Stepper:
         end = start + length
         torch.sub(end, 1, out=self._slot)
         self._own_k.view(-1, 2).copy_(torch.stack([start, end], 1))
-        self._seen.view(self.rows, -1).copy_((prefix > 0)[:, None])
+        torch.gt(prefix, 0, out=self._seen)
         with layout(self):
             logits = self._model(
                 input_ids=token[None], position_ids=(prefix + length - 1)[None], use_cache=False
@@ -165,19 +165,34 @@ class Stepper:
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
         layer = int(module.layer_idx)  # type: ignore[arg-type]
-        heads, repeats = k.shape[0], self._store.repeats
+        out, lse = self._over_own(layer, q, k, v, how)
+        if self.groups:
+            keys, values = self._store.of(layer)
+            ends = (self._prefix_q, self._prefix_k, self.rows, self._store.slots)
+            options = {"causal": False, "scale": how.scale, "lse": True}
+            asked = q.transpose(0, 1).contiguous()
+            more, more_lse = self._kernels.varlen(asked, keys, values, *ends, **options)
+            out = merged(out, lse, more, more_lse, self._seen)
+        return out.to(q.dtype)
+
+    def _over_own(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, how: How
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of each row over its own slots, the last of which is new."""
+        own = self._kernels.own
+        if own is not None and suits(q, v):
+            _, start, length, _, _ = self.state
+            found: tuple[Tensor, Tensor] = own.step_attention(
+                q, k, v, self._store.of(layer), start, length, how.scale
+            )
+            return found
+        heads, repeats, dim = k.shape[0], self._store.repeats, q.shape[-1]
         q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
         self._store.put(layer, self._slot, q, k, v)
         keys, values = self._store.of(layer)
-        dim = q.shape[-1]
         asked = q.reshape(self.rows, heads, repeats, dim).transpose(1, 2).reshape(-1, heads, dim)
-        most = self._store.slots
-        ends = (self._own_q, self._own_k, repeats, most)
+        ends = (self._own_q, self._own_k, repeats, self._store.slots)
         options = {"causal": False, "scale": how.scale, "lse": True}
-        out, lse = self._kernel(asked, keys, values, *ends, **options)
-        if self.groups:
-            ends = (self._prefix_q, self._prefix_k, len(asked), most)
-            more, more_lse = self._kernel(asked, keys, values, *ends, **options)
-            out = merged(out, lse, more, more_lse, self._seen)
-        by_head: Tensor = out.view(self.rows, repeats, heads, dim).transpose(1, 2)
-        return by_head.to(q.dtype, memory_format=torch.contiguous_format).flatten(1, 2)
+        out, lse = self._kernels.varlen(asked, keys, values, *ends, **options)
+        by_head = out.view(self.rows, repeats, heads, dim).transpose(1, 2).flatten(1, 2)
+        return by_head, lse.view(heads, self.rows, repeats).transpose(1, 2).flatten(0, 1)

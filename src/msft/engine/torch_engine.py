@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.adamw import AdamW, copied
-from msft.engine.attention import RowLayout, layout
+from msft.engine.attention import PackedLayout, RowLayout, layout
 from msft.engine.buffers import NO_LABEL, Line, Row, batches, line_of, row_means
-from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.graphs import BoundsLayout, NotRecorded, StepGraphs
+from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers
+from msft.engine.graphs import NotRecorded, StepGraphs
 from msft.engine.later import Later, NotANumber, refuse_not_numbers
 from msft.feeds import Batch, Losses
 from msft.worker import Scored
@@ -90,6 +90,8 @@ class TorchEngine:
         self._adamw = AdamW(
             self._parameters, settings.weight_decay, settings.bf16, settings.half_moments
         )
+        if settings.bf16 and isinstance(fused, FusedLayers):
+            fused.lay_together()
         self.base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
@@ -194,7 +196,8 @@ class TorchEngine:
         bounds = line.bounds.to(torch.int32)
         targets = (line.labels != NO_LABEL).sum()
         self.model.train()
-        with self._fused, layout(BoundsLayout(bounds, longest)):
+        rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
+        with self._fused, layout(rows):
             return self._backward(line, targets)
 
     def _gradients(self, rows: Sequence[Row]) -> Tensor:

@@ -1,0 +1,190 @@
+"""Kernels for attention over short rows, in Triton; `short_rows.py` calls them.
+
+Flash attention is made for long rows: it gives each row of ninety tokens a tile of its own, most
+of it empty, and its backward pass copies what heads share. Here a tile is a piece of the *line*,
+wherever rows begin in it; each token says itself what it sees. Heads that share keys add up their
+gradients in one place and in one order, so the result is the same bits every time.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def _tile(base, places, stride, unit, there):  # type: ignore[no-untyped-def]
+    return tl.load(base + places[:, None] * stride + unit[None, :], mask=there, other=0.0)
+
+
+@triton.jit
+def _attended(query, key, value, seen, best, total, mixed, scale):  # type: ignore[no-untyped-def]
+    """One more tile of keys in a running softmax, in powers of two."""
+    scores = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, LOWEST)
+    higher = tl.maximum(best, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    fade = tl.exp2(best - higher)
+    mixed = mixed * fade[:, None] + tl.dot(weights.to(value.dtype), value)
+    return higher, total * fade + tl.sum(weights, 1), mixed
+
+
+@triton.jit
+def forward(  # type: ignore[no-untyped-def]
+    q, k, v, out, lse, starts, froms, tos, scale, tokens,
+    q_head, q_token, k_head, k_token, v_head, v_token,
+    heads: tl.constexpr, repeats: tl.constexpr, dim: tl.constexpr,
+    wide: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, stems: tl.constexpr,
+):  # fmt: skip
+    block, head = tl.program_id(0), tl.program_id(1)
+    row = block * rows + tl.arange(0, rows)
+    unit = tl.arange(0, wide)
+    inside = row < tokens
+    filled = inside[:, None] & (unit < dim)[None, :]
+    start = tl.load(starts + row, mask=inside, other=tokens)
+    query = _tile(q + head * q_head, row, q_token, unit, filled)
+    keys, values = k + (head // repeats) * k_head, v + (head // repeats) * v_head
+    best = tl.full([rows], LOWEST, tl.float32)
+    total = tl.zeros([rows], tl.float32)
+    mixed = tl.zeros([rows, wide], tl.float32)
+    scale = scale * LOG2_E
+    last = tl.minimum((block + 1) * rows, tokens)
+    for first in range(tl.min(start) // columns * columns, last, columns):
+        column = first + tl.arange(0, columns)
+        there = (column < tokens)[:, None] & (unit < dim)[None, :]
+        key = _tile(keys, column, k_token, unit, there)
+        value = _tile(values, column, v_token, unit, there)
+        seen = (column[None, :] >= start[:, None]) & (column[None, :] <= row[:, None])
+        best, total, mixed = _attended(query, key, value, seen, best, total, mixed, scale)
+    if stems:
+        begin = tl.load(froms + row, mask=inside, other=tokens)
+        end = tl.load(tos + row, mask=inside, other=0)
+        for first in range(tl.min(begin) // columns * columns, tl.max(end), columns):
+            column = first + tl.arange(0, columns)
+            there = (column < tokens)[:, None] & (unit < dim)[None, :]
+            key = _tile(keys, column, k_token, unit, there)
+            value = _tile(values, column, v_token, unit, there)
+            seen = (column[None, :] >= begin[:, None]) & (column[None, :] < end[:, None])
+            best, total, mixed = _attended(query, key, value, seen, best, total, mixed, scale)
+    mixed = mixed / total[:, None]
+    place = out + (row[:, None] * heads + head) * dim + unit[None, :]
+    tl.store(place, mixed.to(out.dtype.element_ty), mask=filled)
+    tl.store(lse + head * tokens + row, (best + tl.log2(total)) / LOG2_E, mask=inside)
+
+
+@triton.jit
+def backward_queries(  # type: ignore[no-untyped-def]
+    q, k, v, out, slope, lse, delta, d_q, starts, scale, tokens,
+    q_head, q_token, k_head, k_token, v_head, v_token, s_head, s_token,
+    heads: tl.constexpr, repeats: tl.constexpr, dim: tl.constexpr,
+    wide: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries; `delta` is left for the keys."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    row = block * rows + tl.arange(0, rows)
+    unit = tl.arange(0, wide)
+    inside = row < tokens
+    filled = inside[:, None] & (unit < dim)[None, :]
+    start = tl.load(starts + row, mask=inside, other=tokens)
+    query = _tile(q + head * q_head, row, q_token, unit, filled)
+    said = _tile(out + head * dim, row, heads * dim, unit, filled)
+    down = _tile(slope + head * s_head, row, s_token, unit, filled)
+    size = tl.load(lse + head * tokens + row, mask=inside, other=0.0) * LOG2_E
+    offset = tl.sum(said.to(tl.float32) * down.to(tl.float32), 1)
+    tl.store(delta + head * tokens + row, offset, mask=inside)
+    keys, values = k + (head // repeats) * k_head, v + (head // repeats) * v_head
+    summed = tl.zeros([rows, wide], tl.float32)
+    last = tl.minimum((block + 1) * rows, tokens)
+    for first in range(tl.min(start) // columns * columns, last, columns):
+        column = first + tl.arange(0, columns)
+        there = (column < tokens)[:, None] & (unit < dim)[None, :]
+        key = _tile(keys, column, k_token, unit, there)
+        value = _tile(values, column, v_token, unit, there)
+        seen = (column[None, :] >= start[:, None]) & (column[None, :] <= row[:, None])
+        weights = tl.exp2(tl.dot(query, tl.trans(key)) * (scale * LOG2_E) - size[:, None])
+        weights = tl.where(seen, weights, 0.0)
+        change = weights * (tl.dot(down, tl.trans(value)) - offset[:, None])
+        summed += tl.dot(change.to(key.dtype), key)
+    place = d_q + head * q_head + row[:, None] * q_token + unit[None, :]
+    tl.store(place, (summed * scale).to(d_q.dtype.element_ty), mask=filled)
+
+
+@triton.jit
+def backward_keys(  # type: ignore[no-untyped-def]
+    q, k, v, slope, lse, delta, d_k, d_v, starts, ends, scale, tokens,
+    q_head, q_token, k_head, k_token, v_head, v_token, s_head, s_token,
+    heads: tl.constexpr, repeats: tl.constexpr, dim: tl.constexpr,
+    wide: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values, summed over the heads that share them."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    column = block * columns + tl.arange(0, columns)
+    unit = tl.arange(0, wide)
+    inside = column < tokens
+    filled = inside[:, None] & (unit < dim)[None, :]
+    last = tl.max(tl.load(ends + column, mask=inside, other=0))
+    key = _tile(k + head * k_head, column, k_token, unit, filled)
+    value = _tile(v + head * v_head, column, v_token, unit, filled)
+    sum_k = tl.zeros([columns, wide], tl.float32)
+    sum_v = tl.zeros([columns, wide], tl.float32)
+    for asking in range(head * repeats, (head + 1) * repeats):
+        for first in range(block * columns // rows * rows, last, rows):
+            row = first + tl.arange(0, rows)
+            there = row < tokens
+            held = there[:, None] & (unit < dim)[None, :]
+            query = _tile(q + asking * q_head, row, q_token, unit, held)
+            down = _tile(slope + asking * s_head, row, s_token, unit, held)
+            size = tl.load(lse + asking * tokens + row, mask=there, other=0.0) * LOG2_E
+            offset = tl.load(delta + asking * tokens + row, mask=there, other=0.0)
+            start = tl.load(starts + row, mask=there, other=tokens)
+            seen = (column[:, None] >= start[None, :]) & (column[:, None] <= row[None, :])
+            weights = tl.exp2(tl.dot(key, tl.trans(query)) * (scale * LOG2_E) - size[None, :])
+            weights = tl.where(seen, weights, 0.0)
+            sum_v += tl.dot(weights.to(down.dtype), down)
+            change = weights * (tl.dot(value, tl.trans(down)) - offset[None, :])
+            sum_k += tl.dot(change.to(query.dtype), query)
+    place = d_k + head * k_head + column[:, None] * k_token + unit[None, :]
+    tl.store(place, (sum_k * scale).to(d_k.dtype.element_ty), mask=filled)
+    place = d_v + head * v_head + column[:, None] * v_token + unit[None, :]
+    tl.store(place, sum_v.to(d_v.dtype.element_ty), mask=filled)
+
+
+@triton.jit
+def step(  # type: ignore[no-untyped-def]
+    q, k, v, keys, values, out, lse, starts, lengths, scale, tokens,
+    q_head, q_token, k_head, k_token, v_head, v_token,
+    heads: tl.constexpr, repeats: tl.constexpr, dim: tl.constexpr,
+    wide: tl.constexpr, asking: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """Keep a row's new key and value in its last slot, and attend over all its slots."""
+    row, shared = tl.program_id(0), tl.program_id(1)
+    kept = heads // repeats
+    unit = tl.arange(0, wide)
+    head = tl.arange(0, asking)
+    filled = (head < repeats)[:, None] & (unit < dim)[None, :]
+    start = tl.load(starts + row)
+    last = start + tl.load(lengths + row) - 1
+    key = tl.load(k + shared * k_head + row * k_token + unit, mask=unit < dim, other=0.0)
+    value = tl.load(v + shared * v_head + row * v_token + unit, mask=unit < dim, other=0.0)
+    slot = (last * kept + shared) * dim
+    tl.store(keys + slot + unit, key, mask=unit < dim)
+    tl.store(values + slot + unit, value, mask=unit < dim)
+    place = q + (shared * repeats + head)[:, None] * q_head + row * q_token + unit[None, :]
+    query = tl.load(place, mask=filled, other=0.0)
+    scale = scale * LOG2_E
+    best = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
+    total = tl.full([asking], 1.0, tl.float32)
+    mixed = tl.zeros([asking, wide], tl.float32) + value.to(tl.float32)[None, :]
+    for first in range(start, last, columns):
+        column = first + tl.arange(0, columns)
+        there = (column < last)[:, None] & (unit < dim)[None, :]
+        places = (column[:, None] * kept + shared) * dim + unit[None, :]
+        old_key = tl.load(keys + places, mask=there, other=0.0)
+        old_value = tl.load(values + places, mask=there, other=0.0)
+        seen = (column < last)[None, :] & (head >= 0)[:, None]
+        best, total, mixed = _attended(query, old_key, old_value, seen, best, total, mixed, scale)
+    mixed = mixed / total[:, None]
+    place = out + (row * heads + shared * repeats + head)[:, None] * dim + unit[None, :]
+    tl.store(place, mixed.to(out.dtype.element_ty), mask=filled)
+    sums = (best + tl.log2(total)) / LOG2_E
+    tl.store(lse + (shared * repeats + head) * tokens + row, sums, mask=head < repeats)

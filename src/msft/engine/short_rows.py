@@ -1,0 +1,153 @@
+"""Attention over short rows: what each token of a line sees, and the way to the kernels.
+
+Needs Triton, which comes with torch on a GPU. `attention.py` takes flash attention where rows are
+long, or where there is no Triton.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from msft.engine import kernels
+
+TILE = 64
+"""Tokens of a tile."""
+STEP_KEYS = 128
+"""Keys that a step looks at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the tokens of a line see, one entry for each of them.
+
+    starts: the first place that it sees; it sees from there up to itself.
+    ends: the place before which the last one is that sees it.
+    stems: a part of the line that it sees besides, from the one place to before the other.
+    """
+
+    starts: Tensor
+    ends: Tensor | None = None
+    stems: tuple[Tensor, Tensor] | None = None
+
+    @staticmethod
+    def of(bounds: Tensor, tokens: int, padded: bool = False) -> "Sight":
+        """Of rows between bounds; if the last one is padding, its tokens see only themselves."""
+        place = torch.arange(tokens, dtype=torch.int32, device=bounds.device)
+        last = len(bounds) - 2
+        row = (torch.searchsorted(bounds, place, right=True) - 1).clamp(max=last)
+        starts, ends = bounds[row], bounds[row + 1]
+        if padded:
+            alone = row == last
+            starts, ends = torch.where(alone, place, starts), torch.where(alone, place + 1, ends)
+        return Sight(starts, ends)
+
+
+def line_attention(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention of tokens in one line, [heads, tokens, dim]: the answer is [tokens, heads, dim],
+    with log-sum-exps [heads, tokens]. Gradients need `sight.ends` and know no stems."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, k, v = (tensor if tensor.stride(2) == 1 else tensor.contiguous() for tensor in (q, k, v))
+    if torch.is_grad_enabled() and q.requires_grad:
+        assert sight.stems is None, "gradients know plain rows only"
+        found: tuple[Tensor, Tensor] = _Line.apply(q, k, v, sight.starts, sight.ends, scale)  # type: ignore[no-untyped-call]
+        return found
+    return _line(q, k, v, sight, scale)
+
+
+def _line(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> tuple[Tensor, Tensor]:
+    heads, tokens, dim = q.shape
+    out = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
+    lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
+    seen = (sight.starts, *(sight.stems or (sight.starts, sight.starts)))
+    kernels.forward[triton.cdiv(tokens, TILE), heads](
+        *(q, k, v, out, lse, *seen, scale, tokens),
+        *_strides(q, k, v),
+        *_sizes(q, k),
+        rows=TILE,
+        columns=TILE,
+        stems=sight.stems is not None,
+    )
+    return out, lse
+
+
+class _Line(torch.autograd.Function):
+    """`_line` with gradients, which lie as what they are gradients of."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, ends: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = _line(q, k, v, Sight(starts), scale)
+        ctx.save_for_backward(q, k, v, out, lse, starts, ends)
+        ctx.scale = scale
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, _: Tensor) -> Any:
+        q, k, v, out, lse, starts, ends = ctx.saved_tensors
+        tokens, heads = out.shape[:2]
+        slope = slope if slope.stride(2) == 1 else slope.contiguous()
+        delta = torch.empty_like(lse)
+        d_q, d_k, d_v = (
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+            for t in (q, k, v)
+        )
+        places = (*_strides(q, k, v), slope.stride(1), slope.stride(0))
+        sizes = _sizes(q, k)
+        kernels.backward_queries[triton.cdiv(tokens, TILE), heads](
+            *(q, k, v, out, slope, lse, delta, d_q, starts, ctx.scale, tokens),
+            *places,
+            *sizes,
+            rows=TILE,
+            columns=TILE,
+        )
+        kernels.backward_keys[triton.cdiv(tokens, TILE), k.shape[0]](
+            *(q, k, v, slope, lse, delta, d_k, d_v, starts, ends, ctx.scale, tokens),
+            *places,
+            *sizes,
+            rows=TILE,
+            columns=TILE,
+        )
+        return d_q, d_k, d_v, None, None, None
+
+
+def step_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    store: tuple[Tensor, Tensor],
+    starts: Tensor,
+    lengths: Tensor,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One token of each row, [heads, rows, dim], over the row's slots in a store of keys and
+    values [slots, heads, dim]: the last slot takes its own. The answer is as of a line."""
+    heads, rows, dim = q.shape
+    out = torch.empty(rows, heads, dim, dtype=q.dtype, device=q.device)
+    lse = torch.empty(heads, rows, dtype=torch.float32, device=q.device)
+    scale = dim**-0.5 if scale is None else scale
+    kernels.step[rows, k.shape[0]](
+        *(q, k, v, *store, out, lse, starts, lengths, scale, rows),
+        *_strides(q, k, v),
+        *_sizes(q, k),
+        asking=max(16, triton.next_power_of_2(heads // k.shape[0])),
+        columns=STEP_KEYS,
+    )
+    return out, lse
+
+
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.stride(axis) for tensor in tensors for axis in (0, 1))
+
+
+def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
+    """Heads, those of them that share keys, numbers of a head, and these filled up."""
+    heads, _, dim = q.shape
+    return heads, heads // k.shape[0], dim, max(16, triton.next_power_of_2(dim))

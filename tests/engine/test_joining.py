@@ -1,0 +1,73 @@
+"""Joined projections compute what the model computes, and leave it as it was."""
+
+import pytest
+import torch
+from families import FAMILIES, model_of
+from torch import Tensor, nn
+
+from msft.engine.attention import RowLayout, layout
+from msft.engine.joining import Join, JoinedProjections, together
+
+LENGTHS = [12, 8]
+JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2"}
+
+
+def computed(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of two rows, and gradients."""
+    model.zero_grad()
+    tokens = torch.arange(2, 22)[None] % 50
+    places = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    with layout(RowLayout(LENGTHS, torch.device("cpu"))):
+        logits: Tensor = model(input_ids=tokens, position_ids=places, use_cache=False).logits
+    logits.float().log_softmax(-1).square().mean().backward()  # type: ignore[no-untyped-call]
+    slopes = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return logits.detach(), slopes
+
+
+@pytest.mark.parametrize("laid", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
+    model = model_of(family)
+    names = [name for name, _ in model.named_parameters()]
+    logits, slopes = computed(model)
+    joined = JoinedProjections(model)
+    assert bool(together(model)) is (family in JOINED)
+    if laid:
+        joined.lay_together()
+    with joined:
+        ours, our_slopes = computed(model)
+    assert torch.allclose(ours, logits, atol=1e-5)
+    assert our_slopes.keys() == slopes.keys()
+    assert all(torch.allclose(our_slopes[n], slopes[n], atol=1e-5) for n in slopes)
+    with torch.no_grad(), joined, layout(RowLayout([5], torch.device("cpu"))):
+        some = model(input_ids=torch.arange(2, 7)[None], use_cache=False).logits
+    assert torch.allclose(some[0], logits[0, :5], atol=1e-5)
+    assert [name for name, _ in model.named_parameters()] == names
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_weights_that_lie_together_are_written_through() -> None:
+    layers = [nn.Linear(4, 6, bias=False), nn.Linear(4, 2, bias=False)]
+    join, given = Join(layers), torch.randn(3, 4)
+    join.lay_together()
+    with torch.no_grad():
+        layers[1].weight.fill_(2.0)
+        join.part(0, given)
+        second = join.part(1, given)
+    assert torch.allclose(second, 2 * given.sum(1, keepdim=True).expand(3, 2))
+
+
+def test_another_input_is_not_answered_with_what_was_made_before() -> None:
+    layers = [nn.Linear(4, 6), nn.Linear(4, 2)]
+    join, given, other = Join(layers), torch.randn(3, 4), torch.randn(3, 4)
+    join.part(0, given)
+    assert torch.equal(join.part(1, other), layers[1](other))
+
+
+def test_layers_that_are_not_alike_stay_apart() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj = nn.Linear(4, 6), nn.Linear(4, 6, bias=False)
+
+    assert together(Odd()) == []

@@ -1,0 +1,135 @@
+"""Our own kernels compute attention. On a GPU as they are, elsewhere by Triton's interpreter."""
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from families import END, model_of
+from torch import Tensor
+
+from msft.engine.attention import plain_varlen
+from msft.engine.decoding import Decoder
+from msft.engine.shared import Kernels
+
+short_rows = pytest.importorskip(
+    "msft.engine.short_rows", reason="Triton is not installed", exc_type=ImportError
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KIND = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+CLOSE = 5e-2 if torch.cuda.is_available() else 1e-5
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """What attention is."""
+    q, k, v = q.float(), k.float(), v.float()
+    groups = q.shape[0] // k.shape[0]
+    k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+    scores = (q @ k.transpose(1, 2) * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(0, 1), scores.logsumexp(-1)
+
+
+def some(heads: int, tokens: int, dim: int) -> Tensor:
+    """Heads as a projection leaves them: tokens outside, heads inside."""
+    numbers = torch.randn(tokens, heads * dim, device=DEVICE, dtype=KIND)
+    return numbers.view(tokens, heads, dim).transpose(0, 1)
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    return torch.allclose(ours.float(), theirs.float(), atol=CLOSE, rtol=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("heads", "shared", "dim", "lengths"),
+    [(4, 2, 16, [5, 70, 1, 33, 64, 20]), (3, 1, 20, [130, 7]), (2, 2, 64, [1])],
+)
+def test_rows_in_a_line_and_their_gradients(
+    heads: int, shared: int, dim: int, lengths: list[int]
+) -> None:
+    torch.manual_seed(0)
+    padding = 9
+    bounds = torch.tensor([0, *lengths, 0, padding], device=DEVICE).cumsum(0).int()
+    tokens = int(bounds[-1])
+    sight = short_rows.Sight.of(bounds, tokens, padded=True)
+    place = torch.arange(tokens, device=DEVICE)
+    row = torch.arange(len(lengths), device=DEVICE).repeat_interleave(
+        bounds[1:-2].diff(prepend=bounds[:1])
+    )
+    row = torch.cat([row, len(row) + torch.arange(padding, device=DEVICE)])
+    seen = (row[:, None] == row) & (place <= place[:, None])
+    given = [some(heads, tokens, dim), some(shared, tokens, dim), some(shared, tokens, dim)]
+    ours = [tensor.clone().requires_grad_() for tensor in given]
+    theirs = [tensor.clone().requires_grad_() for tensor in given]
+    out, lse = short_rows.line_attention(*ours, sight)
+    expected, expected_lse = attended(theirs[0], theirs[1], theirs[2], seen)
+    assert close(out, expected)
+    assert close(lse, expected_lse)
+    slope = torch.randn_like(expected)
+    out.backward(slope.to(KIND))
+    expected.backward(slope)  # type: ignore[no-untyped-call]
+    for mine, right in zip(ours, theirs, strict=True):
+        assert mine.grad is not None
+        assert right.grad is not None
+        assert close(mine.grad, right.grad)
+
+
+def test_a_token_sees_its_stem() -> None:
+    torch.manual_seed(0)
+    tokens, stems = 150, [(0, 40), (40, 75)]
+    pieces = [*stems, (75, 80), (80, 81), (81, 120), (120, 150)]
+    begin, end = torch.full((tokens,), tokens), torch.zeros(tokens, dtype=torch.long)
+    starts = torch.zeros(tokens, dtype=torch.long)
+    for number, (first, last) in enumerate(pieces):
+        starts[first:last] = first
+        if number in (2, 3, 5):
+            begin[first:last], end[first:last] = stems[number // 4]
+    begin, end, starts = (tensor.to(DEVICE) for tensor in (begin, end, starts))
+    place = torch.arange(tokens, device=DEVICE)
+    seen = (place >= starts[:, None]) & (place <= place[:, None])
+    seen |= (place >= begin[:, None]) & (place < end[:, None])
+    q, k, v = some(4, tokens, 16), some(2, tokens, 16), some(2, tokens, 16)
+    sight = short_rows.Sight(starts.int(), None, (begin.int(), end.int()))
+    ours, theirs = short_rows.line_attention(q, k, v, sight), attended(q, k, v, seen)
+    assert all(close(mine, right) for mine, right in zip(ours, theirs, strict=True))
+
+
+def test_a_step_keeps_its_key_and_sees_its_own_slots_only() -> None:
+    torch.manual_seed(0)
+    heads, shared, dim = 6, 2, 16
+    keys, values = (torch.randn(400, shared, dim, device=DEVICE, dtype=KIND) for _ in range(2))
+    before = keys.clone(), values.clone()
+    starts = torch.tensor([0, 10, 150, 152, 399], device=DEVICE)
+    lengths = torch.tensor([10, 137, 1, 200, 1], device=DEVICE)
+    q, k, v = some(heads, 5, dim), some(shared, 5, dim), some(shared, 5, dim)
+    out, lse = short_rows.step_attention(q, k, v, (keys, values), starts, lengths)
+    for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        mine = [held[start : start + length].transpose(0, 1).clone() for held in before]
+        for held, new in zip(mine, (k, v), strict=True):
+            held[:, -1] = new[:, row]
+        everything = torch.ones(1, length, dtype=torch.bool, device=DEVICE)
+        expected, sums = attended(q[:, row : row + 1], mine[0], mine[1], everything)
+        assert close(out[row], expected[0])
+        assert close(lse[:, row], sums[:, 0])
+        assert torch.equal(keys[start + length - 1], k[:, row])
+        assert torch.equal(values[start + length - 1], v[:, row])
+    last = torch.zeros(400, dtype=torch.bool, device=DEVICE)
+    last[starts + lengths - 1] = True
+    assert torch.equal(keys[~last], before[0][~last])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("prefix", [0, 20])
+def test_an_evaluation_with_them_says_the_same(family: str, prefix: int) -> None:
+    random, model = Random(0), model_of(family).eval()
+    shared = tuple(random.randrange(2, 60) for _ in range(prefix))
+    prompts = [
+        shared + tuple(random.randrange(2, 60) for _ in range(random.randrange(1, 9)))
+        for _ in range(5)
+    ]
+
+    def decoder(own: Any) -> Decoder:
+        return Decoder(model, [END], 10**6, kernels=Kernels(plain_varlen, own))
+
+    ours, theirs = (decoder(own).generate(prompts, [6] * 5) for own in (short_rows, None))
+    assert ours == theirs
