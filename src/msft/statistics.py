@@ -1,0 +1,198 @@
+"""Statistics of a comparison, by hand: spread, Student's paired t-test, bootstrap over rows.
+
+Scores that are counts stay exact fractions until the last step, so that equal differences are
+equal, and not 1e-17 apart.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from math import exp, fsum, lgamma, log, log1p, sqrt
+from typing import TypeVar
+
+from msft.draws import stream
+from msft.scores import Number
+
+DRAWS = 5000
+"""Resamples of a bootstrap."""
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def mean(values: Sequence[Number]) -> Number:
+    """Exact where all values are."""
+    exact = [Fraction(value) for value in values if isinstance(value, Fraction | int)]
+    if len(exact) == len(values):
+        return sum(exact, Fraction(0)) / len(values)
+    return fsum(values) / len(values)
+
+
+def sample_sd(values: Sequence[Number]) -> float | None:
+    """The standard deviation over n − 1; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    squares = [(value - centre) ** 2 for value in values]
+    return sqrt(mean(squares) * len(values) / (len(values) - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PairedT:
+    """Student's t-test of paired differences: t, its degrees of freedom, and the two-sided p."""
+
+    t: float
+    df: int
+    p: float
+
+
+def paired_t(first: Sequence[Number], second: Sequence[Number]) -> PairedT | None:
+    """Whether the mean of `first - second` differs from 0, two-sided as in the paper's table.
+
+    None of fewer than two pairs, and where all differences are equal: t has no value there.
+    """
+    differences = [one - two for one, two in zip(first, second, strict=True)]
+    spread = sample_sd(differences)
+    if not spread:
+        return None
+    count = len(differences)
+    t = float(mean(differences)) / (spread / sqrt(count))
+    return PairedT(t, count - 1, min(1.0, 2 * t_survival(abs(t), count - 1)))
+
+
+def t_survival(t: float, df: float) -> float:
+    """P(T > t) of Student's t with df degrees of freedom.
+
+    P(T > t) = I(df / (df + t²); df/2, 1/2) / 2 = (1 − I(t² / (df + t²); 1/2, df/2)) / 2 for t >= 0
+    """
+    if df <= 0:
+        raise ValueError(f"df is {df}; expected more than 0")
+    if abs(t) < 1:  # where df / (df + t²) may round to 1
+        tail = (1 - incomplete_beta(t * t / (df + t * t), 0.5, df / 2)) / 2
+    else:
+        tail = incomplete_beta(df / (df + t * t), df / 2, 0.5) / 2
+    return tail if t >= 0 else 1 - tail
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I(x; a, b), by Lentz's continued fraction."""
+    if not 0 <= x <= 1 or a <= 0 or b <= 0:
+        raise ValueError(f"I({x}; {a}, {b}) is not defined; expected 0 <= x <= 1, a > 0 and b > 0")
+    if x in (0, 1):
+        return float(x)
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
+        return 1 - incomplete_beta(1 - x, b, a)
+    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)) / a
+    return front * _beta_fraction(x, a, b)
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    tiny = 1e-300
+    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1), tiny)
+    fraction = d
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for part in (even, odd):
+            d = 1 / _nonzero(1 + part * d, tiny)
+            c = _nonzero(1 + part / c, tiny)
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return fraction
+
+
+def _nonzero(value: float, tiny: float) -> float:
+    return value if abs(value) > tiny else tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """A difference, its 95 % percentile interval, and the share of draws below 0."""
+
+    difference: float
+    low: float
+    high: float
+    below: float
+
+
+def paired_bootstrap(
+    strata: Mapping[str, Sequence[float]],
+    weights: Mapping[str, float],
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Bootstrap:
+    """The weighted sum of row differences, with the rows of each stratum drawn again.
+
+    strata: per sub-dataset the differences of the same rows under two models.
+    weights: what one row of a sub-dataset counts in the difference of the means.
+    """
+    totals = [0.0] * draws
+    for name, differences in strata.items():
+        sums = _resampled(differences, draws, seed, name)
+        totals = [total + weights[name] * part for total, part in zip(totals, sums, strict=True)]
+    found = fsum(weights[name] * fsum(differences) for name, differences in strata.items())
+    ordered = sorted(totals)
+    below = bisect_left(ordered, -1e-12)  # sums of floats that should be 0 are not below it
+    return Bootstrap(found, quantile(ordered, 0.025), quantile(ordered, 0.975), below / draws)
+
+
+def _resampled(differences: Sequence[float], draws: int, seed: int, name: str) -> list[float]:
+    """Sums over as many rows drawn with replacement.
+
+    Rows without a difference add nothing: how many of the others come up is binomial, and only
+    those are drawn one by one.
+    """
+    moved = [difference for difference in differences if difference]
+    if not moved:
+        return [0.0] * draws
+    uniform = stream(seed, "bootstrap", name).random
+    bounds = _binomial_bounds(len(differences), len(moved))
+    count, most = len(moved), len(differences)
+    sums: list[float] = []
+    for _ in range(draws):
+        times = min(bisect_right(bounds, uniform() * bounds[-1]), most)
+        sums.append(sum([moved[int(uniform() * count)] for _ in range(times)]))
+    return sums
+
+
+def _binomial_bounds(rows: int, moved: int) -> list[float]:
+    """P(X <= k) for k = 0 … rows, where each of `rows` draws hits one of `moved` rows."""
+    if moved == rows:
+        return [*[0.0] * rows, 1.0]
+    hit, miss, whole = log(moved / rows), log1p(-moved / rows), lgamma(rows + 1)
+    terms = (
+        exp(whole - lgamma(k + 1) - lgamma(rows - k + 1) + k * hit + (rows - k) * miss)
+        for k in range(rows + 1)
+    )
+    return [*accumulate(terms)]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted numbers, interpolated between neighbours."""
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How often somebody came first, and how often of these with others."""
+
+    first: int = 0
+    shared: int = 0
+
+
+def first_places(rounds: Sequence[Mapping[Name, Number]]) -> dict[Name, Places]:
+    """First places over rounds in which the highest wins; on a tie all of the highest do."""
+    found: dict[Name, Places] = {}
+    for heights in rounds:
+        top = max(heights.values())
+        winners = [name for name, height in heights.items() if height == top]
+        for name in heights:
+            held = found.get(name, Places())
+            won = name in winners
+            found[name] = Places(held.first + won, held.shared + (won and len(winners) > 1))
+    return found
