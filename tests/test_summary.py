@@ -289,6 +289,17 @@ def test_the_mean_of_losses_is_best_where_it_is_lowest() -> None:
     assert summary["best"]["validation"] == {"mean": 2.0, "datasets": {"a": 2.0}}
 
 
+def test_mixed_metrics_have_no_mean_on_test_before_the_base_model_has() -> None:
+    """`score_test: rollbacks` scores a roll-back on test while the run goes on."""
+    base: Scores = {"a": accuracy(1, 4), "b": nll(30.0, 10)}
+    better: Scores = {"a": accuracy(3, 4), "b": nll(20.0, 10)}
+    events = log_of(base, [better], [Disk()])
+    tested = Measured(checkpoint_id(0, 1), "test", Tokens(evaluation=1), better)
+    assert summary_of(History([*events, tested]))["best"]["test"] is None
+    both = [*events, tested, Measured(BASE, "test", Tokens(evaluation=1), base)]
+    assert summary_of(History(both))["best"]["test"]["datasets"] == {"a": 0.75, "b": 2.0}
+
+
 @pytest.mark.parametrize(("rule", "best"), [("macro", "r0-t1"), ("pooled", "base")])
 def test_the_recipe_says_which_mean(rule: str, best: str) -> None:
     base: Scores = {"few": accuracy(0, 2), "many": accuracy(60, 100)}

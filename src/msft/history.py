@@ -122,6 +122,11 @@ class History:
         """The mean over all sub-datasets, by the recipe's rule."""
         return overall(self.known(checkpoint, split), self.known(BASE, split), self._mean_rule)
 
+    def has_mean(self, checkpoint: CheckpointId, split: str = SELECTION) -> bool:
+        """Whether it is known: all are scored, and where it is one of gains, the base model too."""
+        gains = self.mixed and self.missing(BASE, split)
+        return not gains and not self.missing(checkpoint, split)
+
     @property
     def mixed(self) -> bool:
         """Whether the mean is one of gains over the base model, because metrics differ."""

@@ -112,9 +112,9 @@ def schedule_of(history: History) -> dict[str, Any]:
 
 
 def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:
-    scores = history.known(checkpoint, split)
-    if not scores or history.missing(checkpoint, split):
+    if not history.has_mean(checkpoint, split):
         return None
+    scores = history.known(checkpoint, split)
     return {
         "mean": float(history.mean(checkpoint, split)),
         "datasets": {name: float(score.value) for name, score in scores.items()},
