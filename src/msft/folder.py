@@ -37,6 +37,10 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
     def best(self) -> Path:
         return self.path / "best"
 

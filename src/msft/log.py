@@ -191,6 +191,18 @@ def read_log(path: Path) -> list[Event]:
     return _parsed(path.read_bytes(), path)[0]
 
 
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # not there, or on a disk without locks
+        return False
+    return False
+
+
 def _recovered(file: IO[bytes], path: Path) -> list[Event]:
     """All whole events; a torn last line is cut off the file."""
     file.seek(0)

@@ -36,6 +36,8 @@ COLOURS = {
     "teal": TEAL,
     "pink": PINK,
 }
+_VARIABLES = {colour: name for name, colour in COLOURS.items()}
+_COLOUR = re.compile("|".join(_VARIABLES))
 SERIES = (WENT_ON, BEST, LEFT, GREEN, OTHER, GOLD, TEAL, PINK)
 """Colours of the runs of a comparison, in order."""
 
@@ -140,12 +142,11 @@ def _tag(tag: str, key: str, used: frozenset[str]) -> str:
 
     tag = re.sub(r" id=\"([^\"]*)\"", renamed, tag)
     tag = re.sub(r"(?:xlink:)?(href=\"|url\()#", rf"\g<1>#{key}-", tag)
-    for name, colour in COLOURS.items():
-        tag = tag.replace(colour, f"var(--{name})")
+    tag = _COLOUR.sub(lambda found: f"var(--{_VARIABLES[found[0]]})", tag)
     tag = re.sub(
         r"font: (?:(\d+|bold) )?([\d.]+)px [^;\"]*", r"font-weight: \1; font-size: \2px", tag
     )
     tag = re.sub(r"font-family: [^;\"]*; ", "", tag)  # the page's own
     tag = re.sub(r" transform=\"rotate\(-?0 [^\"]*\"", "", tag)
-    tag = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", tag)
-    return re.sub(r"\s+", " ", tag).replace(' "', '"')
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)  # a hundredth of a pixel is enough
+    return " ".join(tag.split()).replace(' "', '"')

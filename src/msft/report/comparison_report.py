@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from msft.folder import RunFolder
 from msft.history import SELECTION, TEST
+from msft.report.certainty_tables import bootstrap_table
 from msft.report.chart import COLOURS, INK, NARROW, SERIES, add_axes, drawing, new_figure
 from msft.report.comparison import COST, rows_of
 from msft.report.contenders import (
@@ -20,10 +21,14 @@ from msft.report.contenders import (
     headline,
     protocol,
     reporting,
+    same_datasets,
     warnings_of,
 )
 from msft.report.evidence import wilson
+from msft.report.lineup import lineup_of_each
 from msft.report.page import drawn, write_page
+from msft.report.paper_tables import flops_table, places_table
+from msft.report.tables import Table
 from msft.report.wording import label, listed, method_name, unit_of
 from msft.rollout import BASE
 
@@ -68,7 +73,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
             _Head(
                 run.label,
                 method_name(run.history.start.method),
-                _link(run.folder, path.parent),
+                link_to(run.folder, path.parent),
                 variables[SERIES[place % len(SERIES)]],
             )
             for place, run in enumerate(runs)
@@ -76,11 +81,22 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         "groups": {
             group: [row for row in rows if row.group == group] for group in (SELECTION, TEST, COST)
         },
+        "tables": _tables(runs),
     }
     return write_page(path, "comparison.html", content)
 
 
-def _link(folder: Path, place: Path) -> str | None:
+def _tables(runs: Sequence[Contender]) -> list[Table]:
+    """What `msft compare` has too, with every run for itself against the first."""
+    if not same_datasets(runs):
+        return []
+    lineup = lineup_of_each(runs)
+    made = [make(lineup) for make in (bootstrap_table, places_table, flops_table)]
+    return [table for table in made if table is not None]
+
+
+def link_to(folder: Path, place: Path) -> str | None:
+    """The report of a run, from a page in `place`; None if there is none."""
     report = RunFolder(folder).report
     if not report.exists():
         return None

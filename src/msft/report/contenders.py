@@ -21,6 +21,7 @@ from msft.report.wording import (
 from msft.rollout import BASE
 from msft.scores import Number
 from msft.summary import summary_of
+from msft.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,15 @@ class Contender:
 
     def mean(self, split: str) -> Number | None:
         return mean_of(self.history, self.history.best or BASE, split)
+
+    def verdicts(self, split: str) -> dict[str, Verdict]:
+        """Rows right and wrong at the best checkpoint, of the sub-datasets that have them."""
+        known, best = verdicts_of(self.folder), self.history.best or BASE
+        found = {
+            name: verdict_at(self.history, known, best, split, name)
+            for name in self.history.start.datasets
+        }
+        return {name: verdict for name, verdict in found.items() if verdict is not None}
 
 
 def contenders_of(folders: Sequence[Path]) -> list[Contender]:
@@ -117,22 +127,30 @@ def reporting(runs: Sequence[Contender]) -> str:
 def paired_runs(one: Contender, two: Contender, split: str) -> Paired | None:
     """The best checkpoints of two runs, row by row over all sub-datasets; None unless all the
     verdicts are there and the data are the same."""
-    if one.history.start.fingerprint != two.history.start.fingerprint:
+    rows = same_rows(one, two, split)
+    if rows is None:
         return None
-    verdicts = [(run, verdicts_of(run.folder)) for run in (one, two)]
     total = Paired(0, 0, 0)
-    for name in one.history.start.datasets:
-        rows = [
-            verdict_at(run.history, known, run.history.best or BASE, split, name)
-            for run, known in verdicts
-        ]
-        if rows[0] is None or rows[1] is None:
-            return None
-        pair = paired(rows[0], rows[1], unit_of(one.history, name) == "nll")
+    for name, (first, second) in rows.items():
+        pair = paired(first, second, unit_of(one.history, name) == "nll")
         if pair is None:
             return None
         total += pair
     return total
+
+
+def same_rows(
+    one: Contender, two: Contender, split: str
+) -> dict[str, tuple[Verdict, Verdict]] | None:
+    """The verdicts of both best checkpoints on every sub-dataset; None unless the data are the
+    same and all verdicts are there."""
+    if one.history.start.fingerprint != two.history.start.fingerprint:
+        return None
+    first, second = one.verdicts(split), two.verdicts(split)
+    names = one.history.start.datasets
+    if any(name not in first or name not in second for name in names):
+        return None
+    return {name: (first[name], second[name]) for name in names}
 
 
 def protocol(runs: Sequence[Contender]) -> str:

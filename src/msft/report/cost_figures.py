@@ -14,6 +14,7 @@ from msft.report.chart import (
     INK,
     LEFT,
     MUTED,
+    NARROW,
     OTHER,
     PAPER,
     WENT_ON,
@@ -37,13 +38,11 @@ def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     for branch in branches:
         points = history.stages[branch.number].points
         for first, last, colour in branch.parts:
-            for tick in range(max(first, 1), last + 1):
-                total, rows = points[tick - 1].loss
-                if rows:
-                    lines[colour][0].append(branch.trained_at(tick))
-                    lines[colour][1].append(total / rows)
-            lines[colour][0].append(nan)
-            lines[colour][1].append(nan)
+            ticks = [tick for tick in range(max(first, 1), last + 1) if points[tick - 1].loss[1]]
+            ticks += ticks if len(ticks) == 1 else []  # a line to itself is a dot
+            losses = [points[tick - 1].loss for tick in ticks]
+            lines[colour][0].extend([*(branch.trained_at(tick) for tick in ticks), nan])
+            lines[colour][1].extend([*(total / rows for total, rows in losses), nan])
     for colour, line in lines.items():
         axes.plot(*line, color=colour)
     active = [len(history.stages[branch.number].asked.active) for branch in branches]
@@ -70,6 +69,7 @@ def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     below.set_ylim(0, 1.2 * many)
     below.set_yticks([0, many])
     below.set_xlabel(TRAINED)
+    below.locator_params(axis="x", nbins=5 if width <= NARROW else 9)
     axes.margins(x=0.01)
     return figure
 
@@ -135,9 +135,10 @@ def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     peaks = [copy.peak_copies for _, copy in points]
     if points:
         mean = sum(copies) / len(copies)
-        axes.stairs(peaks, xs, color=FAINT, linewidth=1.2)
-        axes.stairs(copies, xs, color=MUTED, fill=True, alpha=0.25)
-        axes.stairs(copies, xs, color=MUTED, linewidth=1.5)
+        most, held = [*peaks, peaks[-1]], [*copies, copies[-1]]
+        axes.plot(xs, most, color=FAINT, linewidth=1.2, drawstyle="steps-post")
+        axes.fill_between(xs, held, step="post", color=MUTED, alpha=0.25, linewidth=0)
+        axes.plot(xs, held, color=MUTED, linewidth=1.5, drawstyle="steps-post")
         axes.axhline(mean, color=BEST, linewidth=1.4, linestyle=(0, (4, 3)))
         axes.text(
             1,
@@ -151,6 +152,7 @@ def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     axes.set_ylim(0, max([1, *peaks]) * 1.15)
     axes.set_ylabel("copies")
     axes.locator_params(axis="y", nbins=4, integer=True)
+    axes.locator_params(axis="x", nbins=5 if width <= NARROW else 9)
     axes.set_xlabel(TRAINED)
     axes.margins(x=0.01)
     return figure

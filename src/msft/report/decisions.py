@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from msft.history import SELECTION, History
 from msft.report.branches import Branch, leavings_of
-from msft.report.evidence import Paired, VerdictsByKey, paired_at, wilson
+from msft.report.evidence import Paired, VerdictsByKey, paired_at
+from msft.report.intervals import Intervals
 from msft.report.wording import NOTHING, counted, difference, epochs, number, p_value, unit_of
 from msft.rollout import CheckpointId
-from msft.scores import Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,10 @@ class DecisionRow:
 
 
 def decision_rows(
-    history: History, branches: Sequence[Branch], verdicts: VerdictsByKey
+    history: History,
+    branches: Sequence[Branch],
+    verdicts: VerdictsByKey,
+    intervals: Intervals,
 ) -> list[DecisionRow]:
     """One row per sub-dataset that left, and one per stage in which the method let all stay."""
     rows: list[DecisionRow] = []
@@ -40,25 +43,30 @@ def decision_rows(
             # sro found its peaks in its search, which is its first roll-out
             search = 0 if history.start.method == "sro" else stage
             left = [item.name for item in leavings if item.stage == stage]
-            rows.append(_row(history, verdicts, stage, branches[search], leaving.name, left))
+            searched = branches[search]
+            rows.append(_row(history, verdicts, intervals, stage, searched, leaving.name, left))
         if any(decision.what == "go_on" for decision in record.decisions):
             rows.append(DecisionRow(stage, active, None))
     return rows
 
 
 def peak_rows(
-    history: History, branches: Sequence[Branch], verdicts: VerdictsByKey
+    history: History,
+    branches: Sequence[Branch],
+    verdicts: VerdictsByKey,
+    intervals: Intervals,
 ) -> list[DecisionRow]:
     """For a method that excludes nobody: where each sub-dataset peaked in the first roll-out."""
     if not history.stages or not history.stages[0].points:
         return []
     names = history.stages[0].asked.active
-    return [_row(history, verdicts, 0, branches[0], name, [*names]) for name in names]
+    return [_row(history, verdicts, intervals, 0, branches[0], name, [*names]) for name in names]
 
 
 def _row(
     history: History,
     verdicts: VerdictsByKey,
+    intervals: Intervals,
     stage: int,
     search: Branch,
     name: str,
@@ -74,14 +82,14 @@ def _row(
     ending = history.known(last)[name]
     others = [other for other in peaks if other in active and other not in left]
     runner_up = min(others, key=lambda other: peaks[other], default=None)
-    pair = paired_at(history, verdicts, name, SELECTION, at, last) if at != last else None
+    pair = _pair(history, verdicts, name, at, last) if at != last else None
     return DecisionRow(
         stage=stage,
         active=len(active),
         name=name,
         peak=epochs(peaks[name] / history.evals_per_epoch),
         score=number(score.value, unit),
-        interval=interval(score),
+        interval=intervals.text(at, name),
         runner_up=runner_up or NOTHING,
         runner_up_peak=epochs(peaks[runner_up] / history.evals_per_epoch) if runner_up else "",
         fall=difference(ending.value - score.value, unit) if at != last else NOTHING,
@@ -90,12 +98,18 @@ def _row(
     )
 
 
-def interval(score: Score | None) -> str:
-    """Wilson's interval of a count, else nothing."""
-    if score is None or score.metric != "accuracy":
-        return ""
-    low, high = wilson(int(score.total), score.count)
-    return f"{100 * low:.1f} to {100 * high:.1f}"
+def _pair(
+    history: History,
+    verdicts: VerdictsByKey,
+    name: str,
+    at: CheckpointId,
+    last: CheckpointId,
+) -> Paired | None:
+    """The same rows at two checkpoints; None where there are none, or something else than rows."""
+    try:
+        return paired_at(history, verdicts, name, SELECTION, at, last)
+    except (ValueError, TypeError):
+        return None
 
 
 def _sure(pair: Paired | None, at: CheckpointId, last: CheckpointId) -> str:

@@ -1,8 +1,10 @@
 """A page: a template of this folder, filled in and written as one self-contained file."""
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +66,8 @@ def _environment() -> "Environment":
     )
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     environment.globals["style"] = Markup(style)  # noqa: S704  our own
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    environment.globals["style_hash"] = f"sha256-{digest}"
     return environment
 
 

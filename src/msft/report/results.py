@@ -1,10 +1,11 @@
 """The result of a run in words and as a table: sentence, facts, notes, scores."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msft.history import SELECTION, TEST, History
-from msft.report.decisions import interval
+from msft.report.intervals import Intervals
 from msft.report.wording import (
     NOTHING,
     Unit,
@@ -20,7 +21,7 @@ from msft.report.wording import (
     unit_of,
 )
 from msft.rollout import BASE, CheckpointId
-from msft.scores import Number, Score
+from msft.scores import Number, mean_gain
 
 _ENDED_BY = {
     "all_excluded": "until all had left",
@@ -28,6 +29,9 @@ _ENDED_BY = {
     "max_epochs": "ended by max_epochs",
     "budget": "as planned",
 }
+
+
+_STATES = {"running": "still running", "stopped": "stopped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,73 +60,80 @@ class ScoreRow:
 
 
 def mean_of(history: History, checkpoint: CheckpointId, split: str) -> Number | None:
-    """The mean at a checkpoint, None unless every sub-dataset is scored there."""
-    if history.missing(checkpoint, split):
-        return None
-    if history.mixed and history.missing(BASE, split):
-        return None
-    return history.mean(checkpoint, split)
+    """The mean at a checkpoint, None unless it is known."""
+    return history.mean(checkpoint, split) if history.has_mean(checkpoint, split) else None
 
 
-def sentence(history: History, summary: dict[str, Any]) -> str:
-    """The result in one sentence (and a half)."""
-    method = method_name(history.start.method)
-    best, unit = history.best, mean_unit(history)
+def sentence(history: History, status: str) -> str:
+    """The result in one sentence; status: as in the summary."""
+    method, best, unit = method_name(history.start.method), history.best, mean_unit(history)
     if best is None:
+        if status == "stopped":
+            return f"{method} was stopped before anything was scored."
         return f"{method} has only begun: nothing is scored yet."
-    running = history.ended is None
-    validation, test = mean_of(history, best, SELECTION), mean_of(history, best, TEST)
-    many = len(history.start.datasets)
-    over = f"the mean over {many} sub-datasets" if many > 1 else "its only sub-dataset"
-    scored = f"{in_words(validation, unit)} on validation"
-    if test is not None:
-        scored += f" and {in_words(test, unit)} on test"
-    if best == BASE:
-        opening = (
-            f"{method} is still running, and so far nothing is better than the base model"
-            if running
-            else f"{method} found nothing better than the base model"
-        )
-        return f"{opening}: {over} is {scored}. {_chosen(history, summary, BASE)}"
-    opening = (
-        f"{method} is still running; its best checkpoint so far is {best}"
-        if running
-        else f"{method} ended with checkpoint {best}"
-    )
-    return (
-        f"{opening}: {over} is {scored}{_over_base(history, best, unit)}. "
-        f"{_chosen(history, summary, best)}"
-    )
-
-
-def _over_base(history: History, best: CheckpointId, unit: Unit) -> str:
-    if unit is None:
-        return ", where metrics are mixed and the mean is one of gains"
-    gains = {
-        split: here - base
-        for split in (SELECTION, TEST)
-        if (here := mean_of(history, best, split)) is not None
-        and (base := mean_of(history, BASE, split)) is not None
+    nothing = "nothing is better than the base model, which has"
+    openings = {
+        ("finished", False): f"{method} reached",
+        ("running", False): f"{method} is still running; so far it reached",
+        ("stopped", False): f"{method} was stopped; until then it reached",
+        ("finished", True): f"{method} found that {nothing}",
+        ("running", True): f"{method} is still running, and so far {nothing}",
+        ("stopped", True): f"{method} was stopped; until then {nothing}",
     }
-    parts = [f"{difference_in_words(gain, unit)} on {split}" for split, gain in gains.items()]
-    return f"; against the base model that is {' and '.join(parts)}" if parts else ""
+    scored = [split for split in (TEST, SELECTION) if mean_of(history, best, split) is not None]
+    reached, *others = scored or [SELECTION]
+    many = len(history.start.datasets)
+    amount = "" if many == 1 else "a mean of " if unit else "a mean gain of "
+    over = f" over {many} sub-datasets" if many > 1 else ""
+    gain = _over_base(history, best, reached, unit)
+    text = (
+        f"{openings[status, best == BASE]} {amount}"
+        f"{in_words(mean_of(history, best, reached), unit)} on {reached}{over}"
+        + (f", {gain} against the base model" if gain else "")
+    )
+    for split in others:
+        gain = _over_base(history, best, split, unit)
+        text += f"; it has {in_words(mean_of(history, best, split), unit)} on {split}"
+        text += f" ({gain})" if gain else ""
+        text += "" if history.reported else ", where its checkpoint was selected"
+    return text + "."
 
 
-def _chosen(history: History, summary: dict[str, Any], best: CheckpointId) -> str:
+def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> str:
+    """The gain over the base model in words; nothing where it is not one number."""
+    here, base = mean_of(history, best, split), mean_of(history, BASE, split)
+    if best == BASE or unit is None or here is None or base is None:
+        return ""
+    return difference_in_words(here - base, unit)
+
+
+def chosen(history: History, summary: Mapping[str, Any]) -> str:
+    """How the reported checkpoint came to be the one."""
+    best = history.best
+    if best is None:
+        return ""
     trained = f"{epochs(summary['epochs_trained'])} epochs were trained in all"
     path = epochs(summary["best"]["epochs"])
     if history.reported:
-        return f"The method itself names it, nothing was chosen; Ep. is {path}, and {trained}."
+        named = f"The method itself names checkpoint {best}, nothing was chosen"
+        return f"{named}; Ep. is {path}, and {trained}."
     candidates = counted(summary["best"]["candidates"], "candidate")
-    chosen = f"It was chosen on validation from {candidates}"
     if best == BASE:
-        return f"{chosen}; {trained}."
-    return f"{chosen}, lies {path} epochs down its path, and {trained}."
+        return f"The base model was chosen on validation from {candidates}; {trained}."
+    return (
+        f"Checkpoint {best} was chosen on validation from {candidates}, lies {path} epochs down "
+        f"its path, and {trained}."
+    )
 
 
-def notes(history: History) -> list[str]:
+def notes(history: History, status: str) -> list[str]:
     """What a reader must know before believing the numbers."""
     found: list[str] = []
+    if status == "stopped":
+        found.append(
+            "This run is not finished and no process works on it. The command that started it "
+            "goes on where it stopped."
+        )
     best = history.best
     if best and history.ended and mean_of(history, best, TEST) is None:
         found.append(
@@ -139,7 +150,8 @@ def notes(history: History) -> list[str]:
     return found
 
 
-def facts(history: History, summary: dict[str, Any]) -> list[Fact]:
+def facts(history: History, summary: Mapping[str, Any]) -> list[Fact]:
+    """What to see at a glance."""
     best, unit = history.best, mean_unit(history)
     if best is None:
         return []
@@ -154,7 +166,7 @@ def facts(history: History, summary: dict[str, Any]) -> list[Fact]:
     if test is not None and here is not None:
         drift = f"{difference(test - here, unit)} to validation"
         found.append(Fact("test", number(test, unit) + per_cent, drift))
-    ended = _ENDED_BY.get(history.ended.by, "") if history.ended else "still running"
+    ended = _ENDED_BY.get(history.ended.by, "") if history.ended else _STATES[summary["status"]]
     share = flops["evaluation"] / flops["total"] if flops["total"] else 0.0
     return [
         *found,
@@ -165,26 +177,38 @@ def facts(history: History, summary: dict[str, Any]) -> list[Fact]:
     ]
 
 
-def score_rows(history: History) -> list[ScoreRow]:
-    """Every sub-dataset, then the mean."""
+def by_gain(history: History) -> list[str]:
+    """The sub-datasets, those that gained most over the base model first."""
+    best, base = history.known(history.best or BASE), history.known(BASE)
+    gains = {
+        name: mean_gain({name: best[name]}, base) if name in best and name in base else 0.0
+        for name in history.start.datasets
+    }
+    return sorted(gains, key=lambda name: -gains[name])
+
+
+def score_rows(
+    history: History, names: Sequence[str], intervals: Intervals
+) -> tuple[list[ScoreRow], ScoreRow]:
+    """A row of each sub-dataset, and one of the mean of all."""
     best = history.best or BASE
     places = ((BASE, SELECTION), (best, SELECTION), (BASE, TEST), (best, TEST))
     rows: list[ScoreRow] = []
-    for name, size in history.start.datasets.items():
+    for name in names:
         scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
         unit = unit_of(history, name)
         values = [score.value if score else None for score in scores]
-        rows.append(_score_row(name, f"{size:,}", values, unit, scores[1]))
+        size = f"{history.start.datasets[name]:,}"
+        rows.append(_score_row(name, size, values, unit, intervals.text(best, name) or NOTHING))
     means = [mean_of(history, checkpoint, split) for checkpoint, split in places]
     rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
     unit = mean_unit(history)
     total = f"{sum(history.start.datasets.values()):,}"
-    rows.append(_score_row(rule if unit else "mean gain", total, means, unit, None))
-    return rows
+    return rows, _score_row(rule if unit else "mean gain", total, means, unit, "")
 
 
 def _score_row(
-    name: str, rows: str, values: list[Number | None], unit: Unit, best_score: Score | None
+    name: str, rows: str, values: list[Number | None], unit: Unit, interval: str
 ) -> ScoreRow:
     base, best, base_test, test = values
     gain = None if base is None or best is None else best - base
@@ -195,7 +219,7 @@ def _score_row(
         rows=rows,
         base=number(base, unit),
         best=number(best, unit),
-        interval=interval(best_score) or (NOTHING if best_score else ""),
+        interval=interval,
         gain=difference(gain, unit),
         sign="up" if better > 0 else "down" if better < 0 else "",
         base_test=number(base_test, unit),

@@ -1,22 +1,29 @@
 """`report.html`: what one run did, from its log alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.environment import read_environments
 from msft.folder import RunFolder
 from msft.history import TEST, History
-from msft.log import read_log
+from msft.log import is_being_written, read_log
 from msft.report import cost_figures, search_figures
 from msft.report.branches import Branch, Leaving, branches_of, epochs_to, leavings_of, rolled_back
 from msft.report.chart import drawing
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.evidence import VerdictsByKey
+from msft.report.figure_sections import run_sections
+from msft.report.folding import Folded, folded
+from msft.report.intervals import Intervals
 from msft.report.page import Drawn, drawn, embedded, write_page
-from msft.report.results import facts, mean_of, notes, score_rows, sentence
-from msft.report.wording import counted, epochs, listed, method_name, si, unit_of
+from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
+from msft.report.results import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
+from msft.report.section import shown
+from msft.report.timeline import MANY, timeline
+from msft.report.wording import epochs, method_name, number, si, unit_of
 from msft.rollout import BASE
 from msft.summary import summary_of
 from msft.verdicts import read_verdicts
@@ -36,14 +43,22 @@ _HOW = {
 _HOW_NOT = "This method excludes nobody. This is where each sub-dataset peaked by itself:"
 
 
-def write_report(folder: Path) -> Path:
-    """Write `report.html` of a run folder, finished or not; only `run.jsonl` must be there."""
+def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
+    """Write `report.html` of a run folder, finished or not; only `run.jsonl` must be there.
+
+    refresh_seconds: the page loads itself anew after so long, for a run that is being watched.
+    """
     files = RunFolder(folder)
     history = read_history(folder)
     verdicts = verdicts_of(folder)
-    recipe = files.recipe.read_text(encoding="utf-8") if files.recipe.exists() else None
-    name = folder.resolve().name
-    return write_page(files.report, "run.html", _content(history, verdicts, recipe, name))
+    stopped = history.ended is None and not is_being_written(files.log)
+    content = {
+        **_content(history, verdicts, stopped),
+        **_source(files, history),
+        "has_verdicts": bool(verdicts),
+        "refresh_seconds": refresh_seconds,
+    }
+    return write_page(files.report, "run.html", content)
 
 
 def read_history(folder: Path) -> History:
@@ -65,47 +80,60 @@ def verdicts_of(folder: Path) -> VerdictsByKey:
         return {}
 
 
-def _content(
-    history: History, verdicts: VerdictsByKey, recipe: str | None, folder: str
-) -> dict[str, Any]:
-    summary = summary_of(history)
-    branches = branches_of(history)
-    decisions = decision_rows(history, branches, verdicts)
-    trained = any(stage.points for stage in history.stages)
-    method = history.start.method
-    shown = sentence(history, summary)
+def _source(files: RunFolder, history: History) -> dict[str, Any]:
+    """What the page says of the folder and of how to get the run again."""
+    method, folder = history.start.method, files.path.resolve().name
+    recipe = files.recipe.read_text(encoding="utf-8") if files.recipe.exists() else None
+    environments = read_environments(files.environment)
     return {
         "title": f"{method_name(method)} · {folder}",
         "eyebrow": f"{method_name(method)} · {folder} · seed {history.start.seed}",
-        "status": summary["status"],
-        "sentence": shown,
-        "notes": notes(history),
+        "settings": [*settings_of(history)],
+        "versions": versions_of(environments),
+        "changed": len(environments) > 1,
+        "recipe": recipe,
+        "command": command_of(method) if recipe else None,
+        "reproduce_text": reproduction_text(bool(recipe)),
+    }
+
+
+def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[str, Any]:
+    """What the log and the verdicts say, in the order of the page."""
+    summary = summary_of(history, stopped)
+    branches = branches_of(history)
+    intervals = Intervals(history, verdicts)
+    decisions = decision_rows(history, branches, verdicts, intervals)
+    peaks = [] if decisions else peak_rows(history, branches, verdicts, intervals)
+    trained = any(stage.points for stage in history.stages)
+    method, status = history.start.method, summary["status"]
+    names = [*history.start.datasets]
+    ranked = by_gain(history) if len(names) > MANY else names
+    scores, mean = score_rows(history, ranked, intervals)
+    return {
+        "status": status,
+        "sentence": sentence(history, status),
+        "chosen": chosen(history, summary),
+        "notes": notes(history, status),
         "facts": facts(history, summary),
         "figures": _figures(history, branches) if trained else None,
         "legend": _legend(history, branches),
         "timeline_text": _timeline_text(history, branches),
-        "percent": all(unit_of(history, name) == "accuracy" for name in history.start.datasets),
-        "curves": _curves(history, branches) if trained else [],
-        "decisions": decisions,
-        "peaks": [] if decisions else peak_rows(history, branches, verdicts),
+        "percent": all(unit_of(history, name) == "accuracy" for name in names),
+        "band_text": _band_text(intervals.kinds()),
+        "many": len(names) > MANY,
+        "curves": _curves(history, branches, ranked, intervals) if trained else Folded([]),
+        "more": shown(run_sections(history)) if trained else [],
+        "decided": bool(decisions),
+        "decisions": folded(decisions or peaks, 10),
         "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
-        "scores": score_rows(history),
+        "scores": folded(scores, 10),
+        "mean": mean,
         "scores_text": _scores_text(history),
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
         "flops": cost_figures.flops_table(history),
         "flops_text": _flops_text(history, summary),
         "disk_text": _disk_text(summary),
-        "settings": [*_settings(history)],
-        "recipe": recipe,
-        "command": _command(method) if recipe else None,
-        "reproduce_text": (
-            "Save the recipe below as recipe.yaml and run it in a new folder. The order of rows "
-            "is a function of the seed; on a CPU the decisions and weights are the same again."
-            if recipe
-            else "This folder has no recipe.yaml; these are the settings that the log recorded."
-        ),
-        "has_verdicts": bool(verdicts),
     }
 
 
@@ -123,7 +151,7 @@ def _figures(history: History, branches: list[Branch]) -> _Figures:
             drawn(
                 "timeline",
                 "Timeline of the search: one branch per roll-out",
-                partial(search_figures.timeline, history, branches),
+                partial(timeline, history, branches),
             ),
             drawn(
                 "loss",
@@ -143,19 +171,40 @@ def _figures(history: History, branches: list[Branch]) -> _Figures:
 class _CurveItem:
     name: str
     fate: str
+    change: str
     svg: "Markup"
 
 
-def _curves(history: History, branches: list[Branch]) -> list[_CurveItem]:
+def _curves(
+    history: History, branches: list[Branch], names: list[str], intervals: Intervals
+) -> Folded[_CurveItem]:
+    """One curve for each name; of many, those between the ends are drawn small."""
     leavings = {leaving.name: leaving for leaving in leavings_of(history)}
-    items: list[_CurveItem] = []
+    parts = folded(names, 6) if len(names) > MANY else Folded(names)
+
+    def item(name: str, small: bool) -> _CurveItem:
+        leaving = leavings.get(name)
+        if small:
+            figure = search_figures.small_curve(history, branches, name, leaving)
+        else:
+            figure = search_figures.curve(history, branches, name, leaving, intervals)
+        svg = embedded(figure, f"curve{names.index(name)}", f"Scores of {name}")
+        fate = _fate(history, branches, name, leaving)
+        return _CurveItem(name, fate, _change(history, name), svg)
+
     with drawing():
-        for number, name in enumerate(history.start.datasets):
-            leaving = leavings.get(name)
-            figure = search_figures.curve(history, branches, name, leaving)
-            svg = embedded(figure, f"curve{number}", f"Scores of {name}")
-            items.append(_CurveItem(name, _fate(history, branches, name, leaving), svg))
-    return items
+        return Folded(
+            [item(name, small=False) for name in parts.first],
+            [item(name, small=True) for name in parts.rest],
+            [item(name, small=False) for name in parts.last],
+        )
+
+
+def _change(history: History, name: str) -> str:
+    """From the base model to the best checkpoint."""
+    scores = [history.known(place).get(name) for place in (BASE, history.best or BASE)]
+    unit = unit_of(history, name)
+    return " → ".join(number(score.value if score else None, unit) for score in scores)
 
 
 def _fate(history: History, branches: list[Branch], name: str, leaving: Leaving | None) -> str:
@@ -167,9 +216,18 @@ def _fate(history: History, branches: list[Branch], name: str, leaving: Leaving 
     return "" if peak is None else f"peak at {epochs(branches[0].at(peak))}"
 
 
+def _band_text(kinds: set[str]) -> str:
+    """What the bands and intervals of this run are."""
+    wilson = "Wilson's 95 % interval of the count"
+    rows = "the middle 95 % of a bootstrap over rows"
+    if kinds == {"counts", "rows"}:
+        return f"{wilson}, or {rows} where scores are no counts"
+    return wilson if kinds == {"counts"} else rows if kinds else ""
+
+
 def _timeline_text(history: History, branches: list[Branch]) -> str:
     if len(branches) < 2:
-        return "This method has only one." if history.ended else ""
+        return "This run has only one." if history.ended else ""
     return (
         "It begins where the path stood: a dashed arrow goes from the end of a roll-out back to "
         "where the next one begins."
@@ -226,30 +284,3 @@ def _disk_text(summary: Mapping[str, Any]) -> str:
         f"recorded (thin line): {disk['mean_copies']:.2f} on average, {disk['peak_copies']} at "
         f"most; with optimizer moments {si(disk['peak_bytes'])}B at most."
     )
-
-
-def _settings(history: History) -> Iterator[tuple[str, str]]:
-    start = history.start
-    sizes = [f"{name} ({rows:,})" for name, rows in start.datasets.items()]
-    yield "method", start.method
-    yield "seed", str(start.seed)
-    yield "parameters", f"{start.num_parameters:,}"
-    yield counted(len(sizes), "sub-dataset") + " (rows)", listed(sizes)
-    for key, value in start.settings.items():
-        if key in ("compute_budget", "train_ticks"):
-            name = "num_train_epochs" if key == "train_ticks" else key
-            yield name, f"{epochs(value / history.evals_per_epoch)} epochs, {value} ticks"
-        elif isinstance(value, Mapping):
-            prefix = {"method": "method_options", "rollout": "method_options"}.get(key, key)
-            for option, chosen in value.items():
-                yield f"{prefix}.{option}", str(chosen)
-        else:
-            yield key, str(value)
-    for what, digest in start.fingerprint.items():
-        yield f"fingerprint of {what}", str(digest)
-
-
-def _command(method: str) -> str:
-    if method == "replay":
-        return "msft replay schedule.json recipe.yaml --out again"
-    return "msft train recipe.yaml --out again"

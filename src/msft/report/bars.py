@@ -1,0 +1,182 @@
+"""Bars that lie: one row per name, one bar per series, for any number of names."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from msft.report.chart import GRID, INK, MUTED, NARROW, PAPER, add_axes, new_figure
+from msft.report.legend import Entry, draw_legend, legend_height, text_width
+from msft.report.wording import NOTHING, label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST = 40
+"""Rows that a figure shows; of more, the first and the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One bar per name; None where there is no value."""
+
+    label: str
+    colour: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a figure: places of the names that it shows, and a row for those left out."""
+
+    shown: tuple[int, ...]
+    gap: int | None
+    left_out: int
+
+    @property
+    def count(self) -> int:
+        return len(self.shown) + (self.gap is not None)
+
+    def labels(self, names: Sequence[str], longest: int) -> list[str]:
+        texts = [label(names[place], longest) for place in self.shown]
+        if self.gap is not None:
+            texts.insert(self.gap, f"… {self.left_out} between")
+        return texts
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Row and place of each name shown."""
+        return [
+            (row + (self.gap is not None and row >= self.gap), place)
+            for row, place in enumerate(self.shown)
+        ]
+
+
+def rows_of(count: int, most: int = MOST) -> Rows:
+    """All names, or the first and the last ones where there are too many."""
+    if count <= most:
+        return Rows(tuple(range(count)), None, 0)
+    head, tail = (most + 1) // 2, most // 2
+    shown = (*range(head), *range(count - tail, count))
+    return Rows(shown, head, count - most)
+
+
+def name_margin(labels: Sequence[str]) -> float:
+    """Pixels left of the axes that the names need."""
+    return 14 + max((text_width(text, 11.5) for text in labels), default=0)
+
+
+def lying_axes(
+    width: float, names: Sequence[str], rows: Rows, row: float, entries: Sequence[Entry]
+) -> tuple["Figure", "Axes"]:
+    """A figure with a legend and one row of `row` pixels per name, the first on top."""
+    labels = rows.labels(names, 15 if width <= NARROW else 24)
+    top = legend_height(entries, width)
+    figure = new_figure(width, top + rows.count * row + 50)
+    axes = add_axes(figure, name_margin(labels), 8, top + 4, 44)
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis="x")
+    axes.set_ylim(rows.count - 0.5, -0.5)
+    axes.set_yticks(range(rows.count), labels)
+    axes.tick_params(axis="y", labelsize=11.5)
+    axes.spines["left"].set_visible(False)
+    draw_legend(figure, entries)
+    return figure, axes
+
+
+def lying_bars(
+    width: float,
+    names: Sequence[str],
+    series: Sequence[Series],
+    axis: str,
+    written: Callable[[float], str],
+) -> "Figure":
+    """Names from top to bottom, the series of each below each other.
+
+    written: the text at the end of a bar.
+    """
+    rows = rows_of(len(names))
+    thick = 0.82 / len(series)
+    row = max(24.0, 14.0 * len(series) + 6)
+    entries = [Entry(one.label, one.colour) for one in series] if len(series) > 1 else []
+    figure, axes = lying_axes(width, names, rows, row, entries)
+    for number, one in enumerate(series):
+        for y, place in rows.places:
+            at = y - 0.41 + (number + 0.5) * thick
+            value = one.values[place]
+            if value is None or not isfinite(value):
+                _written(axes, 0, at, NOTHING, True)
+                continue
+            axes.barh([at], [value], height=thick * 0.9, color=one.colour, linewidth=0)
+            _written(axes, value, at, written(value), value >= 0)
+    known = [
+        value
+        for one in series
+        for place in rows.shown
+        if (value := one.values[place]) is not None and isfinite(value)
+    ]
+    room(axes, known, width, max((len(written(value)) for value in known), default=1))
+    axes.axvline(0, color=MUTED, linewidth=1)
+    axes.set_xlabel(axis)
+    axes.locator_params(axis="x", nbins=4 if width <= NARROW else 8)
+    return figure
+
+
+def lying_dots(width: float, names: Sequence[str], series: Sequence[Series], axis: str) -> "Figure":
+    """Names from top to bottom, one dot per series: for more series than bars can show."""
+    rows = rows_of(len(names))
+    entries = [Entry(one.label, one.colour, "dot") for one in series]
+    figure, axes = lying_axes(width, names, rows, 26, entries)
+    step = 0.6 / max(len(series) - 1, 1)
+    for number, one in enumerate(series):
+        known = [
+            (value, y - 0.3 + number * step)
+            for y, place in rows.places
+            if (value := one.values[place]) is not None and isfinite(value)
+        ]
+        xs, ys = [x for x, _ in known], [y for _, y in known]
+        axes.plot(xs, ys, "o", markersize=7, color=one.colour, markeredgecolor=PAPER)
+    axes.hlines(
+        [row + 0.5 for row in range(rows.count - 1)],
+        0,
+        1,
+        transform=axes.get_yaxis_transform(),
+        color=GRID,
+        linewidth=1,
+    )
+    axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
+    axes.margins(x=0.04)
+    axes.set_xlabel(axis)
+    axes.locator_params(axis="x", nbins=4 if width <= NARROW else 8)
+    return figure
+
+
+def room(
+    axes: "Axes", values: Sequence[float], width: float, right: int, left: int | None = None
+) -> None:
+    """Limits that leave room for texts of so many letters at both ends, or right of all bars."""
+    low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
+    if low == high:
+        high = 1.0
+    box = max(axes.get_position().width * width, 1.0)
+    before = right if left is None else left
+    shares = (
+        min(0.4, (before * 6.6 + 12) / box) if low < 0 else 0.0,
+        min(0.55, (right * 6.6 + 12) / box),
+    )
+    span = (high - low) / (1 - sum(shares))
+    axes.set_xlim(low - shares[0] * span, high + shares[1] * span)
+
+
+def _written(axes: "Axes", x: float, y: float, text: str, right: bool) -> None:
+    axes.annotate(
+        text,
+        (x, y),
+        (4 if right else -4, 0),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center",
+        color=INK if text != NOTHING else MUTED,
+        fontsize=10.5,
+    )

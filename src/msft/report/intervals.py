@@ -1,0 +1,87 @@
+"""Confidence intervals of single scores: Wilson's of counts, a bootstrap over rows of the rest."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msft.draws import number as drawn_number
+from msft.history import SELECTION, History
+from msft.report.evidence import VerdictsByKey, verdict_at, wilson
+from msft.report.wording import number
+from msft.rollout import BASE, CheckpointId
+from msft.scores import Score
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RESAMPLES = 1000
+_MOST_DRAWS = 10_000_000
+"""Rows drawn in all; of very large splits fewer resamples are made."""
+
+Interval = tuple[float, float]
+
+
+class Intervals:
+    """The 95 % interval of any score of a run on validation, each worked out once.
+
+    Rows are drawn anew with replacement, the same draws at every checkpoint, so that a band shows
+    what another validation split would have moved. The losses of rows do not say how many tokens
+    each has; a drawn set counts as long as the whole split.
+    """
+
+    def __init__(self, history: History, verdicts: VerdictsByKey) -> None:
+        self._history = history
+        self._verdicts = verdicts
+        self._known: dict[tuple[CheckpointId, str], Interval | None] = {}
+        self._draws: dict[int, NDArray[np.float64]] = {}
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Interval | None:
+        """Of a sub-dataset at a checkpoint; None without a score, or without its rows."""
+        key = (checkpoint, name)
+        if key not in self._known:
+            score = self._history.known(checkpoint).get(name)
+            self._known[key] = None if score is None else self._of(score, checkpoint, name)
+        return self._known[key]
+
+    def text(self, checkpoint: CheckpointId, name: str) -> str:
+        """The interval in the unit of its score, or nothing."""
+        score, found = self._history.known(checkpoint).get(name), self.at(checkpoint, name)
+        if score is None or found is None:
+            return ""
+        return " to ".join(number(bound, score.metric) for bound in found)
+
+    def kinds(self) -> set[str]:
+        """What the intervals of this run are made from: of `counts`, of `rows`."""
+        best = self._history.best or BASE
+        return {
+            "counts" if score.metric == "accuracy" else "rows"
+            for name, score in self._history.known(best).items()
+            if self.at(best, name) is not None
+        }
+
+    def _of(self, score: Score, checkpoint: CheckpointId, name: str) -> Interval | None:
+        if score.metric == "accuracy":
+            return wilson(int(score.total), score.count)
+        rows = verdict_at(self._history, self._verdicts, checkpoint, SELECTION, name)
+        if rows is None or isinstance(rows, str) or len(rows) < 2:
+            return None
+        scale = len(rows) / score.count if score.metric == "nll" else 1.0
+        try:
+            low, high = self._bootstrap(rows)
+        except (ValueError, TypeError):  # somebody else's file
+            return None
+        return (low * scale, high * scale)
+
+    def _bootstrap(self, rows: Sequence[float]) -> Interval:
+        """The middle 95 % of the means of drawn rows."""
+        import numpy as np
+
+        count = len(rows)
+        if count not in self._draws:
+            generator = np.random.default_rng(drawn_number(0, "report", "bootstrap", count))
+            times = max(100, min(RESAMPLES, _MOST_DRAWS // count))
+            shares: Any = generator.multinomial(count, np.full(count, 1 / count), size=times)
+            self._draws[count] = shares / count
+        means = self._draws[count] @ np.asarray(rows, dtype=float)
+        low, high = np.quantile(means, [0.025, 0.975])
+        return (float(low), float(high))

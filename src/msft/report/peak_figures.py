@@ -1,0 +1,198 @@
+"""Figures of peaks: where sub-datasets peak (Fig. 2), and how far peaks move (Fig. 3)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msft.divergence import mean_shift
+from msft.history import History
+from msft.report.bars import Series, lying_bars, name_margin, rows_of
+from msft.report.chart import (
+    BEST,
+    INK,
+    LEFT,
+    NARROW,
+    PAPER,
+    WENT_ON,
+    add_axes,
+    new_figure,
+)
+from msft.report.cohorts import points, score_unit
+from msft.report.legend import Entry, draw_legend, legend_height
+from msft.report.wording import epochs, mean_unit
+from msft.rollout import BASE
+from msft.scores import Number, mean_gain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NUMBERED = 12
+"""Curves up to which a peak carries the number of its sub-dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Where the sub-datasets of the first roll-out peak, and where their mean does, in epochs."""
+
+    peaks: Mapping[str, float]
+    mean: float
+
+    def distance(self, name: str) -> float:
+        """|peak_i - peak of the mean|"""
+        return abs(self.peaks[name] - self.mean)
+
+    @property
+    def ordered(self) -> list[str]:
+        """The earliest peak first."""
+        return sorted(self.peaks, key=lambda name: self.peaks[name])
+
+
+def peaks_of(history: History) -> Peaks | None:
+    """Peaks of the first roll-out, by the run's own rule; None unless it trained everybody."""
+    if not history.stages or not history.stages[0].points:
+        return None
+    stage, names = history.stages[0], list(history.start.datasets)
+    if set(stage.asked.active) != set(names):
+        return None
+    rule, per_epoch = history.rule, history.evals_per_epoch
+    checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
+    sign = -1 if mean_unit(history) == "nll" else 1
+    means = [sign * history.mean(checkpoint) for checkpoint in checkpoints]
+    return Peaks(
+        {name: rule.peak(history.curve(0, name)) / per_epoch for name in names},
+        rule.peak(means) / per_epoch,
+    )
+
+
+def peaks(history: History, width: float) -> "Figure":
+    """Fig. 2: the curves of the first roll-out with their peaks, and how far each peak is from
+    the peak of the mean."""
+    found = peaks_of(history)
+    if found is None:
+        raise ValueError("peaks need a first roll-out that trained every sub-dataset")
+    entries = [
+        Entry("peaks before the mean", LEFT),
+        Entry("after it", BEST),
+        Entry("with it", WENT_ON),
+        Entry("the mean", INK, "line"),
+    ]
+    rows = rows_of(len(found.peaks))
+    narrow = width <= NARROW
+    top = legend_height(entries, width) + 6
+    tall, high = rows.count * 22 + 52, 300.0
+    labels = rows.labels(_numbered(found), 15 if narrow else 24)
+    if narrow:
+        figure = new_figure(width, top + high + tall + 12)
+        curves = add_axes(figure, 44, 8, top, tall + 12 + 44)
+        below = add_axes(figure, name_margin(labels), 8, top + high + 12, 44)
+    else:
+        figure = new_figure(width, top + max(tall, high))
+        curves = add_axes(figure, 48, 0.52 * width, top, 44 + max(tall - max(high, 400), 0))
+        left = 0.52 * width + name_margin(labels)
+        below = add_axes(figure, left, 10, top, 44 + max(high - tall, 0))
+    _curves(curves, history, found)
+    _distances(below, found, labels)
+    draw_legend(figure, entries)
+    return figure
+
+
+def _numbered(found: Peaks) -> list[str]:
+    """Names with the numbers that their peaks carry in the curves."""
+    if len(found.peaks) > NUMBERED:
+        return found.ordered
+    return [f"{number} {name}" for number, name in enumerate(found.ordered, start=1)]
+
+
+def _colour(found: Peaks, name: str) -> str:
+    difference = found.peaks[name] - found.mean
+    return LEFT if difference < 0 else BEST if difference > 0 else WENT_ON
+
+
+def _curves(axes: "Axes", history: History, found: Peaks) -> None:
+    stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, mean_unit(history)
+    checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
+    at = [tick / per_epoch for tick in range(len(checkpoints))]
+    base = history.known(BASE)
+
+    def shown(name: str, tick: int) -> float:
+        score = history.known(checkpoints[tick])[name]
+        gain = unit is None
+        value: Number = mean_gain({name: score}, {name: base[name]}) if gain else score.value
+        return points(value, unit)
+
+    many = len(found.peaks) > NUMBERED
+    for number, name in enumerate(found.ordered, start=1):
+        colour, tick = _colour(found, name), round(found.peaks[name] * per_epoch)
+        line = [shown(name, each) for each in range(len(checkpoints))]
+        axes.plot(at, line, color=colour, linewidth=1.1 if many else 1.6, alpha=0.75)
+        size = 6 if many else 15
+        x, y = at[tick], line[tick]
+        axes.plot([x], [y], "o", markersize=size, color=colour, markeredgecolor=PAPER, zorder=3)
+        if not many:
+            axes.annotate(
+                str(number), (x, y), ha="center", va="center_baseline", color=PAPER, fontsize=9.5
+            )
+    means = [points(history.mean(checkpoint), unit) for checkpoint in checkpoints]
+    axes.plot(at, means, color=INK, linewidth=2.4)
+    axes.axvline(found.mean, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
+    axes.set_ylabel(score_unit(unit))
+    axes.set_xlabel("epochs")
+    axes.margins(x=0.02, y=0.09)
+
+
+def _distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
+    """A bar from the peak of the mean to each peak, and its length in epochs."""
+    rows = rows_of(len(found.peaks))
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(rows.count - 0.5, -0.5)
+    axes.set_yticks(range(rows.count), labels)
+    axes.tick_params(axis="y", labelsize=11.5)
+    for row, place in rows.places:
+        name = found.ordered[place]
+        peak, colour = found.peaks[name], _colour(found, name)
+        axes.barh([row], [peak - found.mean], left=[found.mean], height=0.4, color=colour)
+        axes.plot([peak], [row], "o", markersize=7, color=colour, markeredgecolor=PAPER)
+        later = peak >= found.mean
+        axes.annotate(
+            epochs(found.distance(name)),
+            (peak, row),
+            (8 if later else -8, 0),
+            textcoords="offset points",
+            ha="left" if later else "right",
+            va="center",
+            color=INK,
+            fontsize=10.5,
+        )
+    low, high = min(found.mean, *found.peaks.values()), max(found.mean, *found.peaks.values())
+    space = 0.16 * (high - low or 1.0)
+    axes.set_xlim(low - space, high + space)
+    axes.axvline(found.mean, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
+    axes.set_xlabel("peak, in epochs; number: distance")
+    axes.locator_params(axis="x", nbins=6)
+
+
+def divergence(moved: Mapping[str, float], width: float) -> "Figure":
+    """Fig. 3a: by how many epochs each survivor's peak moved, the earliest first."""
+    names = sorted(moved, key=lambda name: moved[name])
+    values = [moved[name] for name in names]
+    return lying_bars(
+        width,
+        names,
+        [Series("", BEST, values)],
+        "change of optimal compute, epochs",
+        lambda value: f"{value:+.2f}".replace("-", "−") if value else "0",
+    )
+
+
+def mean_shifts(moved: Mapping[str, Mapping[str, float]], width: float) -> "Figure":
+    """Fig. 3b: the mean absolute change of several analyses, by their names."""
+    return lying_bars(
+        width,
+        list(moved),
+        [Series("", BEST, [mean_shift(changes) for changes in moved.values()])],
+        "mean |change| of optimal compute, epochs",
+        lambda value: f"{value:.2f}",
+    )

@@ -1,0 +1,61 @@
+"""Fig. 1: the share of SFT in the training compute of OLMo 2, and what a search makes of it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msft.compute_share import BASE_STAGES, OLMO_2, Training
+from msft.report.bars import lying_axes, rows_of
+from msft.report.chart import BEST, INK, LEFT, MUTED, NARROW, PAPER, WENT_ON
+from msft.report.legend import Entry
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ROWS = (*BASE_STAGES, "RLVR", "DPO", "SFT")
+_COLOURS = (WENT_ON, BEST, LEFT)
+
+
+def shares(training: Training, factors: Mapping[str, float]) -> dict[str, float]:
+    """The share of every stage, and of SFT if it cost some factor as much, by the factor's name."""
+    rlvr = training.share("RLVR-grad") + training.share("RLVR-roll")
+    found = {stage: rlvr if stage == "RLVR" else training.share(stage) for stage in _ROWS}
+    for name, factor in factors.items():
+        found[f"× {factor:.2f} {name}"] = training.share("SFT", factor)
+    return found
+
+
+def share_figure(factors: Mapping[str, float], width: float) -> "Figure":
+    """Shares of all training compute, on a logarithmic axis.
+
+    factors: how many times the FLOPs of SFT each search cost, by its name.
+    """
+    tables = [shares(training, factors) for training in OLMO_2]
+    names = list(tables[0])
+    rows = rows_of(len(names))
+    entries = [
+        Entry(training.name, colour, "dot")
+        for training, colour in zip(OLMO_2, _COLOURS, strict=True)
+    ]
+    figure, axes = lying_axes(width, names, rows, 26, entries)
+    axes.set_xscale("log")
+    for row, place in rows.places:
+        values = [100 * table[names[place]] for table in tables]
+        axes.plot([min(values), max(values)], [row, row], color=MUTED, linewidth=1)
+        for value, colour in zip(values, _COLOURS, strict=True):
+            axes.plot([value], [row], "o", markersize=9, color=colour, markeredgecolor=PAPER)
+        right = max(values) < 10
+        axes.annotate(
+            f"{min(values):.2g} to {max(values):.2g} %",
+            (max(values) if right else min(values), row),
+            (10 if right else -10, 0),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
+            color=INK,
+            fontsize=10.5,
+        )
+    axes.set_xlim(0.002, 250)
+    axes.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
+    axes.minorticks_off()
+    axes.set_xlabel("share of training compute, %" if width > NARROW else "share, %")
+    return figure

@@ -1,0 +1,230 @@
+"""A table as a value, and its ways out: terminal, Markdown, LaTeX, CSV; a page has a macro for it.
+
+Whoever builds a table decides what a cell says and how it ranks; a renderer only sets it, and
+escapes every text, since names come from recipes and data.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from textwrap import fill
+from typing import Literal
+
+from msft.report.wording import NOTHING, label, plain
+from msft.scores import Number
+
+Rank = Literal[0, 1, 2]
+"""1 is the best, 2 the second best; 0 is everybody else."""
+
+MARKS: dict[Rank, str] = {0: " ", 1: "*", 2: "°"}
+LEGEND = "* best, ° second best, equal ones alike."
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a table.
+
+    more: set small behind the text, such as a difference.
+    value, difference: the same as unrounded numbers, for a program to read.
+    """
+
+    text: str
+    rank: Rank = 0
+    more: str = ""
+    value: float | int | None = None
+    difference: float | None = None
+
+
+EMPTY = Cell(NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a table; `apart`: with a rule above it."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """key: for files and links. head: its first text stands above the names of the rows."""
+
+    key: str
+    title: str
+    note: str
+    head: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def ranked(heights: Sequence[Number | None]) -> list[Rank]:
+    """The ranks of heights; none where nobody is better than another."""
+    values = sorted({height for height in heights if height is not None}, reverse=True)
+    if len(values) < 2:
+        return [0] * len(heights)
+    return [1 if h == values[0] else 2 if h == values[1] else 0 for h in heights]
+
+
+def terminal(table: Table, width: int = 79) -> str:
+    """Fixed width, no colour; columns that do not fit follow below, with the names again."""
+    names = [label(table.head[0]), *(label(row.name) for row in table.rows)]
+    first = max(map(len, names))
+    columns = [_column(table, number) for number in range(len(table.head) - 1)]
+    lines = [label(table.title, width), *wrapped(table.note, width)]
+    while columns:
+        fitting = 1
+        room = width - first - len(columns[0][0])
+        while fitting < len(columns) and len(columns[fitting][0]) <= room:
+            room -= len(columns[fitting][0])
+            fitting += 1
+        block, columns = columns[:fitting], columns[fitting:]
+        lines.append("")
+        for number, name in enumerate(names):
+            line = f"{name:<{first}}" + "".join(column[number] for column in block)
+            lines.append(line.rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _column(table: Table, number: int) -> list[str]:
+    """The cells of a column under its head, all of one width."""
+    cells = [row.cells[number] for row in table.rows]
+    texts = [label(cell.text) + MARKS[cell.rank] for cell in cells]
+    mores = [label(cell.more) for cell in cells]
+    head, behind = label(table.head[number + 1]), max([0, *map(len, mores)])
+    before = max([len(head) + 1 - (behind + 1 if behind else 0), *map(len, texts)])
+    joined = [
+        f"{text:>{before}}" + (f" {more:>{behind}}" if behind else "")
+        for text, more in zip(texts, mores, strict=True)
+    ]
+    whole = before + (behind + 1 if behind else 0)
+    return [f"  {head + ' ':>{whole}}", *(f"  {text}" for text in joined)]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A sentence as lines for a terminal."""
+    return fill(plain(text, keep=""), width, break_on_hyphens=False).split("\n") if text else []
+
+
+def markdown(table: Table) -> str:
+    """The best in bold, the second underlined; GitHub has no <u>, but <ins> looks like it."""
+    lines = [f"### {_md(table.title)}", ""]
+    if table.note:
+        lines += [_md(table.note), ""]
+    lines.append(f"| {' | '.join(map(_md, table.head))} |")
+    lines.append("| --- |" + " ---: |" * (len(table.head) - 1))
+    for row in table.rows:
+        cells = (_md_cell(cell) for cell in row.cells)
+        lines.append(f"| {' | '.join([_md(row.name), *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _md_cell(cell: Cell) -> str:
+    text = _md(cell.text)
+    text = {0: text, 1: f"**{text}**", 2: f"<ins>{text}</ins>"}[cell.rank]
+    return f"{text} <sub>{_md(cell.more)}</sub>" if cell.more else text
+
+
+_MD = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {char: f"\\{char}" for char in "\\`*_[]|#$~!"}
+)
+
+
+def _md(text: str) -> str:
+    return plain(text, keep="").translate(_MD)
+
+
+def latex(table: Table) -> str:
+    """A `table` with booktabs' rules; the best is bold, the second underlined."""
+    spec = "l" + "r" * (len(table.head) - 1)
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering\small",
+        rf"\caption{{\textbf{{{_tex(table.title)}.}} {_tex(table.note)}}}",
+        rf"\label{{tab:{table.key}}}",
+        rf"\begin{{tabular}}{{{spec}}}",
+        r"\toprule",
+        rf"{' & '.join(_tex(text) for text in table.head)} \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        lines += [r"\midrule"] * row.apart
+        cells = (_tex_cell(cell) for cell in row.cells)
+        lines.append(rf"{' & '.join([_tex(row.name), *cells])} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _tex_cell(cell: Cell) -> str:
+    text = _tex(cell.text)
+    text = {0: text, 1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}[cell.rank]
+    return rf"{text}\textsubscript{{{_tex(cell.more)}}}" if cell.more else text
+
+
+_TEX = str.maketrans(
+    {char: f"\\{char}" for char in "{}$&#%_"}
+    | {
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+        "[": "{[}",
+        "]": "{]}",
+        "-": "{-}",
+        "−": "$-$",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "Δ": r"$\Delta$",
+        "–": "{--}",
+        "…": r"\ldots{}",
+        "\u00a0": "~",
+        "\ufffd": "?",
+    }
+)
+
+
+def _tex(text: str) -> str:
+    return plain(text, keep="").translate(_TEX)
+
+
+def csv_text(tables: Sequence[Table]) -> str:
+    """One line per cell, numbers unrounded: table, row, column, value, difference, rank."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("table", "row", "column", "value", "difference", "rank"))
+    for table in tables:
+        for row in table.rows:
+            for head, cell in zip(table.head[1:], row.cells, strict=True):
+                text = "" if cell.text == NOTHING else _csv(cell.text)
+                value = text if cell.value is None else cell.value
+                apart = "" if cell.difference is None else cell.difference
+                names = (table.key, _csv(row.name), _csv(head))
+                writer.writerow((*names, value, apart, cell.rank or ""))
+    return out.getvalue()
+
+
+def _csv(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula."""
+    line = plain(text, keep="")
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+
+
+def markdown_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:
+    return "\n".join(
+        [f"# {_md(title)}", "", *_spaced(map(_md, paragraphs)), *map(markdown, tables)]
+    )
+
+
+def latex_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:
+    """A file for \\input; what is said about the tables stands there as comments."""
+    said = [f"% {plain(text, keep='')}" for text in (title, *paragraphs)]
+    needs = "% In the preamble: \\usepackage[T1]{fontenc} \\usepackage{booktabs}"
+    return "\n".join([*said, needs, "", *map(latex, tables)])
+
+
+def _spaced(texts: Iterator[str]) -> Iterator[str]:
+    for text in texts:
+        yield from (text, "")

@@ -1,0 +1,407 @@
+"""The paper's figures: their numbers, and that each is drawn for small, large and odd inputs."""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from xml.etree import ElementTree
+
+import pytest
+
+from mortal import quick_folder
+from msft.cli import main
+from msft.decomposition import Parts
+from msft.folder import UsageError
+from msft.history import History
+from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, to_line
+from msft.methods import METHODS
+from msft.report.bars import rows_of
+from msft.report.chart import WIDE, drawing
+from msft.report.cohorts import fields_of
+from msft.report.contenders import Contender, contenders_of
+from msft.report.epoch_figures import rows_per_epoch
+from msft.report.figure_files import FORMATS, formats_of, write_figures
+from msft.report.figure_sections import comparison_figures, run_figures, run_sections
+from msft.report.gain_figures import gains, parts_figure
+from msft.report.method_figures import places, spreads
+from msft.report.peak_figures import divergence, mean_shifts, peaks, peaks_of
+from msft.report.section import Section, shown
+from msft.report.share_figure import share_figure, shares
+from msft.rollout import BASE, Tokens, checkpoint_id
+from msft.scores import Score, Scores, accuracy, nll, value
+from msft.testing import Learner, simulate
+
+HOSTILE = '<script>alert("1")</script>$x^2$\x1b\u202e'
+SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as path:
+        yield path
+
+
+def learners(count: int) -> dict[str, Learner]:
+    found = {HOSTILE: Learner(rows=8, limit=0.3, damage=0.6)}
+    for number in range(1, count):
+        limit, passes = 0.3 + 0.4 * (number % 7), 0.5 + 0.4 * (number % 3)
+        found[f"d{number}"] = Learner(rows=8, limit=limit, passes=passes, damage=0.4)
+    return found
+
+
+def run_of(path: Path, method: str, count: int = 3, **options: object) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "compute_budget": 1,
+        "num_train_epochs": 5 if method == "ies" else 3,
+        "evals_per_epoch": 2,
+        "train_batch_size": 8,
+        "score_test": "rollbacks",
+    }
+    simulate(method, learners(count), folder=path, **{**settings, **options})  # type: ignore[arg-type]
+    return path
+
+
+def written(
+    path: Path, curves: Mapping[str, list[Score]], method: str = "sft", test: Scores | None = None
+) -> Path:
+    """A run of one roll-out with these scores, the base model's first."""
+    path.mkdir(parents=True)
+    settings = {"evals_per_epoch": 4, "compute_budget": 4, "train_ticks": 8, "mean": "macro"}
+    rule = {"peaks": {"smooth": 0, "min_delta": 0.0, "include_start": True}}
+    rows = dict.fromkeys(curves, 8)
+    ticks = len(next(iter(curves.values()))) - 1
+    points = [{name: scores[tick] for name, scores in curves.items()} for tick in range(ticks + 1)]
+    events: list[Event] = [
+        Opened(method, 20, 1000, rows, settings | rule, {}),
+        Asked(0, BASE, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
+        Measured(BASE, "validation", Tokens(evaluation=5), points[0]),
+    ]
+    for tick in range(1, ticks + 1):
+        disk, tokens = Disk(1, 2, 100), Tokens(10, 5)
+        events.append(Reached(checkpoint_id(0, tick), 1, (8.0, 8), tokens, disk, points[tick]))
+    best = History(events).best or BASE
+    if test is not None:
+        events.append(Measured(BASE, "test", Tokens(), points[0]))
+        events.append(Measured(best, "test", Tokens(), test))
+    events.append(Ended("budget", best))
+    (path / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
+    return path
+
+
+def hits(*right: int) -> list[Score]:
+    return [accuracy(number, 100) for number in right]
+
+
+def assert_drawn(sections: list[Section], folder: Path) -> None:
+    """Every figure, in every format, and in a page for both widths."""
+    paths = write_figures(sections, folder / "drawn", list(FORMATS))
+    assert len(paths) == 3 * len(sections)
+    for path in paths:
+        assert path.read_bytes().startswith(SIGNATURES[path.suffix[1:]])
+        if path.suffix == ".svg":
+            texts = [*ElementTree.parse(path).getroot().itertext()]  # noqa: S314  our own
+            assert not any("\x1b" in text or "\u202e" in text for text in texts)
+    for section in shown(sections):
+        assert section.drawn.wide.startswith("<svg")
+        assert "<script" not in section.drawn.narrow
+
+
+def keys(sections: list[Section]) -> list[str]:
+    found = [section.key for section in sections]
+    assert len(found) == len(set(found))
+    return found
+
+
+def test_peaks_and_their_distances_from_the_peak_of_the_mean(folder: Path) -> None:
+    curves = {
+        "early": hits(10, 50, 30, 20, 10),
+        "late": hits(10, 20, 30, 40, 60),
+        "same": hits(10, 20, 70, 60, 10),
+    }
+    (run,) = contenders_of([written(folder / "run", curves)])
+    found = peaks_of(run.history)
+    assert found is not None
+    assert found.mean == 0.5  # means 10, 30, 43.3, 40, 26.7
+    assert found.peaks == {"early": 0.25, "late": 1.0, "same": 0.5}
+    assert [found.distance(name) for name in curves] == [0.25, 0.5, 0.0]
+    assert found.ordered == ["early", "same", "late"]
+    assert "The furthest is late, 0.5 epochs away" in run_sections(run.history)[0].text
+
+
+def test_peaks_of_losses_are_their_lowest_points(folder: Path) -> None:
+    losses = [nll(number, 10) for number in (30.0, 20.0, 25.0)]
+    later = [nll(number, 10) for number in (30.0, 25.0, 18.0)]
+    (run,) = contenders_of([written(folder / "run", {"a": losses, "b": later})])
+    found = peaks_of(run.history)
+    assert found is not None
+    assert (found.peaks, found.mean) == ({"a": 0.25, "b": 0.5}, 0.5)  # means 3, 2.25, 2.15
+
+
+def test_a_first_roll_out_of_one_sub_dataset_has_no_such_figure(folder: Path) -> None:
+    (run,) = contenders_of([run_of(folder / "continual", "continual")])
+    assert peaks_of(run.history) is None
+    assert run_sections(run.history) == []
+    with pytest.raises(ValueError, match="trained every sub-dataset"):
+        peaks(run.history, WIDE)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_its_figures(method: str, folder: Path) -> None:
+    (run,) = contenders_of([run_of(folder / method, method)])
+    sections = run_figures(run.history)
+    wanted = ["timeline", "peaks", "rows", "loss", "flops", "disk"]
+    if method == "continual":
+        wanted.remove("peaks")
+    if method != "ies":
+        wanted.remove("rows")
+    assert keys(sections) == wanted
+    assert_drawn(sections, folder)
+
+
+def test_a_run_that_has_only_begun_has_none(folder: Path) -> None:
+    whole = run_of(folder / "whole", "msft")
+    lines = (whole / "run.jsonl").read_bytes().splitlines(keepends=True)
+    for count in (1, 2, 3):
+        (folder / "run.jsonl").write_bytes(b"".join(lines[:count]))
+        (run,) = contenders_of([folder])
+        assert run_figures(run.history) == []
+        assert comparison_figures([run, run]) == []
+
+
+def test_rows_still_active_are_the_rows_that_were_trained(folder: Path) -> None:
+    (run,) = contenders_of([run_of(folder / "ies", "ies", num_train_epochs=6)])
+    rows = rows_per_epoch(run.history)
+    assert len(rows) == 6
+    assert rows[:3] == [24, 24, 24]  # three looks come first
+    assert rows[3] < 24
+    (other,) = contenders_of([run_of(folder / "sft", "sft", num_train_epochs=2.5)])
+    assert rows_per_epoch(other.history) == [24, 24]  # the half epoch is left out
+
+
+COMPARED = ["spread", "places", "gains", "parts", "losses", "share"]
+
+
+def test_the_figures_of_a_comparison(folder: Path) -> None:
+    runs = contenders_of([run_of(folder / method, method) for method in METHODS])
+    sections = comparison_figures(runs)
+    assert keys(sections) == [*COMPARED[:-1], "rows", "share"]
+    assert_drawn(sections, folder)
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_small_and_large_mixtures(count: int, folder: Path) -> None:
+    runs = [run_of(folder / method, method, count) for method in ("sft", "msft")]
+    contenders = contenders_of(runs)
+    sections = comparison_figures(contenders)
+    assert keys(sections) == COMPARED
+    assert_drawn([*sections, *run_sections(contenders[0].history)], folder)
+
+
+def test_without_sft_there_is_no_gain(folder: Path) -> None:
+    runs = contenders_of([run_of(folder / method, method) for method in ("msft", "sro")])
+    assert keys(comparison_figures(runs)) == ["spread", "places", "losses"]
+    assert comparison_figures([]) == []
+
+
+def test_gain_against_size_needs_several_mixtures(folder: Path) -> None:
+    paths = [
+        run_of(folder / f"{method}{count}", method, count)
+        for count in (3, 2)
+        for method in ("sft", "msft")
+    ]
+    sections = comparison_figures(contenders_of(paths))
+    assert "sizes" in keys(sections)
+    assert {"gains-1", "gains-2", "parts-1", "losses-2"} <= set(keys(sections))
+    fields = fields_of(contenders_of(paths))
+    assert [len(field.names) for field in fields] == [2, 3]
+    assert_drawn(sections, folder)
+
+
+def test_budgets_are_told_apart(folder: Path) -> None:
+    paths = [run_of(folder / "sft", "sft")]
+    paths += [run_of(folder / f"c{c}", "msft", compute_budget=c) for c in (2, 1)]
+    sections = comparison_figures(contenders_of(paths))
+    assert {"budgets", "parts", "parts-c2"} <= set(keys(sections))
+    (field,) = fields_of(contenders_of(paths))
+    assert [cohort.label for cohort in field.cohorts] == ["SFT", "mSFT C = 2", "mSFT C = 1"]
+    assert_drawn(sections, folder)
+
+
+def made(folder: Path, name: str, method: str, **test: Score | None) -> Contender:
+    """A run with these test scores; None: not scored there."""
+    curves = {each: hits(10, 20) for each in test}
+    known = {each: score for each, score in test.items() if score is not None}
+    return contenders_of([written(folder / name, curves, method, known)])[0]
+
+
+def test_gains_spreads_and_places_by_hand(folder: Path) -> None:
+    runs = [
+        made(folder, "sft", "sft", a=accuracy(50, 100), b=accuracy(60, 100), c=accuracy(70, 100)),
+        made(folder, "msft", "msft", a=accuracy(56, 100), b=accuracy(60, 100), c=accuracy(69, 100)),
+    ]
+    (field,) = fields_of(runs)
+    assert field.split == "test"
+    assert gains(field) == {"a": [6.0], "b": [0.0], "c": [-1.0]}
+    assert field.mean_gain(field.others[0]) == pytest.approx(5 / 3)
+    assert spreads(field)["SFT"] == pytest.approx(10.0)  # 50, 60, 70
+    table = places([field])
+    assert (table["SFT"].first, table["SFT"].shared) == (2, 1)
+    assert (table["mSFT"].first, table["mSFT"].shared) == (2, 1)
+
+
+def test_gains_of_losses_are_turned_and_mixed_ones_are_relative(folder: Path) -> None:
+    for name, second in (("nll", nll(10.0, 10)), ("mixed", accuracy(30, 100))):
+        start = {"a": [nll(30.0, 10), nll(20.0, 10)], "b": [second, second]}
+        better = {"a": nll(15.0, 10), "b": second}
+        paths = [
+            written(folder / name / "sft", start, "sft", {"a": nll(20.0, 10), "b": second}),
+            written(folder / name / "msft", start, "msft", better),
+        ]
+        runs = contenders_of(paths)
+        (field,) = fields_of(runs)
+        gain = field.gain(field.others[0], "a")
+        assert gain == pytest.approx(0.5 if name == "nll" else 25.0)  # nats; per cent of 2.0
+        sections = comparison_figures(runs)
+        assert ("parts" in keys(sections)) == (name == "nll")
+        assert_drawn(sections, folder / name)
+
+
+def test_seeds_are_paired_and_averaged(folder: Path) -> None:
+    paths = [
+        run_of(folder / f"{method}-s{seed}", method, seed=seed)
+        for method in ("sft", "msft")
+        for seed in (20, 30)
+    ]
+    paths.append(run_of(folder / "msft-s40", "msft", seed=40))
+    (field,) = fields_of(contenders_of(paths))
+    assert [len(cohort.runs) for cohort in field.cohorts] == [2, 2]  # 40 has no SFT
+    ours = field.others[0]
+    pairs = field.pairs(ours)
+    assert [(a.history.start.seed, b.history.start.seed) for a, b in pairs] == [(20, 20), (30, 30)]
+    name = "d1"
+    single = [
+        100 * float((a.score(name, "test") or 0) - (b.score(name, "test") or 0)) for a, b in pairs
+    ]
+    assert field.gain(ours, name) == pytest.approx(sum(single) / 2)
+
+
+def test_missing_scores_leave_gaps(folder: Path) -> None:
+    runs = [
+        made(folder, "sft", "sft", a=accuracy(50, 100), b=None),
+        made(folder, "msft", "msft", a=accuracy(56, 100), b=accuracy(60, 100)),
+        made(folder, "ies", "ies", a=None, b=None),
+    ]
+    (field,) = fields_of(runs)
+    assert field.split == "validation"
+    assert_drawn(comparison_figures(runs), folder)
+    parts = {
+        HOSTILE: Parts(Fraction(1, 10), Fraction(2, 10), Fraction(-1, 10)),
+        "worse": Parts(Fraction(-3, 10), Fraction(-4, 10), Fraction(1, 10)),
+        "mean": Parts(Fraction(1, 10), why="never left"),
+        "unknown": Parts(None, why="not scored on test"),
+    }
+    one = Section("one", "", "", partial(parts_figure, parts, "test", "accuracy"))
+    none = Section("two", "", "", partial(parts_figure, {"a": Parts(None)}, "test", "value"))
+    assert_drawn([one, none], folder / "parts")
+
+
+def test_own_metrics_are_drawn_too(folder: Path) -> None:
+    curves = {"a": [value(-1.0), value(2.5)], "b": [value(0.0), value(0.0)]}
+    paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
+    runs = contenders_of(paths)
+    assert_drawn([*comparison_figures(runs), *run_figures(runs[0].history)], folder)
+
+
+def test_divergence_is_found_by_its_folders(folder: Path) -> None:
+    full = {"a": hits(10, 9, 9), "b": hits(10, 20, 30), "c": hits(10, 20, 12)}
+    less = {"b": hits(10, 40, 30), "c": hits(10, 20, 30)}
+    for name in ("one", "two"):
+        written(folder / name / "with", full, "x:with_everybody")
+        written(folder / name / "without", less, "x:without_first")
+    paths = [folder / "one" / "with", folder / "one" / "without"]
+    (section,) = comparison_figures(contenders_of(paths))
+    assert section.key == "divergence"
+    assert "when a is taken out" in section.text
+    assert "0.25 on average" in section.text
+    both = [*paths, folder / "two" / "with", folder / "two" / "without"]
+    sections = comparison_figures(contenders_of(both))
+    assert keys(sections) == ["divergence-1", "divergence-2", "shifts"]
+    moved = {HOSTILE: -2.5, "b": 0.0, "c": 1.25}
+    sections += [
+        Section("large", "", "", partial(divergence, {f"d{n}": n / 7 - 5 for n in range(90)})),
+        Section("hostile", "", "", partial(divergence, moved)),
+        Section("means", "", "", partial(mean_shifts, {HOSTILE: moved, "b": {}})),
+    ]
+    assert_drawn(sections, folder)
+
+
+def test_shares_with_the_cost_of_a_search(folder: Path) -> None:
+    from msft.compute_share import OLMO_2
+
+    table = shares(OLMO_2[0], {"mSFT": 2.0})
+    assert list(table) == ["pre-training", "mid-training", "RLVR", "DPO", "SFT", "× 2.00 mSFT"]
+    assert table["× 2.00 mSFT"] == pytest.approx(2 * table["SFT"], rel=0.001)
+    assert sum(list(table.values())[:5]) == pytest.approx(1)
+    empty = Section("none", "", "", partial(share_figure, {}))
+    odd = Section("odd", "", "", partial(share_figure, {HOSTILE: 0.5, "x" * 80: 300.0}))
+    assert_drawn([empty, odd], folder)
+
+
+def test_of_very_many_the_first_and_last_are_shown() -> None:
+    rows = rows_of(100, 40)
+    assert rows.count == 41
+    assert rows.labels([f"d{n}" for n in range(100)], 20)[19:22] == ["d19", "… 60 between", "d80"]
+    assert rows.places[19:21] == [(19, 19), (21, 80)]
+    assert rows_of(40).gap is None
+
+
+def test_a_hundred_sub_datasets_are_quick(folder: Path) -> None:
+    curves = {f"d{n}": hits(10, 20 + n % 50, 30, 60 - n % 50) for n in range(100)}
+    paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
+    runs = contenders_of(paths)
+    start = perf_counter()
+    sections = shown([*comparison_figures(runs), *run_sections(runs[0].history)])
+    assert perf_counter() - start < 20  # 4 s on an idle machine
+    assert sum(len(each.drawn.wide) + len(each.drawn.narrow) for each in sections) < 1_500_000
+
+
+def test_formats_are_checked() -> None:
+    assert formats_of("PNG, svg,png") == ("png", "svg")
+    for wrong in ("jpg", "svg,jpeg", "", ","):
+        with pytest.raises(UsageError, match="expected one or more of svg, png, pdf"):
+            formats_of(wrong)
+
+
+def test_report_writes_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [run_of(folder / method, method) for method in ("sft", "msft")]
+    assert main(["report", str(runs[0]), "--figures", "png,pdf"]) == 0
+    made_here = sorted(path.name for path in (runs[0] / "figures").iterdir())
+    names = ("disk", "flops", "loss", "peaks", "timeline")
+    assert made_here == [f"{name}.{suffix}" for name in names for suffix in ("pdf", "png")]
+    assert not (folder / "figures").exists()
+    assert main(["report", *map(str, runs), "--figures", "svg"]) == 0
+    assert sorted(path.stem for path in (folder / "figures").iterdir()) == sorted(COMPARED)
+    assert str(folder / "figures") in capsys.readouterr().out
+    first = (folder / "figures" / "gains.svg").read_bytes()
+    assert main(["report", *map(str, runs), "--figures", "svg"]) == 0
+    assert (folder / "figures" / "gains.svg").read_bytes() == first
+
+
+def test_a_wrong_format_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(folder / "sft", "sft")
+    assert main(["report", str(run), "--figures", "gif"]) == 2
+    assert "--figures has 'gif'" in capsys.readouterr().err
+    assert not (run / "report.html").exists()
+    assert main(["report", str(run), "--figures", "png", "--watch"]) == 2
+    assert not (run / "figures").exists()
+
+
+def test_a_hostile_name_is_text(folder: Path) -> None:
+    runs = contenders_of([run_of(folder / method, method) for method in ("sft", "msft")])
+    with drawing():
+        section = next(s for s in comparison_figures(runs) if s.key == "gains")
+    (page,) = shown([section])
+    assert "&lt;script&gt;alert(" in page.drawn.wide
+    assert "<script" not in page.drawn.wide
