@@ -1,104 +1,149 @@
 """The plan: what a run will cost, from recipe and data alone.
 
-How many stages a search takes is what it finds out, so mSFT has a best case (one roll-out per
-sub-dataset, the largest leaving first) and a worst case (`max_stages` roll-outs on everything).
+How long a search takes is what it finds out, so every method is counted twice, once as cheap and
+once as dear as it can be. mSFT is cheapest if the largest sub-dataset leaves first, at the start of
+every roll-out, and dearest if nobody ever overfits and `max_stages` or `max_epochs` ends it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msft.corpus import Corpus
-from msft.flops import inference_flops, look_ahead_flops, train_flops
+from msft.counting import Counted, Rows, Script, counted
+from msft.methods import METHODS, PreparedMethod, prepare
+from msft.mixture import Mixture
 from msft.recipe import Recipe
-from msft.validation import table
-
-LOOK_AHEAD_UPDATES = 100
+from msft.rollout import Tokens, ticks_of
+from msft.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """Tokens of one method, at least and at most."""
+class Stage:
+    """One roll-out: active sub-datasets, epochs, steps, training tokens."""
 
-    train: tuple[int, int]
-    evaluations: tuple[int, int]
-    lookahead: int = 0
+    active: int
+    epochs: float
+    steps: int
+    tokens: int
 
 
-def costs(recipe: Recipe, corpus: Corpus) -> dict[str, Cost]:
-    """Training tokens and numbers of evaluations of every method with this recipe."""
-    tokens = {n: sum(len(r.tokens) for r in d.train.rows) for n, d in corpus.datasets.items()}
-    total, count = sum(tokens.values()), len(tokens)
-    epochs, budget, ticks = recipe.num_train_epochs, recipe.compute_budget, recipe.evals_per_epoch
-    sft = (round(total * epochs),) * 2
-    sft_ticks = (round(epochs * ticks) + 1,) * 2
-    left = sorted(tokens.values(), reverse=True)
-    rows = {n: len(d.train.rows) for n, d in corpus.datasets.items()}
-    mean_row = total / max(1, sum(rows.values()))
-    steps = -(-sum(rows.values()) // recipe.train_batch_size) * epochs
-    ahead = round(
-        min(LOOK_AHEAD_UPDATES, steps) * sum(min(128, n) for n in rows.values()) * mean_row
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way that a whole run can go."""
+
+    stages: tuple[Stage, ...]
+    evaluations: int
+    tokens: Tokens
+    largest_batch: int
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def epochs(self) -> float:
+        return sum(stage.epochs for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """A method's cheapest and dearest run."""
+
+    best: Case
+    worst: Case
+
+
+def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
+    """The settings of a run, as far as recipe and data say."""
+    return Settings(
+        mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
+        compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
+        train_ticks=ticks_of(recipe.num_train_epochs, recipe.evals_per_epoch, "num_train_epochs"),
+        evals_per_epoch=recipe.evals_per_epoch,
+        seed=recipe.seed,
+        peaks=recipe.peak_rule,
+        mean=recipe.mean,
+        score_test=recipe.score_test if corpus.has_test else "none",
+        optim=recipe.optim,
     )
-    roll = round(budget * ticks)
-    options = recipe.method_options if recipe.method == "msft" else {}
-    shortest = min(
-        roll, int(options.get("patience") or roll) + (not recipe.peak_rule.include_start)
-    )
-    stages = int(options.get("max_stages") or 2 * count)
-    fewest_stages = 1 if options.get("drop_ties") == "all" else min(count, stages)
-    kept = float(options.get("rehearsal_fraction") or 0)
-    fewest = sum(sum(left[stage:]) + kept * sum(left[:stage]) for stage in range(fewest_stages))
-    return {
-        "sft": Cost(sft, sft_ticks),
-        "continual": Cost((round(total * budget),) * 2, (count * roll + 1,) * 2),
-        "dynamix": Cost(sft, sft_ticks, ahead),
-        "ies": Cost((round(total * min(3, epochs)), sft[1]), sft_ticks),
-        "sro": Cost((sft[0], 2 * sft[1]), (sft_ticks[0], 2 * sft_ticks[1])),
-        "soft_sro": Cost((2 * sft[0],) * 2, (2 * sft_ticks[0],) * 2),
-        "msft": Cost(
-            (round(fewest * shortest / ticks), round(total * budget * stages)),
-            (fewest_stages * shortest + 1, stages * roll + 1),
-        ),
-    }
 
 
-def plan_text(recipe: Recipe, corpus: Corpus, num_parameters: int) -> str:
-    """Costs of all methods beside each other, the recipe's marked, then memory and disk."""
-    evaluation = sum(len(r.tokens) for d in corpus.datasets.values() for r in d.validation.rows)
-    rows: list[tuple[str, ...]] = [
-        ("", "method", "train tokens", "evaluations", "PFLOPs", "of it evaluation")
+def cases_of(
+    recipe: Recipe, corpus: Corpus, evaluation: Mapping[tuple[str, str], int]
+) -> dict[str, Cases]:
+    """Every method with this recipe, its own first; the others have the paper's options.
+
+    evaluation: tokens of an evaluation by sub-dataset and split.
+    """
+    found: dict[str, Cases] = {}
+    for name in dict.fromkeys([recipe.method, *METHODS]):
+        try:
+            method = recipe.prepared() if name == recipe.method else _plain(name, recipe)
+        except ValueError:  # this method cannot be had with this recipe
+            continue
+        found[name] = cases(recipe, corpus, method, evaluation)
+    return found
+
+
+def _plain(name: str, recipe: Recipe) -> PreparedMethod:
+    budget = ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget")
+    return prepare(name, {}, budget, recipe.peak_rule)
+
+
+def cases(
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    evaluation: Mapping[tuple[str, str], int],
+) -> Cases:
+    """The cheapest and the dearest run of one method."""
+    train = {n: [len(r.tokens) for r in d.train.rows] for n, d in corpus.datasets.items()}
+    settings = settings_for(recipe, corpus, method)
+    rows = Rows(train, evaluation)
+    found = [
+        _case(counted(settings, method, recipe.train_batch_size, rows, script))
+        for script in dict.fromkeys(scripts(method, train))
     ]
-    for name, cost in costs(recipe, corpus).items():
-        ends = []
-        for end in (0, 1):
-            trained = train_flops(num_parameters, cost.train[end])
-            ahead = look_ahead_flops(num_parameters, cost.lookahead)
-            scored = inference_flops(num_parameters, cost.evaluations[end] * evaluation)
-            ends.append((trained + ahead + scored, scored))
-        share = ends[1][1] / max(1, ends[1][0])
-        rows.append(
-            (
-                "→" if name == recipe.method else "",
-                name,
-                _range(*(f"{tokens:,}" for tokens in cost.train)),
-                _range(*(str(number) for number in cost.evaluations)),
-                _range(*(f"{total / 1e15:.4g}" for total, _ in ends)),
-                f"{share:.0%}",
-            )
+    found.sort(key=lambda case: 3 * case.tokens.train + case.tokens.evaluation)
+    return Cases(found[0], found[-1])
+
+
+def scripts(method: PreparedMethod, train: Mapping[str, list[int]]) -> tuple[Script, Script]:
+    """What makes a run of this method as cheap, and as dear, as it can be."""
+    means = {name: sum(rows) / len(rows) for name, rows in train.items()}
+    short, long = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+    if method.name == "soft_sro":  # as many rows in all, from whoever peaks last
+
+        def but(name: str) -> Script:
+            return Script(lambda mixture: [other for other in mixture.active if other != name])
+
+        return but(short), but(long)
+    if method.name == "msft" and method.options.get("drop_ties") != "all":
+
+        def largest(mixture: Mixture) -> list[str]:
+            return [max(mixture.candidates, key=lambda name: sum(train[name]))]
+
+        return Script(largest), Script(_nobody)
+    if method.name in ("sft", "dynamix", "ies"):  # one roll-out, however its curves go
+        restless = method.name == "ies"
+        favoured = (short, long) if method.name == "dynamix" else (None, None)
+        return Script(_nobody, favoured=favoured[0]), Script(_nobody, restless, favoured[1])
+    return Script(lambda mixture: mixture.active), Script(_nobody)
+
+
+def _nobody(mixture: Mixture) -> tuple[str, ...]:
+    return ()
+
+
+def _case(run: Counted) -> Case:
+    history = run.history
+    stages = tuple(
+        Stage(
+            len(stage.asked.active),
+            stage.ticks / history.evals_per_epoch,
+            sum(point.steps for point in stage.points),
+            sum(point.tokens.train for point in stage.points),
         )
-    weights, count = 4 * num_parameters, len(corpus.datasets)
-    epoch_rows = sum(len(d.train.rows) for d in corpus.datasets.values())
-    lines = [
-        f"{recipe.model_name_or_path}: {num_parameters:,} parameters, {count} sub-datasets, "
-        f"{epoch_rows:,} rows and {-(-epoch_rows // recipe.train_batch_size):,} steps an epoch",
-        "",
-        *table(rows),
-        "",
-        f"memory: {4 * weights / 1e9:.2f} GB for weights, gradients and moments, and activations",
-        f"disk: at most {(count + 3) * weights / 1e9:.2f} GB of weights and "
-        f"{4 * weights / 1e9:.2f} GB of moments at once; less while candidates fit into memory",
-        "A range is the best and the worst case: how many stages a search takes is what it finds.",
-    ]
-    return "\n".join(lines)
-
-
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
+        for stage in history.stages
+    )
+    return Case(stages, run.evaluations, history.tokens, run.largest_batch)

@@ -1,6 +1,7 @@
 """From a recipe to the settings of a run and to an engine that can train it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -16,8 +17,8 @@ from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.evaluation import Evaluator
 from msft.feeds import steps_of
 from msft.methods import PreparedMethod
+from msft.plan import settings_for
 from msft.recipe import ROLLING_BACK, Recipe, RecipeError
-from msft.rollout import ticks_of
 from msft.settings import Settings
 
 EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
@@ -31,22 +32,13 @@ WORTH_COMPILING = 1500
 def settings_of(
     recipe: Recipe, corpus: Corpus, method: PreparedMethod, loaded: LoadedModel
 ) -> Settings:
-    return Settings(
-        mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
-        compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
-        train_ticks=ticks_of(recipe.num_train_epochs, recipe.evals_per_epoch, "num_train_epochs"),
-        evals_per_epoch=recipe.evals_per_epoch,
-        seed=recipe.seed,
-        peaks=recipe.peak_rule,
-        mean=recipe.mean,
-        score_test=recipe.score_test if corpus.has_test else "none",
-        optim=recipe.optim,
-        fingerprint={
-            "data": corpus.fingerprint(),
-            "model": _model_fingerprint(loaded),
-            "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
-        },
-    )
+    """What the log is a function of: the recipe's settings and digests of data, model, training."""
+    fingerprint = {
+        "data": corpus.fingerprint(),
+        "model": _model_fingerprint(loaded),
+        "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
+    }
+    return replace(settings_for(recipe, corpus, method), fingerprint=fingerprint)
 
 
 def _training(recipe: Recipe) -> list[tuple[str, Any]]:
@@ -71,7 +63,7 @@ def engine_of(
     settings: Settings,
 ) -> TorchEngine:
     per_epoch = steps_of(settings.mixture.rows, recipe.train_batch_size)
-    demand = _demand(recipe, corpus, device)
+    demand = demand_of(recipe, corpus, device)
     fit = fit_of(loaded.model, device, demand, recipe.gradient_checkpointing)
     training = TrainingSettings(
         learning_rate=recipe.learning_rate,
@@ -87,14 +79,14 @@ def engine_of(
         half_moments=demand.half_moments,
     )
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
-    long = _is_long(recipe, corpus, per_epoch) and device.type == "cuda"
+    long = is_long(recipe, corpus, per_epoch) and device.type == "cuda"
     fused = FusedLayers(loaded.model) if long else NOT_FUSED
     decoder = _decoder(recipe, loaded, device, fused)
     evaluator = Evaluator(corpus.tasks(recipe), decoder, loaded.tokenizer)
     return TorchEngine(loaded.model, rows, training, evaluator, fused)
 
 
-def _is_long(recipe: Recipe, corpus: Corpus, per_epoch: int) -> bool:
+def is_long(recipe: Recipe, corpus: Corpus, per_epoch: int) -> bool:
     """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
     if recipe.torch_compile != "auto":
         return recipe.torch_compile
@@ -104,7 +96,7 @@ def _is_long(recipe: Recipe, corpus: Corpus, per_epoch: int) -> bool:
     return not recipe.deterministic and per_epoch * epochs >= WORTH_COMPILING
 
 
-def _demand(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
+def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
     tokens = sum(len(row.tokens) for row in rows)
     return Demand(

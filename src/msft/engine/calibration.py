@@ -1,0 +1,111 @@
+"""Ten seconds of real training and scoring on this machine, for a forecast of time."""
+
+import time
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+
+from msft.corpus import Corpus
+from msft.encoding import EncodedSplit
+from msft.engine.assembly import engine_of
+from msft.engine.models import load_model
+from msft.engine.torch_engine import TorchEngine
+from msft.feeds import SHUFFLED, Place
+from msft.history import SELECTION, TEST
+from msft.plan import settings_for
+from msft.recipe import Recipe
+
+SECONDS = 5.0
+"""For training, and again for scoring."""
+WARM_UP = 2
+SAMPLE = 8
+"""Rows of each sub-dataset that are scored first, to see how long all of them would take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Speed on this machine; an evaluation is counted in tokens too.
+
+    loading: seconds until the first step.
+    sampled: only a few rows were scored, since all of them would take too long.
+    """
+
+    loading: float
+    train_tokens_per_second: float
+    evaluation_tokens_per_second: float
+    sampled: bool
+
+    def seconds(self, train: int, evaluation: int, lookahead: int = 0) -> float:
+        """A run of so many tokens; a look-ahead is a step and a forward pass more."""
+        trained = (train + lookahead * 8 / 6) / self.train_tokens_per_second
+        return self.loading + trained + evaluation / self.evaluation_tokens_per_second
+
+
+def calibrate(recipe: Recipe, corpus: Corpus, device: torch.device) -> Calibration:
+    """Load the model, take steps, score; nothing is written."""
+    begun = time.perf_counter()
+    loaded = load_model(recipe.model(), device, recipe.trust_remote_code)
+    tried = _sampled(corpus)
+    settings = settings_for(recipe, tried, recipe.prepared())
+    engine = engine_of(recipe, tried, loaded, device, settings)
+    loading = time.perf_counter() - begun
+    place = Place(
+        settings.mixture,
+        settings.train_ticks,
+        settings.evals_per_epoch,
+        recipe.train_batch_size,
+        recipe.seed,
+        0,
+    )
+    trained = _training_rate(engine, place)
+    scored, sampled = _scoring_rate(engine, list(tried.datasets))
+    return Calibration(loading, trained, scored, sampled)
+
+
+def _sampled(corpus: Corpus) -> Corpus:
+    """The corpus with a few rows to score as validation, and all validation rows as test."""
+    return Corpus(
+        {
+            name: replace(d, validation=_first(d.validation), test=d.validation)
+            for name, d in corpus.datasets.items()
+        }
+    )
+
+
+def _first(split: EncodedSplit) -> EncodedSplit:
+    return replace(split, examples=split.examples[:SAMPLE], rows=split.rows[:SAMPLE])
+
+
+def _training_rate(engine: TorchEngine, place: Place) -> float:
+    """Tokens a second: the median over steps, since a step of a new shape may be recorded first."""
+    rates: list[float] = []
+    feed = SHUFFLED.open(place)
+    begun = time.perf_counter()
+    for tick in range(1, place.ticks + 1):
+        for batch in feed.batches(tick):
+            start = time.perf_counter()
+            losses, tokens = engine.work(batch)
+            losses.rows[0]  # waits for the device
+            rates.append(tokens / (time.perf_counter() - start))
+            if time.perf_counter() - begun > SECONDS:
+                return median(rates[min(WARM_UP, len(rates) - 1) :])
+    return median(rates[min(WARM_UP, len(rates) - 1) :])
+
+
+def _scoring_rate(engine: TorchEngine, names: list[str]) -> tuple[float, bool]:
+    """Tokens a second, of all validation rows if that does not take too long."""
+
+    def timed(split: str) -> tuple[int, float]:
+        start = time.perf_counter()
+        scored = engine.score(names, split)
+        return scored.tokens, time.perf_counter() - start
+
+    tokens, seconds = timed(SELECTION)
+    if seconds < SECONDS / 4:  # the first of all is slower
+        tokens, seconds = timed(SELECTION)
+    if seconds > SECONDS / 4:
+        return tokens / seconds, True
+    first = timed(TEST)
+    tokens, seconds = timed(TEST) if first[1] < SECONDS / 2 else first
+    return tokens / seconds, False

@@ -1,0 +1,96 @@
+"""What this machine has free, and refusals where a run cannot fit into it."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+UNKNOWN_MEMORY = 4 * 2**30
+
+
+class NoRoom(Exception):
+    """The run cannot fit; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Free and all bytes where training is, and free ones in host memory."""
+
+    kind: str
+    free: int
+    total: int
+    host: int
+
+
+def room_of(device: torch.device) -> Room:
+    """What is free on this machine now."""
+    host = free_host_memory()
+    if device.type != "cuda":
+        return Room("cpu", host, host, host)
+    free, total = torch.cuda.mem_get_info(device)
+    return Room("cuda", free, total, host)
+
+
+def free_host_memory() -> int:
+    """Bytes of memory that can be had now; a modest guess where the system does not say."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return UNKNOWN_MEMORY
+
+
+def used_memory() -> int:
+    """Bytes that this process has now; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes left on the disk that a folder is on, or will be on."""
+    there = folder.resolve()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def refuse_small_memory(name: str, least: int, room: Room, cures: Mapping[str, int]) -> None:
+    """NoRoom if fewer bytes are free than the run needs at least.
+
+    cures: changes of the recipe, and what it would need at least with each.
+    """
+    if least <= room.free:
+        return
+    where = "the GPU" if room.kind == "cuda" else "this machine"
+    better = [
+        f"{cure} ({_gb(needed)}{'' if needed <= room.free else ', which is still too much'})"
+        for cure, needed in cures.items()
+        if needed < least
+    ]
+    raise NoRoom(
+        f"{name} needs {_gb(least)} of memory at least, but {where} has {_gb(room.free)} free. "
+        "That is weights, moments, gradients and one row; smaller batches do not make it less. "
+        f"Use {', or '.join([*better, 'a smaller model'])}, or a larger machine"
+    )
+
+
+def refuse_full_disk(folder: Path, needed: int, free: int | None = None) -> None:
+    """NoRoom if the disk under `folder` has fewer bytes left than the run can need at once."""
+    free = free_disk(folder) if free is None else free
+    if free < needed:
+        raise NoRoom(
+            f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} for its "
+            "checkpoints at once; free some space, use another --out, optim: adamw_bf16 (smaller "
+            "moments), or a smaller model"
+        )
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size < 1e11 else f"{size / 1e9:,.0f} GB"

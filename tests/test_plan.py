@@ -1,0 +1,218 @@
+"""The plan's counts, against figures worked out by hand: steps, tokens and FLOPs of every method.
+
+Two sub-datasets: `a` has 8 rows of 10 tokens, `b` has 5 of 20. An epoch is 4 steps of 4 rows and
+180 tokens. An evaluation is 7 tokens for `a` and 11 for `b`.
+"""
+
+from typing import Any
+
+import pytest
+
+from msft.corpus import Corpus, load_corpus
+from msft.engine.tokenizers import tiny_tokenizer
+from msft.flops import inference_flops, look_ahead_flops, train_flops
+from msft.methods import METHODS
+from msft.plan import Case, Cases, cases_of
+from msft.plan_text import apart, duration, plan_text
+from msft.recipe import Recipe
+
+EVALUATION = {("a", "validation"): 7, ("b", "validation"): 11, ("a", "test"): 100, ("b", "test"): 1}
+
+
+def rows(name: str, count: int, tokens: int) -> list[dict[str, str]]:
+    """The embedded tokenizer has one token a byte, and the end is one."""
+    return [{"prompt": f"{name}{i:02}", "completion": "x" * (tokens - 4)} for i in range(count)]
+
+
+def recipe_of(method: str = "msft", test: bool = False, **keys: Any) -> Recipe:
+    def dataset(name: str, count: int, tokens: int) -> dict[str, Any]:
+        found = {
+            "name": name,
+            "train": rows(name, count, tokens),
+            "validation": rows(f"{name}v", 2, 9),
+        }
+        return found | ({"test": rows(f"{name}t", 2, 9)} if test else {})
+
+    settings: dict[str, Any] = {"train_batch_size": 4, "evals_per_epoch": 1, "compute_budget": 2}
+    return Recipe(
+        "tiny",
+        [dataset("a", 8, 10), dataset("b", 5, 20)],
+        method=method,
+        **{**settings, "num_train_epochs": 2, **keys},
+    )
+
+
+def corpus_of(recipe: Recipe) -> Corpus:
+    return load_corpus(recipe, tiny_tokenizer())
+
+
+def cases(method: str, **keys: Any) -> Cases:
+    recipe = recipe_of(method, **keys)
+    return cases_of(recipe, corpus_of(recipe), EVALUATION)[method]
+
+
+def figures(case: Case) -> tuple[int, int, int, int]:
+    """Stages, steps, training tokens, evaluation tokens."""
+    return len(case.stages), case.steps, case.tokens.train, case.tokens.evaluation
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "best", "worst"),
+    [
+        ("sft", {}, (1, 8, 360, 54), (1, 8, 360, 54)),
+        ("continual", {}, (2, 8, 360, 90), (2, 8, 360, 90)),
+        # IES: all rows rest in epochs 4 and 5, and are looked at; or none ever does
+        ("ies", {"num_train_epochs": 5}, (1, 12, 540, 72 + 360), (1, 20, 900, 108)),
+        # SRO: every peak at the start, so nothing is trained again; or every peak at the end
+        ("sro", {}, (1, 8, 360, 54), (2, 16, 720, 90)),
+        # Soft SRO: 13 rows an epoch from the shorter rows, or from the longer ones
+        ("soft_sro", {}, (2, 16, 360 + 260, 90), (2, 16, 360 + 520, 90)),
+        # mSFT: b leaves first, then a; or nobody in 2N stages
+        ("msft", {}, (2, 12, 360 + 160, 90), (4, 32, 1440, 162)),
+    ],
+)
+def test_steps_and_tokens_of_a_method(
+    method: str, keys: dict[str, Any], best: tuple[int, ...], worst: tuple[int, ...]
+) -> None:
+    found = cases(method, **keys)
+    assert (figures(found.best), figures(found.worst)) == (best, worst)
+
+
+@pytest.mark.parametrize(
+    ("options", "best", "worst"),
+    [
+        ({"patience": 1}, (2, 6, 260, 54), (4, 32, 1440, 162)),
+        ({"max_stages": 1}, (1, 8, 360, 54), (1, 8, 360, 54)),
+        ({"max_epochs": 3}, (2, 10, 360 + 80, 72), (2, 12, 540, 72)),
+        ({"rehearsal_fraction": 0.5}, (2, 14, 360 + 280, 90), (4, 32, 1440, 162)),
+        ({"drop_ties": "all"}, (1, 8, 360, 54), (4, 32, 1440, 162)),
+        ({"score_excluded": "rollback"}, (2, 12, 520, 18 + 36 + 14), (4, 32, 1440, 162)),
+    ],
+)
+def test_options_of_msft(
+    options: dict[str, Any], best: tuple[int, ...], worst: tuple[int, ...]
+) -> None:
+    found = cases("msft", method_options=options)
+    assert (figures(found.best), figures(found.worst)) == (best, worst)
+
+
+def test_without_the_start_a_patient_stage_is_a_tick_longer() -> None:
+    peaks, options = {"include_start": False}, {"patience": 1}
+    found = cases("msft", peaks=peaks, method_options=options, compute_budget=3)
+    assert figures(found.best)[:3] == (2, 12, 2 * 180 + 2 * 80)
+
+
+def test_dynamix_looks_ahead_before_every_step_of_a_short_run() -> None:
+    found = cases("dynamix")
+    assert found.best.tokens.lookahead == found.worst.tokens.lookahead == 8 * 180
+    assert 260 <= found.best.tokens.train < found.worst.tokens.train <= 520
+
+
+def test_the_test_split_is_scored_at_the_base_model_and_at_the_best() -> None:
+    found = cases("sft", test=True)
+    assert figures(found.best)[3] == 54 + 2 * 101
+    assert found.best.evaluations == 5
+
+
+def test_stages_say_who_is_in_them() -> None:
+    best = cases("msft").best
+    assert [(s.active, s.epochs, s.steps, s.tokens) for s in best.stages] == [
+        (2, 2.0, 8, 360),
+        (1, 2.0, 4, 160),
+    ]
+    assert best.largest_batch == 4 * 20 or best.largest_batch < 80
+
+
+def test_every_method_stands_beside_the_recipes_own() -> None:
+    recipe = recipe_of("sro")
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION)
+    assert next(iter(found)) == "sro"
+    assert set(found) == set(METHODS)
+
+
+def test_a_method_that_cannot_be_had_is_left_out() -> None:
+    """mSFT with one tick and without the start could never exclude anybody."""
+    recipe = recipe_of("sft", compute_budget=1, peaks={"include_start": False})
+    assert set(cases_of(recipe, corpus_of(recipe), EVALUATION)) == set(METHODS) - {"msft"}
+
+
+def endless(run: Any) -> None:
+    """A method of a user's own that never ends while scores rise."""
+    theta, peak = run.base, 1
+    while peak:
+        rollout = run.rollout(theta, run.mixture, 1)
+        theta, peak = rollout.end, min(rollout.peaks().values())
+
+
+def test_a_method_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msft.counting.MOST_ROLLOUTS", 20)
+    recipe = recipe_of(f"{__name__}:endless")
+    with pytest.raises(ValueError, match="more than 20 roll-outs"):
+        cases_of(recipe, corpus_of(recipe), EVALUATION)
+
+
+def test_flops_are_those_of_the_paper() -> None:
+    best = cases("msft").best
+    assert train_flops(1000, best.tokens.train) == 6 * 1000 * 520
+    assert inference_flops(1000, best.tokens.evaluation) == 2 * 1000 * 90
+    assert look_ahead_flops(1000, cases("dynamix").best.tokens.lookahead) == 8 * 1000 * 1440
+
+
+def test_a_name_cannot_move_the_cursor() -> None:
+    case = {
+        "stages": [{"active": 1, "epochs": 1.0, "steps": 2, "tokens": 3}],
+        "epochs": 1.0,
+        "steps": 2,
+        "evaluations": 1,
+        "tokens": {"train": 3, "evaluation": 4, "lookahead": 0},
+        "flops": {"train": 18, "evaluation": 8, "lookahead": 0, "total": 26},
+        "seconds": None,
+    }
+    load = {"rows": 1, "tokens": 4, "written": 0}
+    sizes = ("held", "base", "libraries", "work", "checkpoints")
+    memory = dict.fromkeys((*sizes, "peak", "program", "free"), 1000) | {"fits": False}
+    found = {"rows": 1, "tokens": 3, "longest": 3, "validation": load}
+    epoch = {"rows": 1, "tokens": 3, "steps": 2, "batch_size": 1, "evaluations": 1}
+    text = plan_text(
+        {
+            "model": "tiny",
+            "parameters": 1,
+            "device": "cpu",
+            "method": "msft",
+            "datasets": {"a\x1b[2J": found},
+            "epoch": epoch,
+            "evaluation": load,
+            "methods": {"msft": {"best": case, "worst": case}},
+            "memory": memory,
+            "disk": {
+                "peak": 1,
+                "free": 0,
+                "out": "x",
+                "fits": False,
+                "checkpoints": 5,
+                "checkpoints_in_memory": 4,
+            },
+            "calibration": None,
+            "not_calibrated": "it is a test",
+        }
+    )
+    assert "\x1b" not in text
+    assert text.count("does NOT fit") == 2
+    assert "time: not known, since it is a test" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.94, "0.9 s"), (42, "42 s"), (600, "10 min"), (7200, "2.0 h"), (10**6, "12 days")],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_how_far_apart() -> None:
+    assert (apart(105, 100), apart(95, 100), apart(None, 100), apart(5, 0)) == (
+        "+5.0%",
+        "-5.0%",
+        "-",
+        "-",
+    )
