@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msft import __version__, commands
 from msft.signals import Stopped, stop_on_signals
@@ -34,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             raise
         return _reported(error)
+    finally:
+        if arguments is None and getattr(options, "json", False):
+            sys.stdout.flush()
+            sys.stdout = sys.stderr  # for libraries that say something as the process ends
     return DONE
 
 
@@ -46,7 +51,8 @@ def _reported(error: Exception) -> int:
         return NO_ROOM
     if kind in ("RecipeError", "DataError", "Diverged", "UsageError"):
         return WRONG
-    if kind not in ("LogError", "StoreError", "BadScore", "NotANumber", "NotReproducible"):
+    said = ("LogError", "StoreError", "BadScore", "NotANumber", "NotReproducible", "RunsFailed")
+    if kind not in said:
         print("(a traceback comes with --debug)", file=sys.stderr)
     return FAILED
 
@@ -79,6 +85,15 @@ def build_parser() -> argparse.ArgumentParser:
 
     plan = add(commands.plan, "plan", "what a run will cost, before any training")
     _recipe(plan)
+    plan.add_argument("--out", help="run folder, whose disk must hold it (default: as train has)")
+    plan.add_argument(
+        "--no-calibration",
+        action="store_true",
+        help="do not try the model out for ten seconds, so no time is forecast",
+    )
+    plan.add_argument(
+        "--known", metavar="DIR", help="a run of this recipe: what the plan says of its path"
+    )
 
     train = add(commands.train, "train", "train; the same command on the same folder resumes")
     _recipe(train)
@@ -95,8 +110,35 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
     evaluate.add_argument("--quiet", action="store_true", help="no notes, only the scores")
 
+    compare = add(commands.compare, "compare", "run methods and seeds, then the paper's tables")
+    _recipe(compare)
+    compare.add_argument(
+        "--methods", metavar="A,B,…", help="e.g. sft,msft (default: all seven built-in ones)"
+    )
+    compare.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
+    compare.add_argument(
+        "--out", required=True, help="folder of the runs (METHOD-sSEED) and of compare.html"
+    )
+    compare.add_argument(
+        "--no-run", action="store_true", help="start nothing: tables of what is there"
+    )
+    compare.add_argument("--quiet", action="store_true", help="no progress, only the tables")
+
     report = add(commands.report, "report", "rebuild report.html from logs alone")
     report.add_argument("folders", nargs="+", metavar="DIR", help="run folders")
+    report.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=5.0,
+        metavar="SECONDS",
+        help="build it anew while the run goes on, whenever there is something new (every 5 s)",
+    )
+    report.add_argument(
+        "--figures",
+        metavar="FORMATS",
+        help="also write every figure as a file into DIR/figures: svg, png, pdf, or e.g. svg,pdf",
+    )
 
     replay = add(commands.replay, "replay", "train a found schedule in one straight run")
     replay.add_argument("schedule", help="a schedule.json")
@@ -104,7 +146,39 @@ def build_parser() -> argparse.ArgumentParser:
     replay.add_argument("--out", help="run folder (default: runs/replay)")
     replay.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
-    add(commands.env, "env", "versions and devices, for bug reports")
+    analyze = add(commands.analyze, "analyze", "the paper's analyses that need runs of their own")
+    kinds = analyze.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
+    for name, summary in (
+        ("divergence", "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)"),
+        ("budget", "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)"),
+        ("size", "gain of mSFT over SFT on the first n sub-datasets (Fig. 5)"),
+    ):
+        kind = kinds.add_parser(name, help=summary, description=f"{_sentence(summary)}")
+        _recipe(kind)
+        kind.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
+        kind.add_argument("--quiet", action="store_true", help="no progress, only the result")
+        kind.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
+        _json(kind)
+        if name == "budget":
+            kind.add_argument(
+                "--budgets",
+                type=_numbers(float),
+                default=[1.0, 2.0, 3.0],
+                metavar="C,…",
+                help="epochs of a roll-out, e.g. 1,2,3 (the default)",
+            )
+        if name == "size":
+            kind.add_argument(
+                "--sizes",
+                type=_numbers(int),
+                required=True,
+                metavar="N,…",
+                help="how many sub-datasets, in recipe order, e.g. 5,10",
+            )
+
+    env = add(commands.env, "env", "versions and devices, for bug reports")
+    for each in (validate, plan, train, evaluate, replay, env):
+        _json(each)
     return parser
 
 
@@ -117,11 +191,51 @@ class _Adder:
     def __call__(
         self, run: Callable[[argparse.Namespace], None], name: str, summary: str
     ) -> argparse.ArgumentParser:
-        said = summary[0].upper() + summary[1:] + "."
-        parser = self._commands.add_parser(name, help=summary, description=said)
+        parser = self._commands.add_parser(name, help=summary, description=_sentence(summary))
         parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
         parser.set_defaults(run=run)
         return parser
+
+
+def _sentence(summary: str) -> str:
+    return summary[0].upper() + summary[1:] + "."
+
+
+def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
+    """Numbers between commas, each once."""
+
+    def parsed(text: str) -> list[Any]:
+        try:
+            numbers = [kind(word) for word in text.split(",")]
+        except ValueError:
+            numbers = []
+        if not numbers or len(set(numbers)) < len(numbers) or not all(n > 0 for n in numbers):
+            what = "whole numbers" if kind is int else "numbers"
+            raise argparse.ArgumentTypeError(
+                f"{text!r}; expected {what} above 0 between commas, each once, such as 1,2,3"
+            )
+        return numbers
+
+    return parsed
+
+
+def _seconds(text: str) -> float:
+    """A time between two looks."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
+    return seconds
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON document on stdout and nothing else there; the rest goes to stderr",
+    )
 
 
 def _recipe(parser: argparse.ArgumentParser) -> None:

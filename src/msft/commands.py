@@ -2,9 +2,8 @@
 
 import argparse
 import json
-import platform
 import sys
-from importlib import metadata
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,34 +38,41 @@ def validate(options: argparse.Namespace) -> None:
     from msft.corpus import load_corpus
     from msft.engine.tokenizers import load_context, load_tokenizer
     from msft.metrics import own_metric
-    from msft.validation import shown_rows, validation_text
+    from msft.validation import shown_rows, validation_content, validation_text
 
     recipe = _recipe(options)
-    for note in recipe.notes:
-        print(f"note: {note}")
-    tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
-    context = load_context(recipe.model(), recipe.trust_remote_code)
-    corpus = load_corpus(recipe, tokenizer, context)
-    for spec in recipe.datasets:
-        if ":" in spec.metric:
-            own_metric(spec.metric)
+    with _aside(options.json):
+        for note in recipe.notes:
+            print(f"note: {note}")
+        tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
+        context = load_context(recipe.model(), recipe.trust_remote_code)
+        corpus = load_corpus(recipe, tokenizer, context)
+        for spec in recipe.datasets:
+            if ":" in spec.metric:
+                own_metric(spec.metric)
+    if options.json:
+        _print_json(validation_content(recipe, corpus, tokenizer, options.show))
+        return
     print(validation_text(recipe, corpus))
     if options.show > 0:
         print(shown_rows(corpus, tokenizer, options.show))
 
 
 def plan(options: argparse.Namespace) -> None:
-    """What a run will cost."""
-    from msft.corpus import load_corpus
-    from msft.engine.models import count_parameters
-    from msft.engine.tokenizers import load_context, load_tokenizer
-    from msft.plan import plan_text
+    """What a run will cost, before any training."""
+    from msft.engine.planning import planned
+    from msft.engine.session import run_folder
+    from msft.plan_text import plan_text
 
     recipe = _recipe(options)
-    tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
-    context = load_context(recipe.model(), recipe.trust_remote_code)
-    size = count_parameters(recipe.model(), recipe.trust_remote_code)
-    print(plan_text(recipe, load_corpus(recipe, tokenizer, context), size))
+    out = run_folder(recipe, options.out).path
+    known = Path(options.known) if options.known else None
+    with _aside(options.json):
+        content = planned(recipe, out, not options.no_calibration, known)
+    if options.json:
+        _print_json(content)
+    else:
+        print(plan_text(content))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -90,7 +96,11 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     folder = run_folder(recipe, out)
     title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
     finished = folder.is_finished()
-    with progress(title, options.quiet or finished) as shown:
+    kept = [spec.name for spec in recipe.datasets if spec.keep]
+    with (
+        _aside(options.json),
+        progress(title, options.quiet or finished, kept) as shown,
+    ):
         result = train(
             recipe,
             folder.path,
@@ -98,6 +108,10 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
             lambda text: _say(f"note: {text}", options.quiet),
             schedule,
         )
+    if options.json:
+        places = {"folder": folder.path, "model": result.best, "report": folder.report}
+        _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
+        return
     if finished:
         print(f"{folder.path} is finished already; this is its result")
     print(result_text(result.summary, recipe.report_split))
@@ -118,20 +132,41 @@ def evaluate(options: argparse.Namespace) -> None:
                 raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    evaluator, groups = load_evaluator(
-        recipe, options.model, options.split, lambda text: _say(f"note: {text}", options.quiet)
-    )
-    answers = evaluator.answered(list(groups), options.split, early=not options.answers)
+    with _aside(options.json):
+        evaluator, groups = load_evaluator(
+            recipe, options.model, options.split, lambda text: _say(f"note: {text}", options.quiet)
+        )
+        answers = evaluator.answered(list(groups), options.split, early=not options.answers)
     scored = evaluator.scored(answers)
     board = scoreboard(answers, scored.scores, groups, recipe.mean)
-    print(board.text())
+    content = {"model": options.model, "split": options.split, **board.content()}
+    content |= {"tokens": scored.tokens}
     if options.out:
-        content = {"model": options.model, "split": options.split, **board.content()}
-        write_json(Path(options.out), {**content, "tokens": scored.tokens})
+        write_json(Path(options.out), content)
     if options.answers:
         with Path(options.answers).open("w", encoding="utf-8") as file:
             for line in answer_lines(answers):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    if options.json:
+        _print_json(content)
+    else:
+        print(board.text())
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Run what is missing for methods and seeds, then the paper's tables."""
+    from msft.comparison import compare
+
+    compare(
+        Path(options.recipe),
+        _overrides(options),
+        options.methods,
+        options.seeds,
+        Path(options.out),
+        run=not options.no_run,
+        quiet=options.quiet,
+        say=lambda text: _say(text, options.quiet),
+    )
 
 
 def report(options: argparse.Namespace) -> None:
@@ -139,48 +174,110 @@ def report(options: argparse.Namespace) -> None:
     from msft.report import write_comparison, write_report
 
     folders = [Path(folder) for folder in options.folders]
+    formats = _figure_formats(options)
+    if options.watch is not None:
+        from msft.watching import watch
+
+        watch(folders, options.watch)
+        return
     for folder in folders:
         if not RunFolder(folder).log.exists():
             raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
         print(write_report(folder))
     if len(folders) > 1:
         print(write_comparison(folders, folders[0].parent / "report.html"))
+    if formats:
+        from msft.report.figure_files import write_all_figures
+
+        for place in dict.fromkeys(path.parent for path in write_all_figures(folders, formats)):
+            print(place)
+
+
+def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
+    """The formats of `--figures`, none without it."""
+    if options.figures is None:
+        return ()
+    from msft.report.figure_files import formats_of
+
+    if options.watch is not None:
+        raise UsageError("--figures and --watch do not go together; write figures afterwards")
+    return formats_of(options.figures)
+
+
+def analyze(options: argparse.Namespace) -> None:
+    """Train what an analysis needs, then its table."""
+    from msft import analyses
+
+    recipe = _recipe(options)
+    out = Path(options.out or f"runs/{options.analysis}")
+    refuse_unwritable(out)
+    with _aside(options.json):
+        for note in recipe.notes:
+            _say(f"note: {note}", options.quiet)
+        run = analyses.runner(options.quiet, lambda text: _say(text, options.quiet))
+        match options.analysis:
+            case "divergence":
+                found = analyses.divergence(recipe, out, run)
+            case "budget":
+                found = analyses.budgets(recipe, out, run, options.budgets)
+            case _:
+                found = analyses.sizes(recipe, out, run, options.sizes)
+        paths = found.write(out)
+    if options.json:
+        _print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})
+        return
+    print(found.text())
+    print("\n".join(str(path) for path in paths))
 
 
 def env(options: argparse.Namespace) -> None:
     """Versions and devices."""
-    print(f"python {platform.python_version()} on {platform.platform()}")
-    for package in ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors"):
-        print(f"{package} {_version(package)}")
+    from msft.environment import versions
+
+    found = versions()
     import torch
 
+    devices: list[Any] = [
+        torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
+    ]
+    cuda = [{"name": d.name, "gib": round(d.total_memory / 2**30)} for d in devices]
+    if options.json:
+        _print_json({**found, "cpu_threads": torch.get_num_threads(), "cuda": cuda})
+        return
+    for name, version in found.items():
+        print(f"{name} {version}")
     print(f"cpu threads {torch.get_num_threads()}")
-    if not torch.cuda.is_available():
+    for number, device in enumerate(cuda):
+        print(f"cuda:{number} {device['name']}, {device['gib']} GiB")
+    if not cuda:
         print("no cuda device")
-    for number in range(torch.cuda.device_count()):
-        device: Any = torch.cuda.get_device_properties(number)
-        print(f"cuda:{number} {device.name}, {device.total_memory / 2**30:.0f} GiB")
 
 
 def _recipe(options: argparse.Namespace) -> "Recipe":
     """The recipe with what the command line says about it."""
     from msft.recipe import load_recipe
 
+    return load_recipe(options.recipe, _overrides(options))
+
+
+def _overrides(options: argparse.Namespace) -> list[str]:
     overrides = list(options.set)
     if options.data is not None:
         if not options.data.strip():
             raise UsageError("--data is empty; expected a folder with a folder of each benchmark")
         overrides.append(f"data_dir={json.dumps(str(Path(options.data).resolve()))}")
-    return load_recipe(options.recipe, overrides)
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    return overrides
 
 
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
         print(text, file=sys.stderr)
+
+
+def _aside(json_only: bool) -> AbstractContextManager[Any]:
+    """With --json, what is printed on the way goes to stderr."""
+    return redirect_stdout(sys.stderr) if json_only else nullcontext()
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False))

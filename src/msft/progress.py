@@ -5,16 +5,22 @@ Both read the same `Board`, which follows the events of the log and the steps of
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
-from msft.history import TEST, History
+from msft.history import SELECTION, TEST, History
 from msft.log import Asked, Decided, Ended, Event, Measured, Reached
 from msft.rollout import BASE, CheckpointId
+from msft.scores import Score
 from msft.worker import Step
 
-BARS = "▁▂▃▄▅▆▇█"
+MOST_SCORES = 12
+"""Sub-datasets that a plain line names; with more of them it says how many are left out."""
+
+
+Placed = tuple[CheckpointId, Score]
+"""A score and where it was measured."""
 
 
 class Progress(Protocol):
@@ -26,18 +32,27 @@ class Progress(Protocol):
 
 
 class Board:
-    """Where a run stands, for showing."""
+    """Where a run stands, for showing. `kept`: sub-datasets that may never be excluded."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Collection[str] = ()) -> None:
         self.history = History()
+        self.kept = kept
         self.loss: float | None = None
         self.tokens = 0
         self._begun = time.monotonic()
         self._tick_begun = time.monotonic()
         self._tick_seconds: list[float] = []
+        self._scores: dict[str, list[Placed]] = {}
+        self._best: dict[str, Placed] = {}
 
     def event(self, event: Event, live: bool) -> None:
         self.history.add(event)
+        if isinstance(event, Reached) or (isinstance(event, Measured) and event.split == SELECTION):
+            for name, score in event.scores.items():
+                placed = (event.checkpoint, score)
+                self._scores.setdefault(name, []).append(placed)
+                if score.height > self._best.setdefault(name, placed)[1].height:
+                    self._best[name] = placed
         if isinstance(event, Reached) and live:
             self._tick_seconds.append(time.monotonic() - self._tick_begun)
         self._tick_begun = time.monotonic()
@@ -57,43 +72,41 @@ class Board:
             return None
         stage = self.history.stages[-1]
         recent = self._tick_seconds[-4:]
-        return (stage.asked.ticks - stage.ticks) * sum(recent) / len(recent)
+        each = sum(recent) / len(recent)
+        begun = min(each, time.monotonic() - self._tick_begun)
+        return max(0.0, (stage.asked.ticks - stage.ticks) * each - begun)
 
     @property
     def epoch(self) -> float:
         return self.history.stages[-1].ticks / self.history.evals_per_epoch
 
-    def state(self, name: str) -> str:
-        """active, rehearsed, excluded (with where), or waiting."""
+    def left(self, name: str) -> tuple[int, float] | None:
+        """The stage after which a sub-dataset left, and at which epoch of it."""
         for number, stage in enumerate(self.history.stages):
-            for left, tick in stage.excluded:
-                if left == name:
-                    return f"left in stage {number} at {tick / self.history.evals_per_epoch:g}"
-        active = self.history.stages and name in self.history.stages[-1].asked.active
-        return "active" if active else "waiting"
+            for gone, tick in stage.excluded:
+                if gone == name:
+                    return number, tick / self.history.evals_per_epoch
+        return None
 
-    def scores(self, name: str) -> list[tuple[CheckpointId, float]]:
+    def active(self, name: str) -> bool:
+        return bool(self.history.stages) and name in self.history.stages[-1].asked.active
+
+    def state(self, name: str) -> str:
+        """kept, active, left (with where), or waiting."""
+        left = self.left(name)
+        if left is not None:
+            return f"left at epoch {left[1]:g} of stage {left[0]}"
+        if self.active(name):
+            return "kept" if name in self.kept else "active"
+        return "waiting"
+
+    def scores(self, name: str) -> list[Placed]:
         """A sub-dataset's scores in the order in which they were measured."""
-        known = self.history.scores["validation"]
-        return [(c, float(s[name].value)) for c, s in known.items() if name in s]
+        return self._scores.get(name, [])
 
-    def best(self, name: str) -> tuple[CheckpointId, float] | None:
-        known = self.history.scores["validation"]
-        heights = [(c, s[name]) for c, s in known.items() if name in s]
-        if not heights:
-            return None
-        checkpoint, score = max(heights, key=lambda pair: pair[1].height)
-        return checkpoint, float(score.value)
-
-
-def sparkline(numbers: list[float], width: int = 16) -> str:
-    """The last `width` numbers as bars."""
-    recent = numbers[-width:]
-    if not recent:
-        return ""
-    low, high = min(recent), max(recent)
-    span = (high - low) or 1.0
-    return "".join(BARS[round((number - low) / span * (len(BARS) - 1))] for number in recent)
+    def best(self, name: str) -> Placed | None:
+        """The earliest of its highest scores, and where it was."""
+        return self._best.get(name)
 
 
 class Silent:
@@ -128,16 +141,20 @@ def described(event: Event, board: Board) -> str | None:
     history = board.history
     match event:
         case Asked():
-            names = ", ".join(event.active)
             epochs = event.ticks / history.evals_per_epoch
+            names = _some(list(event.active), ", ")
             return f"stage {event.rollout}: {epochs:g} epochs from {event.start} on {names}"
         case Reached():
-            scores = " ".join(f"{n} {float(s.value):.3f}" for n, s in event.scores.items())
+            full = history.has_mean(event.checkpoint)
             loss = f"loss {event.loss[0] / event.loss[1]:.3f} " if event.loss[1] else ""
-            return f"  {event.checkpoint:9} epoch {board.epoch:5.2f} {loss}| {scores}"
+            mean = f"mean {float(history.mean(event.checkpoint)):.4f} " if full else ""
+            scores = _some([f"{n} {float(s.value):.3f}" for n, s in event.scores.items()], " ")
+            return f"  {event.checkpoint:9} epoch {board.epoch:5.2f} {loss}{mean}| {scores}"
         case Measured() if event.split == TEST:
-            mean = float(history.mean(event.checkpoint, TEST))
-            return f"  {event.checkpoint} on test: mean {mean:.4f}"
+            if not history.has_mean(event.checkpoint, TEST):
+                return f"  {event.checkpoint} on test: scored"
+            mean = f"{float(history.mean(event.checkpoint, TEST)):.4f}"
+            return f"  {event.checkpoint} on test: mean {mean}"
         case Measured() if event.checkpoint == BASE:
             return f"  base      mean {float(history.mean(BASE)):.4f}"
         case Decided(what="exclude"):
@@ -148,78 +165,24 @@ def described(event: Event, board: Board) -> str | None:
     return None
 
 
-class LiveTable:
-    """One row per sub-dataset, redrawn as the run goes on (rich)."""
-
-    def __init__(self, live: Any, title: str) -> None:
-        self._board = Board()
-        self._live = live
-        self._title = title
-        self._drawn = 0.0
-
-    def event(self, event: Event, live: bool) -> None:
-        self._board.event(event, live)
-        if isinstance(event, Decided) and event.what == "exclude" and live:
-            self._live.console.print(f"[bold]{described(event, self._board)}[/]", highlight=False)
-        self._draw()
-
-    def step(self, step: Step) -> None:
-        self._board.step(step)
-        if time.monotonic() - self._drawn > 0.25:
-            self._draw()
-
-    def _draw(self) -> None:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        self._drawn = time.monotonic()
-        board, history = self._board, self._board.history
-        if history.opened is None:
-            return
-        table = Table()
-        for column in ("sub-dataset", "score", "best", "at", "trend", "state"):
-            table.add_column(column, justify="right" if column in ("score", "best") else "left")
-        for name in history.opened.datasets:
-            scores, best = board.scores(name), board.best(name)
-            state = board.state(name)
-            table.add_row(
-                Text(name),
-                f"{scores[-1][1]:.3f}" if scores else "",
-                f"{best[1]:.3f}" if best else "",
-                best[0] if best else "",
-                sparkline([score for _, score in scores]),
-                state,
-                style="" if state == "active" else "dim",
-            )
-        self._live.update(Group(Text(self._caption(), style="bold"), table))
-
-    def _caption(self) -> str:
-        board, parts = self._board, [self._title]
-        if board.history.stages:
-            stage = board.history.stages[-1]
-            whole = stage.asked.ticks / board.history.evals_per_epoch
-            parts.append(f"stage {stage.asked.rollout}")
-            parts.append(f"epoch {board.epoch:.2f}/{whole:g}")
-        if board.loss is not None:
-            parts += [f"loss {board.loss:.3f}", f"{board.tokens_per_second:,.0f} tok/s"]
-        if board.seconds_left is not None:
-            parts.append(f"{board.seconds_left:.0f} s left in this stage")
-        if board.history.best is not None:
-            mean = float(board.history.mean(board.history.best))
-            parts.append(f"best {mean:.4f} at {board.history.best}")
-        return " · ".join(parts)
+def _some(texts: list[str], between: str) -> str:
+    rest = len(texts) - MOST_SCORES
+    return between.join(texts[:MOST_SCORES]) + (f"{between}… {rest} more" if rest > 0 else "")
 
 
 @contextmanager
-def progress(title: str, quiet: bool = False) -> Iterator[Progress]:
+def progress(title: str, quiet: bool = False, kept: Collection[str] = ()) -> Iterator[Progress]:
     """The right one for where the output goes."""
+    out = sys.stdout
     if quiet:
         yield Silent()
-    elif sys.stdout.isatty():
+    elif out.isatty():
+        from rich.console import Console
         from rich.live import Live
 
-        with Live(refresh_per_second=8, transient=False) as live:
-            yield LiveTable(live, title)
+        from msft.livetable import LiveTable
+
+        with Live(console=Console(file=out), refresh_per_second=2) as live:
+            yield LiveTable(live, title, Board(kept))
     else:
-        yield PlainLines()
+        yield PlainLines(out)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft import yamlfile
+from msft import recipefile, yamlfile
 from msft.curve import PeakRule
 from msft.methods import METHODS, PreparedMethod, prepare
 from msft.options import Above, AtLeast, Between
@@ -72,6 +72,7 @@ class Recipe:
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
+    report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
     peaks: always complete once the recipe is built.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
@@ -104,7 +105,7 @@ class Recipe:
     mean: MeanRule = "macro"
     report_split: Literal["test", "selection"] = "test"
     score_test: Literal["best", "rollbacks", "every"] = "best"
-    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    report_to: str | Sequence[str] = "none"
     trust_remote_code: bool = False
     data_dir: str | None = None
     peaks: Mapping[str, Any] = field(default_factory=dict)
@@ -139,21 +140,17 @@ class Recipe:
             raise RecipeError(located, error.place) from error
 
     def __post_init__(self) -> None:
-        fit_fields(self, "", except_for=("datasets", "peaks", "method_options", *_NOT_KEYS))
+        apart = ("datasets", "peaks", "method_options", "report_to", *_NOT_KEYS)
+        fit_fields(self, "", except_for=apart)
         self._check_datasets()
         object.__setattr__(self, "peaks", peak_options(self.peaks))
         object.__setattr__(self, "method_options", plain_options(self.method_options))
+        object.__setattr__(self, "report_to", recipefile.tracker_names(self.report_to))
         for key in ("compute_budget", "num_train_epochs"):
             try:
                 ticks_of(getattr(self, key), self.evals_per_epoch, key)
             except ValueError as error:
                 raise RecipeError(str(error), (key,)) from error
-        if self.report_to != "none":
-            raise RecipeError(
-                f"report_to is {self.report_to!r}, but trackers are not built yet; the report and "
-                "steps.jsonl have the curves: set it to none",
-                ("report_to",),
-            )
         self._check_schedule()
         self._check_method()
 

@@ -23,6 +23,9 @@ ALIASES: dict[str, str | None] = {
 }
 """Keys of Axolotl and LLaMA-Factory, and what they are read as; None: not needed here."""
 
+TRACKERS = ("tensorboard", "wandb", "trackio")
+"""What `report_to` may name."""
+
 Places = dict[Place, str]
 """Where each key stands, for messages: `recipe.yaml, line 3` or `--set seed=x`."""
 
@@ -93,6 +96,19 @@ def peak_options(given: Any) -> dict[str, Any]:
         except ValueError as error:
             raise RecipeError(str(error), ("peaks", key)) from error
     return asdict(PeakRule(**checked(PeakRule, given, "peaks")))
+
+
+def tracker_names(given: Any) -> str | list[str]:
+    """The key `report_to`, checked: `none`, a tracker, or a list of different ones."""
+    several = isinstance(given, list | tuple)
+    names = list(given) if several else [given]
+    known = TRACKERS if several else ("none", *TRACKERS)
+    if any(name not in known for name in names):
+        expected = ", ".join(map(repr, known)) + ("" if several else ", or a list of trackers")
+        raise RecipeError(f"report_to is {shown(given)}; expected {expected}", ("report_to",))
+    if len(set(names)) < len(names):
+        raise RecipeError(f"report_to is {shown(given)}; name each tracker once", ("report_to",))
+    return names or "none" if several else str(given)
 
 
 def _plain(value: Any, place: Place) -> Any:

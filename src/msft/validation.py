@@ -73,6 +73,39 @@ def _row(dataset: SubDataset) -> tuple[str, ...]:
     )
 
 
+def validation_content(
+    recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, show: int
+) -> dict[str, Any]:
+    """The same for programs, with `show` rows of each sub-dataset as the model sees them."""
+    datasets = corpus.datasets.values()
+    trained = sum(len(dataset.train.rows) for dataset in datasets)
+    return {
+        "datasets": {dataset.name: _content(dataset, tokenizer, show) for dataset in datasets},
+        "train_rows": trained,
+        "train_tokens": sum(len(row.tokens) for d in datasets for row in d.train.rows),
+        "steps_per_epoch": -(-trained // recipe.train_batch_size),
+        "has_test": corpus.has_test,
+        "notes": list(recipe.notes),
+    }
+
+
+def _content(dataset: SubDataset, tokenizer: Tokenizer, show: int) -> dict[str, Any]:
+    rows = dataset.train.rows
+    return {
+        "format": dataset.format,
+        "metric": dataset.spec.metric,
+        "train_rows": len(rows),
+        "validation_rows": len(dataset.validation.rows),
+        "test_rows": len(dataset.test.rows) if dataset.test else 0,
+        "shots": len(dataset.exemplars),
+        "tokens": sum(len(row.tokens) for row in rows),
+        "answer_tokens": sum(row.answer_tokens for row in rows),
+        "longest": max(len(row.tokens) for row in rows),
+        "notes": list(dataset.notes),
+        "shown": [marked(row, tokenizer) for row in rows[:show]],
+    }
+
+
 def balance(labels: Sequence[str]) -> str:
     """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: every one differs."""
     counts = Counter(labels)

@@ -376,13 +376,14 @@ def test_a_model_that_cannot_fit_is_exit_3(
 ) -> None:
     from families import model_of
 
-    from msft.engine import memory
+    from msft.engine import room
     from msft.engine.tokenizers import tiny_tokenizer
 
     model_of("llama").save_pretrained("model")
     tiny_tokenizer().save_pretrained("model")
-    monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
-    assert main(["train", str(recipe), "--out", "o", "--set", "model_name_or_path=model"]) == 3
+    monkeypatch.setattr(room, "free_host_memory", lambda: 1000)
+    other = ["--set", "model_name_or_path=model", "--set", "max_length=64"]
+    assert main(["train", str(recipe), "--out", "o", *other]) == 3
     assert "GB free" in capsys.readouterr().err
     assert not Path("o").exists()
 

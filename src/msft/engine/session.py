@@ -18,10 +18,15 @@ from msft.corpus import Corpus, load_corpus
 from msft.engine.assembly import engine_of, settings_of
 from msft.engine.codec import TorchCodec
 from msft.engine.copies import Copies
-from msft.engine.memory import memory_tiers, refuse_full_disk, refuse_small_memory
-from msft.engine.models import LoadedModel, count_parameters, load_model
+from msft.engine.fit import named_shape
+from msft.engine.forecast import refuse_no_room
+from msft.engine.memory import Checkpoints, memory_tiers
+from msft.engine.models import LoadedModel, load_model
 from msft.engine.result import ResultFolder
+from msft.engine.room import refuse_full_disk, room_of
 from msft.engine.tokenizers import load_context, load_tokenizer
+from msft.engine.tracking import open_trackers, refuse_missing
+from msft.environment import environment, record_environment
 from msft.folder import RunFolder, refuse_unwritable, write_json, write_text
 from msft.history import History
 from msft.log import Event, Log
@@ -34,6 +39,7 @@ from msft.rollout import BASE
 from msft.run import RecordedRun
 from msft.summary import schedule_of, summary_of
 from msft.tiers import DiskTier
+from msft.trackers import Trackers
 from msft.verdicts import Verdicts
 from msft.worker import EngineWorker, Step
 
@@ -64,24 +70,26 @@ def train(
     """
     folder = run_folder(recipe, out)
     refuse_unwritable(folder.path)
-    _refuse_changed(recipe, folder)
+    refuse_changed(recipe, folder)
+    refuse_missing(recipe.report_to)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     name, trust = recipe.model(), recipe.trust_remote_code
-    refuse_small_memory(count_parameters(name, trust), device, name, recipe.optim)
     tokenizer = load_tokenizer(name, trust)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))  # before the weights
+    method = (
+        prepared_replay(Path(schedule), list(corpus.datasets)) if schedule else recipe.prepared()
+    )
+    shape = named_shape(name, trust, len(tokenizer))
+    refuse_no_room(recipe, corpus, method, shape, room_of(device))
     loaded = load_model(name, device, trust, tokenizer)
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
     if not corpus.has_test:
         notice("not every sub-dataset has test rows, so nothing is scored on test")
-    method = (
-        prepared_replay(Path(schedule), list(corpus.datasets)) if schedule else recipe.prepared()
-    )
     return _Session(recipe, method, folder, loaded, corpus, device, progress, notice).carry_out()
 
 
@@ -112,32 +120,34 @@ class _Session:
         self._method = method
         self._settings = settings_of(recipe, corpus, self._method, loaded)
         self._engine = engine_of(recipe, corpus, loaded, device, self._settings)
-        self._store = self._make_store(len(corpus.datasets) + 3, device)
+        self._store = self._make_store(len(corpus.datasets), device)
         self._result = ResultFolder(folder.best, folder.checkpoints, loaded.model, loaded.tokenizer)
         self._shown: str | None = None
         self._steps: IO[str] | None = None
+        self._trackers: Trackers | None = None
         self._begun = time.monotonic()
 
-    def _make_store(self, most: int, device: torch.device) -> CheckpointStore:
-        """Memory for at most this many checkpoints, and a disk that is written beside training."""
-        size = 4 * self._engine.num_parameters
-        moments = size if self._recipe.optim == "adamw_bf16" else 2 * size
-        restored = self._method.rollout_options.on_rollback == "restore"
-        each = size + moments if restored else size
+    def _make_store(self, datasets: int, device: torch.device) -> CheckpointStore:
+        """Memory for what is needed at a time, and a disk that is written beside training."""
+        rollback = self._method.rollout_options.on_rollback
+        parameters = self._engine.num_parameters
+        needed = Checkpoints.of(parameters, self._recipe.optim, rollback, datasets)
         copies = Copies(device)
-        tiers = memory_tiers(each, size + moments, most, device, copies)
-        roomy = sum(tier.capacity for tier in tiers) >= most
+        tiers = memory_tiers(needed.each, needed.aside, needed.most, device, copies)
+        roomy = sum(tier.capacity for tier in tiers) >= needed.most
         self._folder.path.mkdir(parents=True, exist_ok=True)
         if not self._folder.log.exists():
-            refuse_full_disk(self._folder.path, (4 if roomy else most) * size + 2 * moments)
+            refuse_full_disk(self._folder.path, needed.disk(roomy))
         disk = DiskTier(self._folder.checkpoints, TorchCodec(copies), self._notice)
         waiting = MOST_WAITING if roomy else 1  # what waits takes memory
         durable = BackgroundDisk(disk, copies.follow, waiting) if tiers else disk
-        return CheckpointStore(tiers, durable, size, moments)
+        return CheckpointStore(tiers, durable, needed.weights, needed.moments)
 
     def carry_out(self) -> Result:
         log = Log(self._folder.log)
         write_text(self._folder.recipe, _resolved(self._recipe).to_yaml())
+        if not self._folder.is_finished():
+            record_environment(self._folder.environment, environment())
         worker = EngineWorker(
             self._engine,
             seed=self._recipe.seed,
@@ -155,6 +165,7 @@ class _Session:
             lambda event, live: self._event(run.history, event, live),
         )
         try:
+            self._trackers = self._open_trackers(log)
             with self._folder.steps.open("a") as self._steps:
                 history = run.carry_out()
         except BaseException as reason:
@@ -164,7 +175,15 @@ class _Session:
             raise
         finally:
             log.close()
+            if self._trackers is not None:
+                self._trackers.close()
         return self._finished(history)
+
+    def _open_trackers(self, log: Log) -> Trackers:
+        recipe = self._recipe
+        config = yaml.safe_load(recipe.to_yaml()) | {"method": self._method.name}
+        known = len(log.events) if self._folder.is_finished() else 0
+        return open_trackers(recipe.report_to, self._folder.path, config, known, self._notice)
 
     def _park(self, history: History, reason: BaseException) -> None:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
@@ -187,6 +206,8 @@ class _Session:
     def _event(self, history: History, event: Event, live: bool) -> None:
         if self._progress is not None:
             self._progress.event(event, live)
+        if self._trackers is not None:
+            self._trackers.event(history, event, live)
         if live:
             self._show_best(history)
             if event.event in ("rollout", "decision"):
@@ -207,6 +228,8 @@ class _Session:
     def _step(self, step: Step) -> None:
         if self._progress is not None:
             self._progress.step(step)
+        if self._trackers is not None:
+            self._trackers.step(step)
         if self._steps is not None:
             seconds = round(time.monotonic() - self._begun, 3)
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
@@ -231,7 +254,7 @@ def _resolved(recipe: Recipe) -> Recipe:
     return replace(recipe, datasets=specs, data_dir=data_dir)
 
 
-def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
+def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     """A started run goes on with its own recipe only."""
     if not folder.recipe.exists() or not folder.log.exists():
         return
@@ -242,7 +265,7 @@ def _refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     changed = [
         f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key != "output_dir"
+        if before.get(key) != now.get(key) and key not in ("output_dir", "report_to")
     ]
     if changed:
         raise RecipeError(

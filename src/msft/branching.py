@@ -1,0 +1,61 @@
+"""The two branches of the paper's section 3.1, as methods: run with all, and without the first.
+
+Training is split where the first sub-dataset overfits. Both runs train the same trunk on the same
+rows in the same order, so they part only at the fork. The moments go on too, if the recipe's
+`on_rollback` is `restore`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msft.history import History
+from msft.rollout import EndedBy, Run
+
+
+def with_everybody(run: Run) -> EndedBy | None:
+    """Roll out as mSFT does until somebody peaks before the end; from that peak go on with all."""
+    theta, trained = run.base, 0
+    while trained < run.train_ticks:
+        ticks = min(run.compute_budget, run.train_ticks - trained)
+        rollout = run.rollout(theta, run.mixture, ticks)
+        peaks = rollout.peaks()
+        first = min(peaks[name] for name in run.mixture.candidates)
+        if first < rollout.last:
+            theta = rollout.at(first)
+            run.go_on(theta)
+            run.rollout(theta, run.mixture, _rest(run, trained + first))
+            return None
+        theta = rollout.end
+        run.go_on(theta)
+        trained += rollout.ticks
+    return "max_epochs"
+
+
+def without_first(run: Run, *, excluded: str, legs: Any) -> None:
+    """The same trunk, and from its end on without one sub-dataset.
+
+    legs: ticks of each roll-out of the trunk; the last one ends at the fork, and may be 0.
+    """
+    theta = run.base
+    for ticks in legs:  # a roll-out is trained even to tick 0, so that the branches' rows agree
+        theta = run.rollout(theta, run.mixture, max(1, ticks)).at(ticks)
+    run.exclude((excluded,), theta, legs[-1])
+    run.rollout(theta, run.mixture.without((excluded,)), _rest(run, sum(legs)))
+
+
+def fork_of(history: History, candidates: Sequence[str]) -> tuple[str, list[int]] | None:
+    """Who overfitted first in a run of `with_everybody`, and the legs of its trunk."""
+    legs: list[int] = []
+    for number, stage in enumerate(history.stages):
+        last = max((tick for tick, point in enumerate(stage.points, 1) if point.steps), default=0)
+        peaks = {name: history.rule.peak(history.curve(number, name)) for name in candidates}
+        first = min(peaks.values())
+        if first < last:
+            return next(name for name in candidates if peaks[name] == first), [*legs, first]
+        legs.append(stage.ticks)
+    return None
+
+
+def _rest(run: Run, trained: int) -> int:
+    """What is left of `num_train_epochs`, and at least one roll-out of mSFT."""
+    return max(run.compute_budget, run.train_ticks - trained)

@@ -1,0 +1,201 @@
+"""Methods × seeds of one recipe: what is missing is run, then all of it is compared."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msft.folder import RunFolder, UsageError, refuse_unwritable
+from msft.methods import METHODS, SHARED_OPTIONS
+from msft.processes import Job, carry_out, devices, exit_in_words
+from msft.recipe import Recipe, RecipeError, load_recipe
+
+Say = Callable[[str], None]
+
+
+class RunsFailed(Exception):
+    """Some runs failed; the others are done."""
+
+
+def compare(
+    source: Path,
+    overrides: Sequence[str],
+    methods: str | None,
+    seeds: str | None,
+    out: Path,
+    run: bool,
+    quiet: bool,
+    say: Say,
+) -> None:
+    """Run what is missing in `out`, then write the tables there and print them.
+
+    methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
+        `run` nothing is started, and by default everything that is there is compared.
+    """
+    recipe = load_recipe(source, overrides)
+    asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)
+    if not run and methods is None and seeds is None:
+        _show_tables(found_runs(out), [], recipe, out)
+        return
+    failed = _run(asked, out, quiet, say) if run else {}
+    begun = [each.folder for each in asked if each.folder.events()]
+    missing = [each.name for each in asked if each.folder not in begun]
+    if not failed or any(folder.is_finished() for folder in begun):
+        _show_tables([folder.path for folder in begun], missing, recipe, out)
+    if failed:
+        listed = "".join(f"\n  {name}: {exit_in_words(code)}" for name, code in failed.items())
+        raise RunsFailed(
+            f"{len(failed)} of {len(asked)} runs failed:{listed}\nthe same command tries them "
+            "again and skips the others"
+        )
+
+
+def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[str, int]:
+    """Refuse what is wrong before anything starts, then run what is not done."""
+    from msft.engine.session import refuse_changed
+
+    refuse_unwritable(out)
+    for each in asked:
+        refuse_changed(each.recipe, each.folder)
+    waiting = [each for each in asked if not each.is_done]
+    for each in asked:
+        if each not in waiting:
+            say(f"{each.name}: finished already")
+    if not waiting:
+        return {}
+    _read_data(waiting[0].recipe)
+    return carry_out([each.job(quiet) for each in waiting], devices(), say, quiet)
+
+
+def _read_data(recipe: Recipe) -> None:
+    """Wrong rows come up now, once, and not in every run."""
+    from msft.corpus import load_corpus
+    from msft.engine.tokenizers import load_context, load_tokenizer
+
+    name, trust = recipe.model(), recipe.trust_remote_code
+    load_corpus(recipe, load_tokenizer(name, trust), load_context(name, trust))
+
+
+def _show_tables(
+    folders: Sequence[Path], missing: Sequence[str], recipe: Recipe, out: Path
+) -> None:
+    from msft.report.compare_report import compare_text, write_compare
+    from msft.report.contenders import contenders_of
+    from msft.report.lineup import lineup_of
+
+    if not folders:
+        raise UsageError(
+            f"none of the runs is in {out}; expected folders such as {out / 'msft-s20'} (without "
+            "--no-run they are made)"
+        )
+    lineup = lineup_of(contenders_of(folders), recipe.report_split, missing)
+    paths = write_compare(lineup, out)
+    width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
+    print(compare_text(lineup, width), *paths, sep="\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One run: its folder, its recipe, and what makes it from the recipe file."""
+
+    folder: RunFolder
+    recipe: Recipe
+    source: Path
+    overrides: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.folder.path.name
+
+    @property
+    def is_done(self) -> bool:
+        """Finished, and its result is written: the report is the last of it."""
+        return self.folder.is_finished() and self.folder.report.exists()
+
+    def job(self, quiet: bool) -> Job:
+        """The command that runs it, or goes on with it; its output, where it is not shown, goes
+        beside its folder."""
+        sets = [word for override in self.overrides for word in ("--set", override)]
+        out = ["--out", str(self.folder.path), *(["--quiet"] if quiet else [])]
+        command = (sys.executable, "-m", "msft", "train", str(self.source), *out, *sets)
+        return Job(self.name, command, self.folder.path.with_name(f"{self.name}.log"))
+
+
+def planned(
+    source: Path, overrides: Sequence[str], methods: Sequence[str], seeds: Sequence[int], out: Path
+) -> list[Planned]:
+    """Every run of the comparison; a recipe that a method cannot have is refused here."""
+    given = load_recipe(source, overrides)
+    runs: list[Planned] = []
+    for method in methods:
+        for seed in seeds:
+            options = json.dumps(options_of(method, given))
+            more = (f"method={json.dumps(method)}", f"method_options={options}", f"seed={seed}")
+            try:
+                recipe = load_recipe(source, (*overrides, *more))
+            except RecipeError as error:
+                raise RecipeError(f"with method {method}: {error}", error.place) from error
+            folder = RunFolder(out / f"{method.replace(':', '.')}-s{seed}")
+            runs.append(Planned(folder, recipe, source, (*overrides, *more)))
+    return runs
+
+
+def options_of(method: str, recipe: Recipe) -> dict[str, Any]:
+    """The options of a method in a comparison.
+
+    The recipe's own method has all of the recipe's. Another one has those that mean the same for
+    it (how roll-outs are done, what remains of excluded sub-datasets); its own stay at their
+    defaults, which are its paper's.
+    """
+    options = dict(recipe.method_options)
+    if method == recipe.method:
+        return options
+    known = SHARED_OPTIONS.get(method, () if method in METHODS else SHARED_OPTIONS["msft"])
+    return {key: value for key, value in options.items() if key in known}
+
+
+def methods_of(text: str | None) -> list[str]:
+    """`sft,msft` as names; all the built-in ones by default."""
+    return list(METHODS) if text is None else _listed(text, "--methods", "sft,msft")
+
+
+def seeds_of(text: str | None, recipe: Recipe) -> list[int]:
+    """`20,30` as numbers; the recipe's seed by default."""
+    if text is None:
+        return [recipe.seed]
+    words = _listed(text, "--seeds", "20,30")
+    wrong = [word for word in words if not (word.isascii() and word.isdigit())]
+    if wrong:
+        raise UsageError(f"--seeds has {wrong[0]!r}; expected whole numbers such as 20,30")
+    seeds = [int(word) for word in words]
+    _refuse_twice(seeds, "--seeds")
+    return seeds
+
+
+def _listed(text: str, option: str, example: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"{option} is {text!r}; expected names between commas, such as {example}")
+    _refuse_twice(words, option)
+    return words
+
+
+def _refuse_twice(words: Sequence[object], option: str) -> None:
+    twice = [word for number, word in enumerate(words) if word in words[:number]]
+    if twice:
+        raise UsageError(f"{option} has {twice[0]} twice; name it once")
+
+
+def found_runs(out: Path) -> list[Path]:
+    """The folders of runs that have begun, in the order of the methods and seeds."""
+    order = list(METHODS)
+    found: list[tuple[int, str, int, Path]] = []
+    for folder in out.iterdir() if out.is_dir() else ():
+        method, mark, seed = folder.name.rpartition("-s")
+        if mark and seed.isascii() and seed.isdigit() and RunFolder(folder).events():
+            place = order.index(method) if method in order else len(order)
+            found.append((place, method, int(seed), folder))
+    return [folder for *_, folder in sorted(found)]

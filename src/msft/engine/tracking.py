@@ -1,0 +1,110 @@
+"""Starting the trackers of a run: Accelerate's classes, each with its project, name and folder."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from msft.folder import UsageError
+from msft.recipe import RecipeError
+from msft.trackers import Told, Tracker, Trackers, read_told
+
+PROJECT = "msft"
+
+
+def refuse_missing(report_to: str | Sequence[str]) -> None:
+    """RecipeError where a tracker that is asked for is not installed."""
+    for name in _named(report_to):
+        for package in ("accelerate", name):
+            if find_spec(package) is None:
+                raise RecipeError(
+                    f"report_to is {name}, but the package {package} is not installed; install it "
+                    f"with `pip install 'msft[{name}]'`, or set report_to to none",
+                    ("report_to",),
+                )
+
+
+def open_trackers(
+    report_to: str | Sequence[str],
+    folder: Path,
+    config: Mapping[str, Any],
+    known: int,
+    notice: Callable[[str], None],
+) -> Trackers:
+    """Start the trackers that have something to be told, or go on with their runs.
+
+    config: the settings that a tracker shows beside the curves.
+    known: lines of the log of a finished run, 0 of another: one that was told them all is not
+        started again.
+    """
+    memory = folder / "trackers.json"
+    told = read_told(memory)
+    trackers: dict[str, Tracker] = {}
+    for name in _named(report_to):
+        so_far = told.setdefault(name, Told())
+        if known and so_far.events >= known:
+            continue
+        try:
+            trackers[name] = _STARTS[name](folder.resolve(), config, so_far)
+        except Exception as error:
+            hint = ", set WANDB_MODE=offline," if name == "wandb" else ""
+            raise UsageError(
+                f"{name} cannot be started: {error}; mend that{hint} or set report_to to none: a "
+                "later resume can still tell it everything"
+            ) from error
+    return Trackers(trackers, told, memory, notice)
+
+
+def _tensorboard(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
+    tracker = _made("tensorboard", run_name="tensorboard", logging_dir=str(folder))
+    if told.run is None:
+        listed = "".join(f"    {key}: {value}\n" for key, value in config.items())
+        tracker.log({"settings": listed}, step=0)  # indented text is shown as it is
+    told.run = "tensorboard"
+    return tracker
+
+
+def _wandb(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
+    tracker = _made(
+        "wandb",
+        run_name=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=os.environ.get("WANDB_NAME", folder.name),
+        dir=str(folder),
+        id=told.run,
+        resume="allow",
+        config=dict(config),
+    )
+    told.run = str(tracker.tracker.id)
+    return tracker
+
+
+def _trackio(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
+    """Its runs are found again by name, so two folders of one name get different ones."""
+    digest = blake2b(str(folder).encode(), digest_size=3).hexdigest()
+    again, told.run = told.run is not None, told.run or f"{folder.name}-{digest}"
+    return _made(
+        "trackio",
+        run_name=os.environ.get("TRACKIO_PROJECT", PROJECT),
+        name=told.run,
+        resume="allow" if again else "never",
+        config=dict(config),
+    )
+
+
+_STARTS = {"tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio}
+
+
+def _made(tracker: str, /, **options: Any) -> Any:
+    """`run_name` is what Accelerate calls the project, of TensorBoard the folder."""
+    import_module("accelerate").PartialState()  # the trackers ask it for the rank
+    made = import_module("accelerate.tracking").LOGGER_TYPE_TO_CLASS[tracker](**options)
+    made.start()
+    return made
+
+
+def _named(report_to: str | Sequence[str]) -> list[str]:
+    asked = [report_to] if isinstance(report_to, str) else report_to
+    return [name for name in asked if name != "none"]

@@ -1,0 +1,226 @@
+"""Trackers: TensorBoard, Weights & Biases and trackio, told of a run through Accelerate's classes.
+
+The step they are given is the number of optimizer steps ever trained, so it never runs backwards:
+a roll-back is a marker, not a smaller step. `trackers.json` in the run folder remembers how far
+each was told. So a resumed run goes on where it stopped, nothing is told twice, and a run that
+began without a tracker is told to it from the start.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from msft.history import SELECTION, TEST, History
+from msft.log import Asked, Decided, Event, Measured, Reached
+from msft.rollout import BASE, CheckpointId
+from msft.worker import Step
+
+STEPS = 10
+"""A training loss is the mean over this many steps, or what is left of them at a tick."""
+
+Values = dict[str, float | str]
+
+
+class Tracker(Protocol):
+    """What is asked of Accelerate's `GeneralTracker`."""
+
+    def log(self, values: Values, step: int) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Told:
+    """How far a tracker was told.
+
+    events: lines of the log.
+    step: the last step of a training loss.
+    run: the tracker's own name for this run, to go on with it.
+    """
+
+    events: int = 0
+    step: int = 0
+    run: str | None = None
+
+
+class Trackers:
+    """Tells each tracker of events and steps; one that fails is switched off, with a notice.
+
+    memory: the file that remembers how far each was told.
+    """
+
+    def __init__(
+        self,
+        trackers: Mapping[str, Tracker],
+        told: Mapping[str, Told],
+        memory: Path,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._trackers = dict(trackers)
+        self._told = {**told, **{name: told.get(name, Told()) for name in trackers}}
+        self._memory = memory
+        self._notice = notice
+        self._history = History()
+        self._standing: CheckpointId = BASE
+        self._events = 0
+        self._trained = 0
+        self._steps: list[Step] = []
+        self._in_tick = 0
+        self._since = time.monotonic()
+
+    def event(self, history: History, event: Event, live: bool) -> None:
+        """Tell of an event of the log, `history` being what it made of it."""
+        if not self._trackers:
+            return
+        self._history = history
+        self._events += 1
+        loss: Values = {}
+        if isinstance(event, Reached):
+            self._trained += event.steps
+            if live:
+                loss = self._training()
+            elif event.loss[1]:
+                loss = {"train/loss": event.loss[0] / event.loss[1]}
+            self._in_tick = 0
+        for name, told in self._present():
+            if self._trained > told.step and self._tell(name, loss, self._trained):
+                told.step = self._trained
+        if live and loss:
+            self._remember()
+        values = {**described(history, event, self._trained), **self._jump(event)}
+        for name, told in self._present():
+            if self._events > told.events and self._tell(name, values, self._trained):
+                told.events = self._events
+        if live:
+            self._remember()
+        self._since = time.monotonic()
+
+    def step(self, step: Step) -> None:
+        """Tell of an optimizer step; one of a lost checkpoint that is trained again is no news."""
+        stages = self._history.stages
+        if not self._trackers or (step.rollout, step.tick) != (
+            len(stages) - 1,
+            stages[-1].ticks + 1,
+        ):
+            return
+        self._in_tick += 1
+        self._steps.append(step)
+        number = self._trained + self._in_tick
+        if number % STEPS:
+            return
+        values = self._training()
+        for name, told in self._present():
+            if number > told.step and self._tell(name, values, number):
+                told.step = number
+        self._remember()
+
+    def close(self) -> None:
+        """Let every tracker finish; what is remembered stays."""
+        self._remember()
+        for name in list(self._trackers):
+            self._safely(name, self._trackers[name].finish)
+        self._trackers.clear()
+
+    def _training(self) -> Values:
+        """Loss and speed since they were last told."""
+        steps, self._steps = self._steps, []
+        if not steps:
+            return {}
+        seconds = max(1e-9, time.monotonic() - self._since)
+        self._since = time.monotonic()
+        rows = sum(step.rows for step in steps)
+        return {
+            "train/loss": sum(step.loss * step.rows for step in steps) / rows,
+            "train/tokens_per_second": sum(step.tokens for step in steps) / seconds,
+        }
+
+    def _jump(self, event: Event) -> Values:
+        """The marker of a roll-back: where the search goes on elsewhere than it stands."""
+        before = self._standing
+        match event:
+            case Reached():
+                self._standing = before = event.checkpoint
+            case Asked():
+                self._standing = event.start
+            case Decided() if event.what != "report":
+                self._standing = event.checkpoint
+        if self._standing == before:
+            return {}
+        left = f"{', '.join(event.names)} left; " if isinstance(event, Decided) else ""
+        stage = len(self._history.stages) - 1 - isinstance(event, Asked)
+        epochs = _epochs(self._history, self._standing)
+        return {
+            "rollback": stage,
+            "rollback_text": f"{left}back from {before} to {self._standing} ({epochs:g} epochs)",
+            "epoch_committed": epochs,
+        }
+
+    def _present(self) -> list[tuple[str, Told]]:
+        return [(name, self._told[name]) for name in self._trackers]
+
+    def _tell(self, name: str, values: Values, step: int) -> bool:
+        """Whether it was told; nothing to tell is told."""
+        if name not in self._trackers:
+            return False
+        return not values or self._safely(name, lambda: self._trackers[name].log(values, step=step))
+
+    def _safely(self, name: str, call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except Exception as error:
+            del self._trackers[name]
+            self._notice(
+                f"{name} failed and is told nothing more; the run goes on, and after a resume it "
+                f"is told the rest: {error!r}"
+            )
+        return name in self._trackers
+
+    def _remember(self) -> None:
+        """Not forced to disk: what a power cut takes may be told twice, and costs no time here."""
+        if self._told:
+            temporary = self._memory.with_name(f".{self._memory.name}.tmp")
+            content = {name: asdict(told) for name, told in self._told.items()}
+            temporary.write_text(json.dumps(content) + "\n")
+            temporary.replace(self._memory)
+
+
+def described(history: History, event: Event, trained: int) -> Values:
+    """The metrics of an event; `trained`: optimizer steps so far."""
+    match event:
+        case Reached():
+            stage = history.stages[-1].asked
+            return {
+                **_scores(history, event, SELECTION),
+                "stage": stage.rollout,
+                "epoch_committed": _epochs(history, event.checkpoint),
+                "active": len(stage.active),
+            }
+        case Measured() if event.checkpoint != BASE or not trained:
+            return _scores(history, event, event.split)
+    return {}
+
+
+def _scores(history: History, event: Reached | Measured, split: str) -> Values:
+    kind = "test" if split == TEST else "eval"
+    values: Values = {
+        f"{kind}/{name}/{score.metric}": float(score.value) for name, score in event.scores.items()
+    }
+    if history.has_mean(event.checkpoint, split):
+        values[f"{kind}/mean"] = float(history.mean(event.checkpoint, split))
+    return values
+
+
+def _epochs(history: History, checkpoint: CheckpointId) -> float:
+    return sum(ticks for _, ticks in history.path(checkpoint)) / history.evals_per_epoch
+
+
+def read_told(memory: Path) -> dict[str, Told]:
+    """How far each tracker was told; nothing where the file is missing or damaged."""
+    try:
+        raw = json.loads(memory.read_text())
+        return {str(name): Told(**told) for name, told in raw.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,66 @@
+"""Watching: reports that are built anew while their runs go on."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msft.folder import RunFolder
+from msft.report import write_comparison, write_report
+
+SECONDS = 5
+
+
+def watch(
+    folders: Sequence[Path],
+    seconds: float = SECONDS,
+    say: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Build each report whenever its log has grown, until all runs have ended.
+
+    A page of a run that goes on reloads itself every so many seconds. A run that was stopped has
+    not ended: it can go on, and is waited for.
+    """
+    watched = [_Watched(folder) for folder in folders]
+    while True:
+        news = [each.refresh(seconds, say) for each in watched]
+        if any(news) and len(watched) > 1 and all(each.begun for each in watched):
+            page = write_comparison(list(folders), folders[0].parent / "report.html")
+            if all(each.ended for each in watched):
+                say(str(page))
+        if all(each.ended for each in watched):
+            return
+        sleep(seconds)
+
+
+class _Watched:
+    """One run folder, and how much of its log its report shows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._size = -1
+        self._waiting = False
+        self.begun = False
+        self.ended = False
+
+    def refresh(self, seconds: float, say: Callable[[str], None]) -> bool:
+        """Build the report if there is something new; whether there was."""
+        log = RunFolder(self._folder).log
+        size = log.stat().st_size if log.is_file() else -1
+        if self.ended or size == self._size:
+            return self._wait(say)
+        self._size = size
+        if not RunFolder(self._folder).events():
+            return self._wait(say)
+        self.ended = RunFolder(self._folder).is_finished()
+        page = write_report(self._folder, None if self.ended else max(1, round(seconds)))
+        if not self.begun or self.ended:
+            say(f"{page}{' (the run has ended)' if self.ended else ' (reloads while it goes on)'}")
+        self.begun = True
+        return True
+
+    def _wait(self, say: Callable[[str], None]) -> bool:
+        if not self.begun and not self._waiting:
+            say(f"{self._folder} has no events in a run.jsonl yet; waiting for the run to start")
+            self._waiting = True
+        return False

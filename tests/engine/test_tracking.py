@@ -1,0 +1,174 @@
+"""Real runs and a real TensorBoard file: what it holds after a kill and a resume."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import recipe_of, write_data
+
+import msft
+from msft.engine import tracking
+from msft.folder import RunFolder, UsageError
+from msft.history import History
+from msft.log import read_log
+from msft.recipe import RecipeError
+from msft.trackers import read_told
+
+pytest.importorskip("tensorboard")
+CLASSES = import_module("accelerate.tracking").LOGGER_TYPE_TO_CLASS
+OPTIONS = {"method": "msft", "report_to": "tensorboard", "peaks": {"include_start": False}}
+
+
+def events_in(file: Path) -> Iterator[Any]:
+    loader = import_module("tensorboard.backend.event_processing.event_file_loader")
+    yield from loader.LegacyEventFileLoader(str(file)).Load()
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Every scalar of all event files of a run, in the order in which they were written."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in sorted((folder / "tensorboard").glob("events.*"), key=lambda f: f.stat().st_mtime):
+        for event in events_in(file):
+            for value in event.summary.value:
+                if value.HasField("simple_value"):
+                    found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
+
+
+def texts(folder: Path) -> list[str]:
+    return [
+        value.tensor.string_val[0].decode()
+        for file in (folder / "tensorboard").glob("events.*")
+        for event in events_in(file)
+        for value in event.summary.value
+        if value.tag.startswith("rollback_text")
+    ]
+
+
+def check(folder: Path) -> None:
+    """The event files against the log."""
+    history = History(read_log(RunFolder(folder).log))
+    found = scalars(folder)
+    points = [point for stage in history.stages for point in stage.points]
+    steps = [sum(p.steps for p in points[: n + 1]) for n in range(len(points))]
+    for name in history.start.datasets:
+        series = found[f"eval/{name}/nll"]
+        assert [step for step, _ in series] == [0, *steps]
+        assert [v for _, v in series[1:]] == pytest.approx(
+            [float(point.scores[name].value) for point in points]
+        )
+    assert [step for step, _ in found["train/loss"]] == sorted({s for s, _ in found["train/loss"]})
+    assert found["train/loss"][-1][0] == steps[-1]
+    assert [value for _, value in found["active"]] == [
+        len(stage.asked.active) for stage in history.stages for _ in stage.points
+    ]
+    back = [
+        (sum(p.steps for s in history.stages[: n + 1] for p in s.points), float(n))
+        for n, stage in enumerate(history.stages)
+        for decision in stage.decisions
+        if decision.checkpoint != stage.points[-1].checkpoint
+    ]
+    assert back, "a run without a roll-back shows nothing"
+    assert found["rollback"] == back
+    assert len(texts(folder)) == len(back)
+
+
+def test_a_killed_and_resumed_run_is_told_once(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    recipe = recipe_of(tmp_path, **OPTIONS)
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "msft", "train", str(tmp_path / "recipe.yaml")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([*command, "--out", str(out), "--quiet"], env=environment) as run:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and run.poll() is None:
+            told = read_told(out / "trackers.json").get("tensorboard")
+            if told is not None and told.events >= 6:  # and so not while it is being told
+                break
+            time.sleep(0.005)
+        run.send_signal(signal.SIGKILL)
+    assert run.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    msft.train(recipe, out)
+    check(out)
+    files = sorted((out / "tensorboard").iterdir())
+    msft.train(recipe, out)
+    assert sorted((out / "tensorboard").iterdir()) == files, "a finished run tells nothing more"
+
+
+def test_a_run_may_get_a_tracker_later(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    out = tmp_path / "out"
+    msft.train(recipe_of(tmp_path, **{**OPTIONS, "report_to": "none"}), out)
+    assert not (out / "tensorboard").exists()
+    msft.train(recipe_of(tmp_path, **OPTIONS), out)
+    check(out)
+
+
+class Unreachable:
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def start(self) -> None:
+        raise ConnectionError("api.wandb.ai cannot be reached")
+
+
+def test_a_tracker_that_cannot_start_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CLASSES, "wandb", Unreachable)
+    with pytest.raises(UsageError, match=r"wandb cannot be started: api.*WANDB_MODE=offline"):
+        tracking.open_trackers("wandb", tmp_path, {}, 0, print)
+
+
+class Started:
+    """Stands for Accelerate's class of a tracker that is not installed here."""
+
+    started: list[dict[str, Any]]
+
+    def __init__(self, **options: Any) -> None:
+        self.started.append(options)
+        self.tracker = type("Run", (), {"id": "a1b2c3"})()
+
+    def start(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_resume_goes_on_with_the_run_of_the_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Started, "started", [], raising=False)
+    monkeypatch.setitem(CLASSES, name, Started)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    for _ in range(2):
+        tracking.open_trackers([name], tmp_path, {"seed": 1}, 0, print).close()
+    first, second = Started.started
+    assert first["config"] == {"seed": 1}
+    if name == "wandb":
+        assert (first["id"], second["id"]) == (None, "a1b2c3")
+        assert first["run_name"] == "mine"
+        assert first["dir"] == str(tmp_path)
+    else:
+        assert first["name"] == second["name"]
+        assert (first["resume"], second["resume"]) == ("never", "allow")
+
+
+def test_a_missing_tracker_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    write_data(tmp_path)
+    with pytest.raises(RecipeError, match=r"pip install 'msft\[tensorboard\]'"):
+        msft.train(recipe_of(tmp_path, **OPTIONS), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,675 @@
+"""`msft compare`: every cell of every table, text that stays text, and runs that stop and fail."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from msft.cli import main
+from msft.comparison import options_of, planned
+from msft.folder import RunFolder, UsageError
+from msft.history import History
+from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
+from msft.processes import Job, carry_out
+from msft.recipe import load_recipe
+from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
+from msft.report.compare_report import compare_text, tables_of, write_compare
+from msft.report.contenders import contenders_of
+from msft.report.lineup import Lineup, lineup_of, score_at
+from msft.report.paper_tables import (
+    ablation_table,
+    dataset_table,
+    flops_table,
+    main_table,
+    places_table,
+    spread_table,
+)
+from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
+from msft.rollout import BASE, CheckpointId, Tokens
+from msft.scores import Score, Scores, accuracy, nll
+from msft.signals import Stopped
+from msft.verdicts import Verdict, Verdicts
+
+FIRST = CheckpointId("r0-t1")
+NAMES = ("sciq", "arc", "gsm8k", "mine")
+RECIPE = """\
+method: sft
+datasets:
+- {name: sciq, benchmark: sciq, split_by: null}
+- {name: arc, benchmark: arc_easy, split_by: null}
+- {name: gsm8k, benchmark: gsm8k, split_by: null}
+- {name: mine, benchmark: null, split_by: null}
+"""
+
+
+def made(
+    folder: Path,
+    method: str,
+    seed: int,
+    validation: Scores,
+    test: Scores | None = None,
+    base: Scores | None = None,
+    train_tokens: int = 10,
+    ticks: int = 1,
+    mean: str = "macro",
+    recipe: str = RECIPE,
+    verdicts: Mapping[str, Verdict] | None = None,
+) -> Path:
+    """A finished run of 1,000 parameters whose best checkpoint has these scores."""
+    base = base or {n: Score(s.metric, s.total * 0, s.count) for n, s in validation.items()}
+    rows = dict.fromkeys(validation, 8)
+    peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
+    settings = {"evals_per_epoch": 4, "compute_budget": ticks, "train_ticks": ticks, "mean": mean}
+    events: list[Event] = [
+        Opened(method, seed, 1000, rows, settings | {"peaks": peaks}, {}),
+        Asked(0, BASE, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
+        Measured(BASE, "validation", Tokens(evaluation=5), base),
+    ]
+    for tick in range(1, ticks + 1):
+        checkpoint = CheckpointId(f"r0-t{tick}")
+        tokens = Tokens(train_tokens, 5, 2 if method == "dynamix" else 0)
+        events.append(Reached(checkpoint, 1, (8.0, 8), tokens, Disk(1, 2, 100), validation))
+    if test is not None:
+        events += [Measured(BASE, "test", Tokens(), base), Measured(FIRST, "test", Tokens(), test)]
+    events.append(Ended("budget", FIRST))
+    place = folder / f"{method.replace(':', '.').replace('/', '')}-s{seed}"
+    place.mkdir(parents=True)
+    (place / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
+    (place / "recipe.yaml").write_text(recipe)
+    if verdicts is not None:
+        Verdicts(place / "verdicts.jsonl").add(FIRST, "test", verdicts)
+    return place
+
+
+def right(*counts: int, rows: int = 10, names: Sequence[str] = NAMES) -> Scores:
+    return {name: accuracy(count, rows) for name, count in zip(names, counts, strict=True)}
+
+
+def lined_up(folders: Sequence[Path]) -> Lineup:
+    return lineup_of(contenders_of(folders))
+
+
+def cells(table: Table | None) -> dict[str, list[str]]:
+    """Every row as texts with their marks: *best*, _second_, and what stands small behind."""
+    assert table is not None
+    shown = {0: "{}", 1: "*{}*", 2: "_{}_"}
+    return {
+        row.name: [f"{shown[c.rank].format(c.text)} {c.more}".strip() for c in row.cells]
+        for row in table.rows
+    }
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Lineup:
+    """SFT, SRO and mSFT on four sub-datasets of two groups and one without."""
+    return lined_up(
+        [
+            made(tmp_path, "sft", 20, right(6, 8, 2, 5), right(5, 8, 2, 5), ticks=4),
+            made(tmp_path, "sro", 20, right(6, 8, 4, 5), right(6, 8, 1, 5), train_tokens=20),
+            made(tmp_path, "msft", 20, right(7, 9, 4, 6), right(7, 6, 4, 5), train_tokens=30),
+        ]
+    )
+
+
+def test_the_main_table_has_groups_epochs_and_differences(three: Lineup) -> None:
+    table = main_table(three)
+    assert table.key == "main"
+    assert table.head == ("method", "science", "math", "own data", "mean", "Ep.")
+    assert cells(table) == {
+        "Base": ["0.0", "0.0", "0.0", "0.0", "–"],
+        "SFT": ["_65.0_", "_20.0_", "50.0", "_50.0_", "0.25"],
+        "SRO SFT": ["*70.0* +5.0", "10.0 −10.0", "50.0 ±0.0", "_50.0_ ±0.0", "0.25"],
+        "mSFT": ["_65.0_ ±0.0", "*40.0* +20.0", "50.0 ±0.0", "*55.0* +5.0", "0.25"],
+    }
+    other = main_table(three, "validation")
+    assert other.key == "main-validation"
+    assert cells(other)["mSFT"] == [
+        "*80.0* +10.0",
+        "*40.0* +20.0",
+        "*60.0* +10.0",
+        "*65.0* +12.5",
+        "0.25",
+    ]
+    assert [table.key for table in tables_of(three)][:2] == ["main", "main-validation"]
+
+
+def test_every_sub_dataset_has_its_row(three: Lineup) -> None:
+    assert cells(dataset_table(three)) == {
+        "sciq": ["50.0", "_60.0_ +10.0", "*70.0* +20.0"],
+        "arc": ["*80.0*", "*80.0* ±0.0", "_60.0_ −20.0"],
+        "gsm8k": ["_20.0_", "10.0 −10.0", "*40.0* +20.0"],
+        "mine": ["50.0", "50.0 ±0.0", "50.0 ±0.0"],
+        "mean": ["_50.0_", "_50.0_ ±0.0", "*55.0* +5.0"],
+    }
+    assert dataset_table(three).rows[-1].apart
+
+
+def test_the_ablation_is_of_msft_and_those_that_search_once(three: Lineup, tmp_path: Path) -> None:
+    assert cells(ablation_table(three)) == {
+        "SFT": ["_50.0_", "0.25"],
+        "SRO SFT": ["_50.0_ ±0.0", "0.25"],
+        "mSFT": ["*55.0* +5.0", "0.25"],
+    }
+    folders = [made(tmp_path / "two", method, 20, right(1, 2, 3, 4)) for method in ("sft", "msft")]
+    assert ablation_table(lined_up(folders)) is None
+
+
+def test_flops_add_up(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path, "sft", 20, right(1, 2, 3, 4), ticks=2),
+        made(tmp_path, "dynamix", 20, right(1, 2, 3, 4), train_tokens=40),
+    ]
+    table = flops_table(lined_up(folders))
+    assert table.head[1:] == (
+        "train",
+        "evaluation",
+        "look-ahead",
+        "total",
+        "kept",
+        "discarded",
+        "× SFT",
+    )
+    numbers = {row.name: [cell.value for cell in row.cells] for row in table.rows}
+    assert numbers["SFT"] == [120e3, 30e3, 0, 150e3, 60e3, 60e3, 1]  # 6·1000·20, 2·1000·15
+    assert numbers["DynamixSFT"] == [240e3, 20e3, 16e3, 276e3, 256e3, 0, 1.84]
+    assert cells(table)["DynamixSFT"][:4] == ["240 k", "20.0 k", "16.0 k", "276 k"]
+
+
+def hundred(total: int) -> Scores:
+    """Ten sub-datasets of 200 rows with so many of the 2,000 right."""
+    return {f"d{i}": accuracy(total // 10 + (i < total % 10), 200) for i in range(10)}
+
+
+def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
+    scores = {"sft": (1465, 1461, 1453), "msft": (1485, 1481, 1465)}
+    folders = [
+        made(tmp_path, method, seed, hundred(total), hundred(total))
+        for method, totals in scores.items()
+        for seed, total in zip((20, 30, 40), totals, strict=True)
+    ]
+    lineup = lined_up(folders)
+    table = seed_table(lineup)
+    assert table is not None
+    assert table.head == ("method", "seed 20", "seed 30", "seed 40", "mean", "sd", "p")
+    assert cells(table) == {
+        "SFT": ["73.25", "73.05", "72.65", "_72.98_", "0.31", "–"],
+        "mSFT": ["74.25", "74.05", "73.25", "*73.85* +0.87", "0.53", "0.023"],
+    }
+    assert cells(main_table(lineup))["mSFT"] == ["*73.8* +0.9", "0.25"]
+    assert "mean over seeds 20, 30 and 40" in main_table(lineup).note
+
+
+def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path, "sft", 20, right(1, 1, 1, 1), right(1, 1, 1, 1)),
+        made(tmp_path, "sft", 30, right(9, 9, 9, 9), right(9, 9, 9, 9)),
+        made(tmp_path, "msft", 20, right(2, 2, 2, 2), right(2, 2, 2, 2)),
+    ]
+    lineup = lineup_of(contenders_of(folders), missing=["msft-s30"])
+    assert lineup.seeds == (20,)
+    assert cells(main_table(lineup))["SFT"][-2] == "_10.0_"
+    assert cells(seed_table(lineup))["SFT"] == ["10.00", "90.00", "*50.00*", "56.57", "–"]
+    assert cells(seed_table(lineup))["mSFT"] == ["20.00", "–", "_20.00_ +10.00", "–", "–"]
+    assert "msft-s30" in lineup.warnings[0]
+    assert "mSFT 30" in lineup.warnings[1]
+    apart = [folders[1], folders[2]]
+    assert "No seed was finished by every method" in lined_up(apart).warnings[0]
+
+
+def test_a_run_that_goes_on_is_named_and_left_out(tmp_path: Path) -> None:
+    done = made(tmp_path, "sft", 20, right(1, 1, 1, 1))
+    going = made(tmp_path, "msft", 20, right(2, 2, 2, 2))
+    lines = (going / "run.jsonl").read_bytes().splitlines(keepends=True)
+    (going / "run.jsonl").write_bytes(b"".join(lines[:-1]))
+    lineup = lined_up([done, going])
+    assert [entry.method for entry in lineup.entries] == ["sft"]
+    assert lineup.warnings == ("Not finished, and so not in the tables: msft-s20.",)
+    with pytest.raises(UsageError, match="no run has finished"):
+        lined_up([going])
+
+
+def test_spread_and_first_places_with_ties(three: Lineup, tmp_path: Path) -> None:
+    assert cells(spread_table(three)) == {
+        "SFT": ["_24.5_", "20.0", "80.0"],  # of 50 80 20 50
+        "SRO SFT": ["29.4", "10.0", "80.0"],  # of 60 80 10 50
+        "mSFT": ["*12.9*", "40.0", "70.0"],  # of 70 60 40 50
+    }
+    assert cells(places_table(three)) == {
+        "SFT": ["_2_", "2"],
+        "SRO SFT": ["_2_", "2"],
+        "mSFT": ["*3*", "1"],
+    }
+    alone = lined_up([made(tmp_path / "one", "sft", 20, right(1, 2, 3, 4))])
+    assert places_table(alone) is None
+
+
+def test_the_honesty_table(three: Lineup, tmp_path: Path) -> None:
+    table = honesty_table(three)
+    assert table.head == ("method", "validation", "test", "validation − test", "chosen from")
+    assert cells(table) == {
+        "SFT": ["52.5", "_50.0_", "+2.5", "5 points"],
+        "SRO SFT": ["_57.5_", "_50.0_", "+7.5", "2 points"],
+        "mSFT": ["*65.0*", "*55.0*", "+10.0", "2 points"],
+    }
+    untested = lined_up([made(tmp_path / "one", "sft", 20, right(1, 2, 3, 4))])
+    assert untested.split == "validation"
+    assert honesty_table(untested).head == ("method", "validation", "chosen from")
+
+
+def test_the_papers_protocol_reports_on_what_selected(three: Lineup) -> None:
+    runs = [run for entry in three.entries for run in entry.runs.values()]
+    lineup = lineup_of(runs, "selection")
+    assert lineup.split == "validation"
+    assert cells(main_table(lineup))["mSFT"][-2] == "*65.0* +12.5"
+    assert "these scores flatter" in " ".join(compare_text(lineup).split())
+
+
+def test_a_base_model_that_nobody_beats_is_said(tmp_path: Path) -> None:
+    test, base = right(1, 1, 1, 1), right(1, 1, 1, 2)
+    beaten = lined_up([made(tmp_path, "sft", 20, right(3, 3, 3, 3), test, base=base)])
+    assert "No method is better than the base model on test." in compare_text(beaten)
+    ahead = lined_up([made(tmp_path / "2", "sft", 20, right(3, 3, 3, 3), right(2, 2, 2, 2), base)])
+    assert "No method is better" not in compare_text(ahead)
+
+
+def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
+    def losses(*totals: float) -> Scores:
+        return {name: nll(total, 10) for name, total in zip("ab", totals, strict=True)}
+
+    lineup = lined_up(
+        [
+            made(tmp_path, "sft", 20, losses(20, 10), losses(20, 10), base=losses(30, 30)),
+            made(tmp_path, "msft", 20, losses(15, 11), losses(15, 11), base=losses(30, 30)),
+        ]
+    )
+    assert cells(main_table(lineup)) == {
+        "Base": ["3.000", "–"],
+        "SFT": ["_1.500_", "0.25"],
+        "mSFT": ["*1.300* −0.200", "0.25"],
+    }
+    assert cells(places_table(lineup)) == {"SFT": ["1", "0"], "mSFT": ["1", "0"]}
+
+
+@pytest.mark.parametrize("mean", ["macro", "pooled"])
+def test_the_bootstrap_is_about_the_difference_of_the_means(mean: str, tmp_path: Path) -> None:
+    rows = {"sft": ("1100110000", "1111"), "msft": ("1110110001", "1001")}
+    folders = [
+        made(
+            tmp_path,
+            method,
+            20,
+            {name: accuracy(v.count("1"), len(v)) for name, v in zip("ab", pair, strict=True)},
+            {name: accuracy(v.count("1"), len(v)) for name, v in zip("ab", pair, strict=True)},
+            mean=mean,
+            verdicts=dict(zip("ab", pair, strict=True)),
+        )
+        for method, pair in rows.items()
+    ]
+    lineup = lined_up(folders)
+    sft, msft = (entry.runs[20] for entry in lineup.entries)
+    found = bootstrap(msft, sft, "test")
+    gap = Fraction(2, 10) - Fraction(2, 4) if mean == "macro" else Fraction(0)
+    gap = gap / 2 if mean == "macro" else gap
+    assert found is not None
+    assert found.difference == pytest.approx(float(gap))
+    assert found.low < found.difference < found.high
+    table = bootstrap_table(lineup)
+    assert cells(table)["mSFT"][0] == ("−15.0" if mean == "macro" else "±0.0")
+    (folders[0] / "verdicts.jsonl").unlink()
+    assert bootstrap_table(lined_up(folders)) is None
+
+
+def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
+    losses = {"sft": [4.0, 6.0], "msft": [3.0, 5.5]}
+    marks = {"sft": "1010", "msft": "1011"}
+    folders = []
+    for method in losses:
+        scores = {
+            "loss": nll(sum(losses[method]), 10),
+            "marks": accuracy(marks[method].count("1"), 4),
+        }
+        base = {"loss": nll(20.0, 10), "marks": accuracy(1, 4)}
+        rows: dict[str, Verdict] = {"loss": losses[method], "marks": marks[method]}
+        folders.append(made(tmp_path, method, 20, scores, scores, base=base, verdicts=rows))
+    lineup = lined_up(folders)
+    sft, msft = (entry.runs[20] for entry in lineup.entries)
+    found = bootstrap(msft, sft, "test")
+    gap = (score_at(msft, lineup.names, "test") or 0) - (score_at(sft, lineup.names, "test") or 0)
+    assert found is not None
+    assert found.difference == pytest.approx(float(gap))
+    assert found.difference == pytest.approx((0.15 / 2.0 + 0.25) / 2)
+    assert found.below == 0
+    assert spread_table(lineup) is None
+    assert main_table(lineup).head[-2] == "mean gain"
+
+
+def test_parts_of_a_split_dataset_are_in_its_group(tmp_path: Path) -> None:
+    recipe = RECIPE.replace("benchmark: sciq, split_by: null", "benchmark: sciq, split_by: subject")
+    scores = right(1, 2, 3, names=("sciq.physics", "sciq.other", "gsm8k"))
+    lineup = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
+    assert lineup.groups == {"science": ("sciq.physics", "sciq.other"), "math": ("gsm8k",)}
+    broken = lined_up([made(tmp_path / "b", "sft", 20, scores, recipe="datasets: [")])
+    assert broken.groups == {}
+
+
+def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
+    one = made(tmp_path, "sft", 20, right(1, 2, 3, 4))
+    two = made(tmp_path, "msft", 20, right(1, 2, names=("a", "b")))
+    with pytest.raises(UsageError, match="sft-s20 and msft-s20 have different sub-datasets"):
+        lined_up([one, two])
+    other = made(tmp_path, "ies", 20, right(1, 2, 3, 4))
+    log = (other / "run.jsonl").read_text()
+    (other / "run.jsonl").write_text(log.replace('"fingerprint":{}', '"fingerprint":{"data":"x"}'))
+    assert "fingerprints differ" in lined_up([one, other]).warnings[0]
+
+
+def test_ranks() -> None:
+    assert ranked([3, 1, None, 3, 2]) == [1, 0, 0, 1, 2]
+    assert ranked([2, 2]) == [0, 0]
+    assert ranked([None, 2]) == [0, 0]
+
+
+def test_a_table_too_wide_for_the_terminal_goes_on_below() -> None:
+    heads = tuple(f"column {number}" for number in range(9))
+    row = Row("name", tuple(Cell(f"{number}.0", more="+1.0") for number in range(9)))
+    text = terminal(Table("k", "Title", "", ("row", *heads), (row,)), 60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.count("name") == 2
+    assert [text.count(head) for head in heads] == [1] * 9
+
+
+HOSTILE = '<script>alert("1")</script>|$x^2$ \\input{/etc/passwd} a_b*c & 5% # ~ [x](javascript:1)'
+FORMULA = '=HYPERLINK("http://evil","x")'
+
+
+def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
+    names = (HOSTILE, "\x1b[31m\u202eevil\n| x |", "b")
+    folders = [
+        made(tmp_path, method, 20, right(1, 2, 3, names=names), right(3, 2, 1, names=names))
+        for method in ("sft", FORMULA, "<img src=x onerror=alert(1)>")
+    ]
+    lineup = lined_up(folders)
+    paths = {path.suffix: path.read_text() for path in write_compare(lineup, tmp_path)}
+
+    page = paths[".html"]
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;" in page
+    assert "default-src 'none'" in page
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", page)
+
+    for line in paths[".md"].splitlines():
+        assert not re.search(r"<(?!/?(ins|sub)>)", line)
+        assert not re.search(r"(?<!\\)\$|(?<!\\)`", line)
+    rows = [line for line in paths[".md"].splitlines() if line.startswith("|")]
+    head = next(row for row in rows if row.startswith("| sub-dataset"))
+    body = next(row for row in rows if "script" in row and "input" in row)
+    assert len(re.findall(r"(?<!\\)\|", head)) == len(re.findall(r"(?<!\\)\|", body)) == 5
+
+    tex = paths[".tex"]
+    assert r"\textbackslash{}input\{/etc/passwd\}" in tex
+    assert r"\input{" not in tex.replace(r"\textbackslash{}", "")
+    ours = (
+        r"\\(begin|end|caption|label|text\w+|underline|centering|small|toprule|midrule|bottomrule)"
+    )
+    lines = [line for line in tex.splitlines() if not line.startswith("%")]
+    bare = re.sub(r"\\[{}$&#%_]|\$(-|\\pm|\\times|\\Delta)\$", "", "\n".join(lines))
+    assert not re.search(r"[$#%_^~]", bare.replace("~", " "))
+    assert not re.search(r"\\[a-z]", re.sub(ours + r"|\\ldots|\\\\", "", bare))
+    assert bare.count("{") == bare.count("}")
+
+    found = list(csv.reader(StringIO(paths[".csv"])))
+    assert all(len(line) == 6 for line in found)
+    assert {line[1] for line in found if line[0] == "datasets"} >= {HOSTILE, "mean"}
+    assert not any(cell.startswith(("=", "@", "+")) for line in found for cell in line[:3])
+    assert f"'{FORMULA}" in {line[1] for line in found}
+
+    text = compare_text(lineup)
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_cell_in_every_format() -> None:
+    row = Row("m_1", (Cell("63.2", 1, "+0.7", 63.25, 0.75), Cell("60.0", 2), Cell("–")), apart=True)
+    table = Table("k", "T", "N", ("method", "a", "b", "c"), (row,))
+    assert "| m\\_1 | **63.2** <sub>+0.7</sub> | <ins>60.0</ins> | – |" in markdown(table)
+    assert r"m\_1 & \textbf{63.2}\textsubscript{+0.7} & \underline{60.0} & {--} \\" in latex(table)
+    assert latex(table).count(r"\midrule") == 2
+    assert csv_text([table]).splitlines()[1:] == [
+        "k,m_1,a,63.25,0.75,1",
+        "k,m_1,b,60.0,,2",
+        "k,m_1,c,,,",
+    ]
+    assert "m_1     63.2* +0.7  60.0°  –" in terminal(table)
+
+
+def test_the_page_marks_and_is_self_contained(three: Lineup, tmp_path: Path) -> None:
+    page = write_compare(three, tmp_path)[0].read_text()
+    assert '<td class="n plain"><b>55.0</b> <small class="quiet">+5.0</small></td>' in page
+    assert '<td class="n plain"><u>50.0</u></td>' in page
+    assert "<script" not in page
+    assert not re.search(r"""(src|href)="(?!\./|#)""", page)
+    keys = [table.key for table in tables_of(three)]
+    assert [f'id="table-{key}"' in page for key in keys] == [True] * len(keys)
+    assert page.count('class="scroll"') == len(keys)
+
+
+LONG_RECIPE = """\
+model_name_or_path: tiny
+method: msft
+seed: 1
+learning_rate: 1e-3
+train_batch_size: 16
+compute_budget: 1
+num_train_epochs: 2
+evals_per_epoch: 2
+num_fewshot: 0
+method_options: {patience: 2, max_stages: 3, rehearsal_fraction: 0.25}
+datasets:
+  - {name: teams, benchmark: demo_teams, train_rows: 32, validation_rows: 8, test_rows: 8}
+  - {name: gates, benchmark: demo_gates, train_rows: 32, validation_rows: 8, test_rows: 8}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(LONG_RECIPE)
+    return path
+
+
+def test_other_methods_have_the_options_that_mean_the_same_for_them(recipe: Path) -> None:
+    loaded = load_recipe(recipe)
+    assert options_of("msft", loaded) == loaded.method_options
+    assert options_of("continual", loaded) == {"patience": 2, "rehearsal_fraction": 0.25}
+    assert options_of("sro", loaded) == {"rehearsal_fraction": 0.25}
+    assert options_of("sft", loaded) == {}
+    runs = planned(recipe, ["learning_rate=1e-4"], ["sro", "msft"], [5, 6], Path("out"))
+    assert [run.name for run in runs] == ["sro-s5", "sro-s6", "msft-s5", "msft-s6"]
+    assert runs[1].recipe.method_options == {"rehearsal_fraction": 0.25}
+    assert (runs[1].recipe.seed, runs[1].recipe.learning_rate) == (6, 1e-4)
+    assert runs[2].recipe.method_options == loaded.method_options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--methods", "sft,mstf"], "did you mean 'msft'"),
+        (["--methods", "sft,,msft"], "expected names between commas"),
+        (["--methods", "sft,sft"], "sft twice"),
+        (["--seeds", "20,x"], "whole numbers"),
+        (["--seeds", "20,020"], "20 twice"),
+        (["--seeds", ""], "between commas"),
+        (["--set", "method_options.patiense=2"], "patience"),
+        (["--no-run"], "none of the runs"),
+        (["--no-run", "--methods", "ies"], "none of the runs"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_starts(
+    arguments: list[str], said: str, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(recipe), "--out", "out", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_without_lists_everything_that_is_there_is_compared(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, seed in (("msft", 3), ("sft", 3), ("sft", 20)):
+        made(Path("out"), method, seed, right(1, 2, 3, 4), right(1, 2, 3, 4))
+    for empty in ("ies-s3", "sro-sx", "figures"):
+        Path("out", empty).mkdir()
+    Path("out/ies-s3/run.jsonl").write_bytes(b"")
+    assert main(["compare", str(recipe), "--no-run", "--out", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^method +seed 3 +seed 20 +mean", shown, re.MULTILINE)
+    assert "out/compare.tex" in shown
+    assert main(["compare", str(recipe), "--no-run", "--seeds", "3", "--out", "out"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "seed 20" not in shown
+    assert "not in the tables: continual-s3, dynamix-s3, ies-s3, sro-s3 and soft_sro-s3" in shown
+
+
+def job(name: str, code: str, folder: Path) -> Job:
+    return Job(name, (sys.executable, "-c", code), folder / f"{name}.log")
+
+
+def test_one_job_per_device_at_a_time_and_a_failure_does_not_stop_the_others(
+    tmp_path: Path,
+) -> None:
+    """Each job notes its device and who else was on it while it ran."""
+    code = """if True:
+        import os, pathlib, sys, time
+        device = os.environ["CUDA_VISIBLE_DEVICES"]
+        lock = pathlib.Path({folder!r}, f"device{{device}}")
+        lock.mkdir()
+        pathlib.Path({folder!r}, {name!r}).write_text(device)
+        time.sleep(0.2)
+        lock.rmdir()
+        print("says", {name!r})
+        sys.exit({exit})
+    """
+    exits = {"a": 0, "b": 3, "c": 0, "d": 0, "e": -9}
+    jobs = [
+        job(name, code.format(folder=str(tmp_path), name=name, exit=max(0, status)), tmp_path)
+        for name, status in exits.items()
+    ]
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    jobs[-1] = job("e", killed, tmp_path)
+    said: list[str] = []
+    failed = carry_out(jobs, ["4", "7"], said.append)
+    assert failed == {"b": 3, "e": -9}
+    assert {(tmp_path / name).read_text() for name in "abcd"} == {"4", "7"}
+    assert (tmp_path / "a.log").read_text() == "says a\n"
+    assert any("b: failed, exit code 3\n  says b" in line for line in said)
+    assert any("e: failed, killed by signal 9" in line for line in said)
+    assert sum("started on device" in line for line in said) == 5
+
+
+def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> None:
+    code = """if True:
+        import pathlib, signal, sys, time
+        def stop(*_):
+            with open({stopped!r}, "a") as file: file.write("x")
+            time.sleep(0.5)
+            sys.exit(4)
+        signal.signal(signal.SIGTERM, stop)
+        pathlib.Path({up!r}).touch()
+        time.sleep(60)
+    """
+    jobs = [
+        job(
+            name,
+            code.format(stopped=str(tmp_path / f"{name}.stopped"), up=str(tmp_path / f"{name}.up")),
+            tmp_path,
+        )
+        for name in "ab"
+    ]
+
+    def say(text: str) -> None:
+        if "b: started" not in text:
+            return
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not (tmp_path / "a.up").exists():
+            time.sleep(0.05)
+        raise Stopped("SIGTERM")
+
+    begun = time.monotonic()
+    with pytest.raises(Stopped):
+        carry_out(jobs, ["0", "1"], say)
+    assert time.monotonic() - begun < 40
+    assert (tmp_path / "a.stopped").read_text() == "x"
+    assert not (tmp_path / "b.up").exists()
+
+
+def asked(*arguments: str) -> list[str]:
+    command = ["compare", "recipe.yaml", "--out", "out", "--methods", "sft,msft"]
+    return [*command, "--set", "num_train_epochs=6", *arguments]
+
+
+def test_stop_resume_skip_fail_and_tables_end_to_end(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    log = Path("out/sft-s1/run.jsonl")
+    with subprocess.Popen(
+        [sys.executable, "-m", "msft", *asked()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    ) as started:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and started.poll() is None:
+            if log.exists() and log.read_bytes().count(b'"point"') >= 2:
+                started.send_signal(signal.SIGTERM)
+                break
+            time.sleep(0.02)
+        _, errors = started.communicate()
+    assert started.returncode == 4
+    assert "stopped by SIGTERM; nothing is lost. To go on: msft compare recipe.yaml" in errors
+    points = log.read_bytes()
+    assert not RunFolder(log.parent).is_finished()
+
+    Path("broken.py").write_text("def method(run):\n    raise RuntimeError('by design')\n")
+    methods = ["--methods", "broken:method,sft,msft", "--quiet"]
+    capsys.readouterr()
+    assert main(asked(*methods)) == 1
+    found = capsys.readouterr()
+    assert "1 of 3 runs failed:\n  broken.method-s1: exit code 1" in found.err
+    assert "by design" in Path("out/broken.method-s1.log").read_text()
+    assert log.read_bytes().startswith(points)
+    runs = {m: History(read_log(Path(f"out/{m}-s1/run.jsonl"))) for m in ("sft", "msft")}
+    told = " ".join(found.out.split())
+    for history in runs.values():
+        assert history.ended is not None
+        assert f"{float(100 * history.mean(history.ended.best, 'test')):.1f}" in told
+    assert "Not finished, and so not in the tables: broken.method-s1" in told
+    summary = json.loads(Path("out/msft-s1/summary.json").read_text())
+    rows = list(csv.DictReader(StringIO(Path("out/compare.csv").read_text())))
+    total = [
+        r["value"]
+        for r in rows
+        if (r["table"], r["row"], r["column"]) == ("flops", "mSFT", "total")
+    ]
+    assert [float(text) for text in total] == [summary["flops"]["total"]]
+
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("run.jsonl")}
+    assert main(asked()) == 0
+    found = capsys.readouterr()
+    assert "sft-s1: finished already\nmsft-s1: finished already\n" in found.err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert main(asked("--set", "learning_rate=0.01")) == 2
+    assert "learning_rate was 0.001, now it is 0.01" in capsys.readouterr().err

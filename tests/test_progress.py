@@ -1,0 +1,223 @@
+"""What a person sees while a run goes on, looked at as text."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from msft.livetable import MOST_ROWS, LiveTable, chosen, cut, drawn, sparkline
+from msft.log import Decided, Event, Reached, read_log
+from msft.progress import Board, PlainLines, progress
+from msft.testing.simulated import Learner, simulate
+from msft.worker import Step
+
+FEW = {
+    "quick": Learner(limit=0.5, damage=0.4),
+    "slow": Learner(limit=3.0),
+    "kept": Learner(limit=9.0, keep=True),
+}
+
+
+def events_of(learners: dict[str, Learner], folder: Path) -> list[Event]:
+    peaks = {"include_start": False}
+    simulate("msft", learners, folder=folder, compute_budget=2, peaks=peaks)
+    return read_log(folder / "run.jsonl")
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    return events_of(FEW, tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    learners = {f"sub-dataset-number-{n:03}": Learner(limit=0.4 + n / 50) for n in range(100)}
+    return events_of(learners, tmp_path_factory.mktemp("many"))
+
+
+def board_of(events: list[Event]) -> Board:
+    board = Board(kept={"kept"})
+    for event in events:
+        board.event(event, live=True)
+    board.step(Step(0, 1, 1.25, 16, 1000))
+    return board
+
+
+def text_of(board: Board, width: int, height: int = 40) -> str:
+    console = Console(record=True, width=width, height=height, file=io.StringIO())
+    console.print(drawn(board, "msft on tiny", width, height))
+    return console.export_text()
+
+
+def after_first_rollback(events: list[Event]) -> int:
+    first = next(n for n, event in enumerate(events) if isinstance(event, Decided))
+    return first + 4
+
+
+def test_a_row_says_score_best_where_trend_and_state(events: list[Event]) -> None:
+    board = board_of(events[: after_first_rollback(events)])
+    lines = text_of(board, 120).splitlines()
+    assert lines[0].startswith("msft on tiny · 2 of 3 active · best mean ")
+    assert lines[1].startswith("stage 1 ")
+    assert "epoch 0.50/2 · loss 1.250" in lines[1]
+    rows = {line.split()[0]: line for line in lines[3:] if line.strip()}
+    stage, tick = board.left("quick") or (None, None)
+    assert rows["quick"].rstrip().endswith(f"left at epoch {tick:g} of stage {stage}")
+    assert rows["slow"].rstrip().endswith("active")
+    assert rows["kept"].rstrip().endswith("kept")
+    best = max((s["slow"], c) for c, s in _heights(events[: after_first_rollback(events)]).items())
+    assert f"{best[0]:.3f}" in rows["slow"]
+    assert any(bar in rows["slow"] for bar in "▁▂▃▄▅▆▇█")
+
+
+def _heights(events: list[Event]) -> dict[str, dict[str, float]]:
+    return {
+        event.checkpoint: {name: float(score.value) for name, score in event.scores.items()}
+        for event in events
+        if isinstance(event, Reached)
+    }
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_narrow_terminal_shows_everything_on_its_own_line(
+    events: list[Event], width: int
+) -> None:
+    board = board_of(events[: after_first_rollback(events)])
+    text = text_of(board, width)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert len([line for line in lines if line]) == 2 + 1 + 3, "a line was wrapped"
+    assert max(map(len, lines)) <= width
+    stage, tick = board.left("quick") or (None, None)
+    left = f"left at epoch {tick:g} of stage {stage}" if width >= 96 else f"left {tick:g} s{stage}"
+    assert left in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 50), (80, 24), (60, 24), (60, 5)])
+def test_of_a_hundred_sub_datasets_some_are_shown_and_the_rest_counted(
+    many: list[Event], width: int, height: int
+) -> None:
+    board = board_of(many[: len(many) // 2])
+    lines = [line.rstrip() for line in text_of(board, width, height).splitlines() if line.strip()]
+    rows = lines[3:-1]
+    assert 3 <= len(rows) <= min(MOST_ROWS, max(3, height - 8))
+    assert max(map(len, lines)) <= width
+    active = [name for name in board.history.start.datasets if board.active(name)]
+    shown_active = sum(line.endswith("active") for line in rows)
+    rest = 100 - len(rows)
+    gone = rest - (len(active) - shown_active)
+    assert lines[-1] == f"and {rest} more: {len(active) - shown_active} active, {gone} not"
+
+
+def test_who_left_last_is_among_those_who_are_shown(many: list[Event]) -> None:
+    board = board_of(many[: len(many) // 2])
+    names = list(board.history.start.datasets)
+    shown = chosen(board, names, 20)
+    assert len(shown) == 20
+    assert shown == [name for name in names if name in shown], "in recipe order"
+    last = max((place, name) for name in names if (place := board.left(name)))[1]
+    assert last in shown
+    assert sum(board.active(name) for name in shown) == 15
+    assert chosen(board, names[:20], 20) == names[:20]
+
+
+def test_a_long_name_keeps_its_ends() -> None:
+    assert cut("short", 14) == "short"
+    assert cut("sub-dataset-number-042", 14) == "sub-dat…er-042"
+    assert len(cut("x" * 100, 24)) == 24
+
+
+def test_sparklines() -> None:
+    assert sparkline([], 5) == ""
+    assert sparkline([0.3, 0.3], 5) == "▁▁"
+    assert sparkline([9.0, 0.0, 0.5, 1.0], 3) == "▁▅█"
+    assert sparkline([0.5, 0.0, 1.0], 8) == "▅▁█"
+
+
+def test_rollbacks_stay_above_the_table_and_markup_in_names_is_text(tmp_path: Path) -> None:
+    """Names cannot hold brackets, but nothing here should depend on that."""
+    learners = {"[red]quick[/]": FEW["quick"], "slow": FEW["slow"]}
+    events = events_of(learners, tmp_path)
+    out = io.StringIO()
+    console = Console(file=out, width=100, height=30, force_terminal=True, color_system=None)
+    with Live(console=console, auto_refresh=False) as live:
+        table = LiveTable(live, "msft on tiny", Board())
+        for event in events:
+            table.event(event, live=True)
+    text = out.getvalue()
+    back = next(e for e in events if isinstance(e, Decided) and e.what == "exclude")
+    assert text.count(f"stage 0   -> [red]quick[/] left; back to {back.checkpoint}") == 1
+    assert "best is" in text
+
+
+def test_what_a_resume_replays_is_not_printed_again(events: list[Event]) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system=None)
+    with Live(console=console, auto_refresh=False) as live:
+        table = LiveTable(live, "msft", Board())
+        for event in events:
+            table.event(event, live=False)
+    assert "->" not in out.getvalue()
+
+
+def test_plain_lines_say_stage_scores_mean_and_rollback(events: list[Event]) -> None:
+    out = io.StringIO()
+    lines = PlainLines(out)
+    for event in events:
+        lines.event(event, live=True)
+    text = out.getvalue()
+    assert text.startswith("stage 0: 2 epochs from base on quick, slow, kept\n")
+    first = next(event for event in events if isinstance(event, Reached))
+    scores = " ".join(f"{n} {float(s.value):.3f}" for n, s in first.scores.items())
+    assert f"  r0-t1     epoch  0.25 loss {first.loss[0] / first.loss[1]:.3f} mean " in text
+    assert f"| {scores}\n" in text
+    assert "  -> quick left; back to " in text
+    assert "\x1b" not in text
+
+
+def test_plain_lines_of_a_large_mixture_are_not_endless(many: list[Event]) -> None:
+    out = io.StringIO()
+    lines = PlainLines(out)
+    for event in many[:12]:
+        lines.event(event, live=True)
+    assert max(map(len, out.getvalue().splitlines())) < 450
+    assert "… 88 more" in out.getvalue()
+
+
+def test_the_view_fits_where_the_output_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with progress("msft") as shown:
+        assert isinstance(shown, LiveTable)
+    with progress("msft", quiet=True) as shown:
+        assert not isinstance(shown, LiveTable | PlainLines)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with progress("msft") as shown:
+        assert isinstance(shown, PlainLines)
+
+
+def test_time_left_is_of_the_present_stage(
+    events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("msft.progress.time.monotonic", lambda: now)
+    board = Board()
+    reached = 0
+    for event in events:
+        if isinstance(event, Reached):
+            now += 10.0
+            reached += 1
+        board.event(event, live=True)
+        if reached == 3:
+            break
+    assert board.seconds_left == 5 * 10.0
+    now += 4.0
+    assert board.seconds_left == 46.0
+    now += 100.0
+    assert board.seconds_left == 40.0, "a slow tick does not eat the ones after it"
