@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format bench bench-harness bench-gpu clean
+.PHONY: help demo test test-kernels check format bench bench-harness bench-gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,6 +18,11 @@ demo: .venv/installed  ## SFT and mSFT on a synthetic mixture, two minutes on a 
 
 test: .venv/installed  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# Triton is a gigabyte, so it lies beside what everybody installs.
+test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
+	$(BIN)/pip install --quiet --no-deps --target .venv/triton triton
+	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/test_short_rows.py
 
 check: .venv/installed  ## format check, lint, types
 	$(BIN)/ruff format --check .
@@ -52,6 +57,7 @@ bench-gpu:  ## on a machine with a GPU and torch: checks, then each target again
 	mkdir -p $(RESULTS)
 	$(GPU) bench/gpu_check.py
 	$(GPU) bench/eval_check.py
+	$(GPU) bench/precision.py --data $(DATA) --out $(RESULTS)/precision.jsonl
 	$(GPU) bench/train_speed.py --data $(DATA) --peers $(PEERS) --out $(RESULTS)/train.jsonl
 	$(GPU) bench/eval_speed.py --data $(DATA) --out $(RESULTS)/eval.jsonl
 	$(GPU) bench/snapshots.py --out $(RESULTS)/snapshots.jsonl
