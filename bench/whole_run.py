@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python bench/whole_run.py --data DIR --from train.jsonl eval.jsonl
 
-recipes/smollm2-ten.yaml (mSFT, C = 3, ten tasks, SmolLM2-135M); `--method sft` for the baseline.
+recipes/smollm2-ten.yaml (mSFT, C = 3, ten tasks, SmolLM2-135M); `--method sft` for the baseline,
+`--shape 0.5B --set method_options.max_stages=2` for the parts' shares in a larger model.
 The verbs of engine, worker and store are timed from outside; the device is waited for where a part
 begins and ends. A part's time is without that of the parts inside it. What runs in another thread
 is shown as `in the background` and is no part of the total.
@@ -22,7 +23,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import Report, deadline, parser_of, peak_gb, recipe_of, synchronize
+import torch
+from common import (
+    SHAPES,
+    Report,
+    Source,
+    deadline,
+    parser_of,
+    peak_gb,
+    random_model,
+    recipe_of,
+    synchronize,
+)
 
 import msft
 from msft.background import BackgroundDisk
@@ -133,6 +145,16 @@ def estimate(files: list[Path], summary: dict[str, Any], scored: Counter[str]) -
     }
 
 
+def random_folder(shape: str) -> str:
+    """A model folder with random weights and SmolLM2's tokenizer. It never ends an answer, so an
+    evaluation takes the longest it can."""
+    folder = tempfile.mkdtemp(prefix="msft-bench-")
+    source = Source(shape)
+    random_model(source.config(), torch.bfloat16, "sdpa").save_pretrained(folder)
+    source.tokenizer.save_pretrained(folder)
+    return folder
+
+
 def main() -> None:
     """Three tables: parts, result, estimate."""
     parser = parser_of(__doc__)
@@ -141,12 +163,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10, help="the target, for the table")
     parser.add_argument("--from", dest="files", nargs="+", type=Path, default=[])
     parser.set_defaults(seconds=540)
+    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape, as a folder")
     parser.add_argument("--keep", type=Path, help="folder to run in (default: a temporary one)")
     options = parser.parse_args()
     report = Report("run", options.out)
     overrides = [f"method={options.method}", *options.set]
     if options.quick:
         overrides += ["compute_budget=1", "num_train_epochs=1"]
+    if options.shape:
+        overrides.append(f"model_name_or_path={random_folder(options.shape)}")
     if options.recipe == "tiny.yaml":
         recipe = msft.load_recipe(Path("recipes") / options.recipe, overrides)
     else:
