@@ -8,7 +8,7 @@ import torch
 from families import model_of, rows_of
 from torch import nn
 
-from msft.engine.adamw import AdamW, _rounded_at_random
+from msft.engine.adamw import AdamW, _rounded_at_random, copied
 from msft.engine.fusing import FusedLayers, decoder_layers
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.feeds import Batch
@@ -170,3 +170,18 @@ def test_fused_layers_share_one_code_and_only_inside_the_block() -> None:
     layers = decoder_layers(fused.model)
     assert len(layers) == fused.model.config.num_hidden_layers
     assert all(layer._compiled_call_impl is None for layer in layers)
+
+
+def test_copies_go_to_the_host_where_the_device_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def empty(*args: Any, device: Any = None, real: Any = torch.empty, **options: Any) -> Any:
+        if device is not None:
+            raise torch.OutOfMemoryError
+        return real(*args, **options)
+
+    given = {"a": torch.randn(3, 4), "b": torch.randn(5)}
+    monkeypatch.setattr(torch, "empty", empty)
+    copies = copied(given)
+    assert all(torch.equal(copies[name], given[name]) for name in given)
+    assert all(copies[name].data_ptr() != given[name].data_ptr() for name in given)

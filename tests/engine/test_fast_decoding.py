@@ -3,6 +3,8 @@
 Here it runs with a slow kernel that gives NaN where the real one leaves memory uninitialised.
 """
 
+import gc
+import weakref
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -194,6 +196,32 @@ def test_when_memory_runs_out_lines_get_shorter_and_answers_stay() -> None:
     hopeless = Decoder(model, [END], 300, kernels=Kernels(Mock(side_effect=torch.OutOfMemoryError)))
     with pytest.raises(torch.OutOfMemoryError):
         hopeless.likelihoods(answered(prompts), groups)
+
+
+def test_when_memory_runs_out_the_old_store_is_let_go_at_once() -> None:
+    """Even while likelihoods that were begun with it are still to be asked for."""
+    model = model_of("llama").eval()
+    prompts, groups = grouped_prompts([0, 0], 4)
+    full: list[bool] = []
+
+    def sometimes(*given: Any, **options: Any) -> Any:
+        if full:
+            full.clear()
+            raise torch.OutOfMemoryError
+        return plain_varlen(*given, **options)
+
+    poor = Decoder(model, [END], 10**6, kernels=Kernels(sometimes))
+    pending = poor.measure(answered(prompts), groups)
+    old = weakref.ref(poor._fast)
+    full.append(True)
+    gc.disable()
+    try:
+        poor.generate(prompts, [NEW] * 8, groups=groups)
+        assert old() is None
+    finally:
+        gc.enable()
+    assert poor._halved == 1
+    assert pending() == fast(model).likelihoods(answered(prompts), groups)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma"])

@@ -195,6 +195,23 @@ def test_what_stays_between_recorded_steps_is_what_was_measured(size: str, measu
     assert memory.peak > stays + memory.backward / 2
 
 
+def test_keys_take_no_more_than_the_decoder_gives_them() -> None:
+    demand = Demand(8736, 0.185, bf16=True, half_moments=True)
+    none = Checkpoints(1, 0, restored=False, most=0)
+    many, few = (
+        memory_of(
+            SHAPES["8B"],
+            demand,
+            Work(6000, 468, None, "auto", fused=True, points=0, slots=slots),
+            none,
+            H200,
+        ).evaluation
+        for slots in (10**6, 1000)
+    )
+    assert many == H200.total // 8
+    assert few == 1000 * SHAPES["8B"].keys * 2
+
+
 def test_the_optimizer_in_bf16_takes_less() -> None:
     demand = Demand(1000, 0.2, bf16=True, half_moments=False)
     halved = Demand(1000, 0.2, bf16=True, half_moments=True)

@@ -64,6 +64,21 @@ def test_another_input_is_not_answered_with_what_was_made_before() -> None:
     assert torch.equal(join.part(1, other), layers[1](other))
 
 
+def test_a_forward_pass_that_ends_in_the_middle_leaves_nothing() -> None:
+    """Else all its activations would stay, just when memory has run out."""
+    model = model_of("qwen3")
+    joined = JoinedProjections(model)
+
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError
+
+    hook = model.model.layers[0].self_attn.q_norm.register_forward_pre_hook(full)
+    with pytest.raises(torch.OutOfMemoryError), joined:
+        computed(model)
+    assert all(join._given is None and join._made == () for join in joined._joins)
+    hook.remove()
+
+
 def test_layers_that_are_not_alike_stay_apart() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

@@ -1,5 +1,10 @@
 """Our own kernels compute attention. On a GPU as they are, elsewhere by Triton's interpreter."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -8,7 +13,7 @@ import torch
 from families import END, model_of
 from torch import Tensor
 
-from msft.engine.attention import plain_varlen
+from msft.engine.attention import own_kernels, plain_varlen
 from msft.engine.decoding import Decoder
 from msft.engine.shared import Kernels
 
@@ -115,6 +120,45 @@ def test_a_step_keeps_its_key_and_sees_its_own_slots_only() -> None:
     last = torch.zeros(400, dtype=torch.bool, device=DEVICE)
     last[starts + lengths - 1] = True
     assert torch.equal(keys[~last], before[0][~last])
+
+
+def test_heads_may_lie_in_any_order() -> None:
+    torch.manual_seed(0)
+    q, k, v = some(4, 3, 16), some(2, 3, 16), some(2, 3, 16)
+    odd = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v)]
+    assert all(tensor.stride(2) != 1 for tensor in odd)
+    starts, lengths = torch.tensor([0, 3, 5], device=DEVICE), torch.tensor([3, 2, 1], device=DEVICE)
+    found = []
+    for given in ((q, k, v), odd):
+        store = tuple(torch.ones(9, 2, 16, device=DEVICE, dtype=KIND) for _ in range(2))
+        found.append((*short_rows.step_attention(*given, store, starts, lengths), *store))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_shared_memory_is_enough_on_smaller_gpus(dim: int) -> None:
+    """Compute capability 8.6 (RTX 3090, A10) has 99 kB for a block, as have 8.9 and 12.0."""
+    script = Path(__file__).with_name("kernel_sizes.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, script, str(dim), "86"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    sizes = json.loads(done.stdout)
+    assert len(sizes) == 4
+    assert max(sizes.values()) <= 99 * 1024
+
+
+def test_without_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: Any) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    own_kernels.cache_clear()
+    assert own_kernels() is short_rows
+    monkeypatch.setattr(short_rows, "line_attention", missing)
+    own_kernels.cache_clear()
+    assert own_kernels() is None
+    own_kernels.cache_clear()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")

@@ -7,7 +7,7 @@ calls the `kernels` for it that are our own.
 Training: `torch_engine` is the engine, `buffers` lays a step out on the host, `adamw` is the
 optimizer on fp32 masters, `graphs` records steps, `fusing` compiles layers, `joining` makes one
 matrix product of several, `later` hands losses out when they are asked for, `fit` says what memory
-holds.
+holds. `recorder` makes the CUDA graphs of all that is recorded.
 
 Evaluation: `decoding` chooses the way. The fast one is `generation` with `plans` and `lines` (who
 shares what), `shared` (keys and attention over them), `measuring` (losses of answers) and

@@ -179,9 +179,16 @@ class AdamW:
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Private copies of tensors of one kind: parts of one, made by a few launches for all."""
+    """Private copies of tensors of one kind: parts of one, made by a few launches for all.
+
+    In host memory, if the device has no room.
+    """
     held = list(tensors.values())
-    whole = torch.empty(sum(t.numel() for t in held), dtype=held[0].dtype, device=held[0].device)
+    size, dtype = sum(tensor.numel() for tensor in held), held[0].dtype
+    try:
+        whole = torch.empty(size, dtype=dtype, device=held[0].device)
+    except torch.OutOfMemoryError:
+        whole = torch.empty(size, dtype=dtype)
     parts = torch.split(whole, [tensor.numel() for tensor in held])
     copies = [part.view(tensor.shape) for part, tensor in zip(parts, held, strict=True)]
     torch._foreach_copy_(copies, held)

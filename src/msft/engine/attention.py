@@ -159,10 +159,14 @@ def plain_varlen(
 
 @cache
 def own_kernels() -> Any | None:
-    """`short_rows`, where Triton is there and made for this device; else None."""
+    """`short_rows`, where Triton is there and can make kernels for this device; else None."""
     try:
         from msft.engine import short_rows
-    except ImportError:
+
+        short_rows.try_out(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # no Triton, no C compiler, no headers, an old GPU: each fails in its own way
         return None
     return short_rows
 

@@ -60,7 +60,7 @@ class FastDecoder:
         self._device = device
         self._graphs = Graphs(device.type == "cuda")
         self._store = Store(0)
-        self._measurer = Measurer(self._forward, device.type == "cuda" and _is_small(model))
+        self._measurer = Measurer(device.type == "cuda" and _is_small(model))
         self._steppers: dict[tuple[int, int], Stepper] = {}
         self._addresses: list[int] = []
         self._plans: list[tuple[tuple[Any, ...], Any]] = []
@@ -79,8 +79,8 @@ class FastDecoder:
             lambda: answer_plan(rows, groups, self._most[0], self._device),
         )
         self._compute_prefixes(plan)
-        sums = self._measurer.begin(plan, len(rows))
-        return lambda: Likelihoods(sums(), plan.tokens)
+        sums, tokens = self._measurer.begin(plan, len(rows), self._forward), plan.tokens
+        return lambda: Likelihoods(sums(), tokens)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts

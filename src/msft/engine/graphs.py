@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from msft.engine.buffers import Line, Row, Shape, fill
+from msft.engine.recorder import Recorder
 
 TOKENS, TARGETS = 256, 512
 """Lines are padded to multiples of these."""
@@ -23,7 +24,7 @@ Step = Callable[[Line, int], Tensor]
 
 
 class NotRecorded(Exception):
-    """This model's step cannot be recorded."""
+    """This model's step cannot be recorded; it waits for the host, say."""
 
 
 class StepGraphs:
@@ -43,7 +44,7 @@ class StepGraphs:
         self._longest = max(longest, TOKENS)  # the padding's row is a row too
         self._device = device
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._recorder = Recorder()
         self._losses = torch.zeros(rows, device=device)
         self._buffer = torch.zeros(0, dtype=torch.int64, device=device)
         self._stages: list[tuple[Tensor, torch.cuda.Event]] = []
@@ -64,19 +65,18 @@ class StepGraphs:
 
     def _record(self, shape: Shape) -> None:
         line = Line.over(self._buffer, shape)
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside = self._recorder.stream
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             self._rehearse(line, self._longest)
         torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()  # other threads may be writing checkpoints meanwhile
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                self._losses.copy_(self._step(line, self._longest))
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            raise NotRecorded(str(error)) from error
+
+        def work() -> None:
+            self._losses.copy_(self._step(line, self._longest))
+
+        graph = self._recorder.recorded(work)
+        if graph is None:
+            raise NotRecorded
         self._graphs[shape] = graph
 
     def _send(self, rows: Sequence[Row], shape: Shape) -> None:
@@ -93,6 +93,7 @@ class StepGraphs:
         if size <= len(self._buffer):
             return
         self._graphs.clear()
+        self._recorder.renew()
         torch.cuda.synchronize()
         self._buffer = torch.zeros(2 * size, dtype=torch.int64, device=self._device)
         self._stages = [

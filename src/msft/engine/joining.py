@@ -43,15 +43,19 @@ class Join:
                 weight = torch.cat(weights)
             biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
             bias = torch.cat(biases) if biases else None
-            self._given = given
             self._made = torch.split(functional.linear(given, weight, bias), self._sizes, -1)
+            self._given = given
         if given is not self._given:
             layer = self.layers[number]
             return functional.linear(given, layer.weight, layer.bias)
         made = self._made[number]
         if number == len(self.layers) - 1:
-            self._given, self._made = None, ()
+            self.forget()
         return made
+
+    def forget(self) -> None:
+        """Hold nothing of a forward pass, which may have ended in the middle."""
+        self._given, self._made = None, ()
 
     def forwards(self) -> list[Callable[[Tensor], Tensor]]:
         def forward_of(number: int) -> Callable[[Tensor], Tensor]:
@@ -81,6 +85,8 @@ class JoinedProjections(AbstractContextManager[None]):
     def __exit__(self, *error: object) -> None:
         for layer, _ in self._forwards:
             layer.__dict__.pop("forward", None)
+        for join in self._joins:
+            join.forget()
 
 
 def together(model: nn.Module) -> list[list[nn.Linear]]:

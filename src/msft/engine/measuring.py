@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from msft.engine.plans import AnswerPlan
+from msft.engine.recorder import Recorder
 from msft.engine.shared import Line
 
 HEAD_TOKENS = 4096
@@ -38,25 +39,26 @@ class Measurer:
     recorded: what comes again may be recorded.
     """
 
-    def __init__(self, forward: Forward, recorded: bool) -> None:
-        self._forward = forward
-        self._recorded = recorded
+    def __init__(self, recorded: bool) -> None:
+        self._recorder = Recorder() if recorded else None
         self._records: list[Record] = []
-        if recorded:
-            self._pool = torch.cuda.graph_pool_handle()
-            self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """What was recorded knows weights by address: they lie elsewhere now."""
         self._records.clear()
+        if self._recorder is not None:
+            self._recorder.renew()
 
-    def begin(self, plan: AnswerPlan, rows: int) -> Callable[[], list[float]]:
-        """Put it in train; the sums of so many rows, when they are asked for."""
-        losses, aside = self._losses(plan)
+    def begin(self, plan: AnswerPlan, rows: int, forward: Forward) -> Callable[[], list[float]]:
+        """Put it in train; the sums of so many rows, when they are asked for.
+
+        What is handed out holds the plan, which a replay reads, but nobody's memory of keys.
+        """
+        losses, aside = self._losses(plan, forward)
 
         def sums() -> list[float]:
-            if aside:
-                torch.cuda.current_stream().wait_stream(self._aside)
+            if aside is not None:
+                torch.cuda.current_stream().wait_stream(aside)
             total = torch.zeros(rows, dtype=torch.float64)
             if losses is not None:
                 total.index_add_(0, plan.owners, losses.double().cpu())
@@ -64,45 +66,50 @@ class Measurer:
 
         return sums
 
-    def _losses(self, plan: AnswerPlan) -> tuple[Tensor | None, bool]:
-        """Losses of a plan's targets, and whether they come from beside."""
+    def _losses(
+        self, plan: AnswerPlan, forward: Forward
+    ) -> tuple[Tensor | None, torch.cuda.Stream | None]:
+        """Losses of a plan's targets, and the stream that they come from, if it is another."""
         if not plan.lines:
-            return None, False
-        if not self._recorded or plan.prefixes:  # others may write where prefixes are kept
-            return self._work(plan), False
+            return None, None
+        if self._recorder is None or plan.prefixes:  # others may write where prefixes are kept
+            return _work(plan, forward), None
         record = next((record for record in self._records if record.plan is plan), None)
         if record is None:
-            self._records = [*self._records[1 - RECORDS_KEPT :], Record(plan)]
-            return self._work(plan), False
+            losses = _work(plan, forward)
+            if len(self._records) == RECORDS_KEPT:
+                self.forget()  # graphs of one recorder end together
+            self._records.append(Record(plan))
+            return losses, None
         if record.graph is None:
-            self._record(record)
+            self._record(record, self._recorder, forward)
         if record.graph is None:
-            return self._work(plan), False
-        self._aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._aside):
+            return _work(plan, forward), None
+        aside = self._recorder.stream
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
             record.graph.replay()
-        return record.losses, True
+        return record.losses, aside
 
-    def _record(self, record: Record) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                record.losses = self._work(record.plan)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # a model that waits for the host: as it stands, then
-            self._recorded = False
-            return
-        record.graph = graph
+    def _record(self, record: Record, recorder: Recorder, forward: Forward) -> None:
+        def work() -> None:
+            record.losses = _work(record.plan, forward)
 
-    def _work(self, plan: AnswerPlan) -> Tensor:
-        return torch.cat([self._line(line, plan.reach) for line in plan.lines])
+        record.graph = recorder.recorded(work)
+        if record.graph is None:  # a model that waits for the host: as it stands, then
+            self._recorder = None
+            self._records.clear()
 
-    def _line(self, line: Line, reach: int) -> Tensor:
-        logits = torch.split(self._forward(line, reach), HEAD_TOKENS)
-        labels = torch.split(line.labels, HEAD_TOKENS)
-        losses = [
-            functional.cross_entropy(some.float(), right, reduction="none")
-            for some, right in zip(logits, labels, strict=True)
-        ]
-        return torch.cat(losses)
+
+def _work(plan: AnswerPlan, forward: Forward) -> Tensor:
+    return torch.cat([_line(forward(line, plan.reach), line.labels) for line in plan.lines])
+
+
+def _line(logits: Tensor, labels: Tensor) -> Tensor:
+    losses = [
+        functional.cross_entropy(some.float(), right, reduction="none")
+        for some, right in zip(
+            torch.split(logits, HEAD_TOKENS), torch.split(labels, HEAD_TOKENS), strict=True
+        )
+    ]
+    return torch.cat(losses)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from msft.engine.copies import Copies
+from msft.engine.decoding import MEMORY_OF_KEYS
 from msft.engine.fit import (
     BF16,
     CPU_TOKENS,
@@ -165,16 +166,18 @@ def memory_of(
         step=step,
         backward=round(tokens * kept) + sums,
         row=round(work.longest * least),
-        evaluation=evaluation_bytes(shape, demand, work),
+        evaluation=evaluation_bytes(shape, demand, work, room),
         snapshot=checkpoints.aside,
         checkpoints=before * checkpoints.each + newest if before > 0 else 0,
     )
 
 
-def evaluation_bytes(shape: Shape, demand: Demand, work: Work) -> int:
+def evaluation_bytes(shape: Shape, demand: Demand, work: Work, room: Room) -> int:
     """Keys that are kept, activations of a forward pass, and predictions, part of them in fp32."""
     width = BF16 if demand.bf16 else FP32
     keys = work.slots * shape.keys * width
+    if room.kind == "cuda":
+        keys = min(keys, int(room.total * MEMORY_OF_KEYS))
     passing = work.read * width * (3 * shape.inner + 4 * shape.hidden)
     wide = min(work.predicted, 4096) if demand.bf16 else work.predicted
     predictions = shape.vocabulary * (work.predicted * width + 2 * wide * FP32)

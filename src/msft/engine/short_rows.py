@@ -15,8 +15,8 @@ from msft.engine import kernels
 
 TILE = 64
 """Tokens of a tile."""
-STEP_KEYS = 128
-"""Keys that a step looks at together."""
+WIDE_HEADS = 64
+"""Wider heads than this leave less room for tiles in a GPU's shared memory (99 kB on many)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def line_attention(
     """Attention of tokens in one line, [heads, tokens, dim]: the answer is [tokens, heads, dim],
     with log-sum-exps [heads, tokens]. Gradients need `sight.ends` and know no stems."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    q, k, v = (tensor if tensor.stride(2) == 1 else tensor.contiguous() for tensor in (q, k, v))
+    q, k, v = map(_dense, (q, k, v))
     if torch.is_grad_enabled() and q.requires_grad:
         assert sight.stems is None, "gradients know plain rows only"
         found: tuple[Tensor, Tensor] = _Line.apply(q, k, v, sight.starts, sight.ends, scale)  # type: ignore[no-untyped-call]
@@ -71,6 +71,7 @@ def _line(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> tuple[
         rows=TILE,
         columns=TILE,
         stems=sight.stems is not None,
+        num_stages=_stages(dim),
     )
     return out, lse
 
@@ -93,20 +94,21 @@ class _Line(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> Any:
         q, k, v, out, lse, starts, ends = ctx.saved_tensors
         tokens, heads = out.shape[:2]
-        slope = slope if slope.stride(2) == 1 else slope.contiguous()
+        slope = _dense(slope)
         delta = torch.empty_like(lse)
         d_q, d_k, d_v = (
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
             for t in (q, k, v)
         )
         places = (*_strides(q, k, v), slope.stride(1), slope.stride(0))
-        sizes = _sizes(q, k)
+        sizes, stages = _sizes(q, k), _stages(q.shape[-1])
         kernels.backward_queries[triton.cdiv(tokens, TILE), heads](
             *(q, k, v, out, slope, lse, delta, d_q, starts, ctx.scale, tokens),
             *places,
             *sizes,
             rows=TILE,
             columns=TILE,
+            num_stages=stages,
         )
         kernels.backward_keys[triton.cdiv(tokens, TILE), k.shape[0]](
             *(q, k, v, slope, lse, delta, d_k, d_v, starts, ends, ctx.scale, tokens),
@@ -114,6 +116,7 @@ class _Line(torch.autograd.Function):
             *sizes,
             rows=TILE,
             columns=TILE,
+            num_stages=stages,
         )
         return d_q, d_k, d_v, None, None, None
 
@@ -130,6 +133,7 @@ def step_attention(
     """One token of each row, [heads, rows, dim], over the row's slots in a store of keys and
     values [slots, heads, dim]: the last slot takes its own. The answer is as of a line."""
     heads, rows, dim = q.shape
+    q, k, v = map(_dense, (q, k, v))
     out = torch.empty(rows, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, rows, dtype=torch.float32, device=q.device)
     scale = dim**-0.5 if scale is None else scale
@@ -138,9 +142,26 @@ def step_attention(
         *_strides(q, k, v),
         *_sizes(q, k),
         asking=max(16, triton.next_power_of_2(heads // k.shape[0])),
-        columns=STEP_KEYS,
+        columns=TILE if dim > WIDE_HEADS else 2 * TILE,
+        num_stages=_stages(dim),
     )
     return out, lse
+
+
+def try_out(device: torch.device) -> None:
+    """Fail where Triton cannot make a kernel: it needs a C compiler, say."""
+    one = torch.zeros(1, 1, 16, dtype=torch.float16, device=device)
+    line_attention(one, one, one, Sight(torch.zeros(1, dtype=torch.int32, device=device)))
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Numbers of a head lie next to each other."""
+    return tensor if tensor.stride(2) == 1 else tensor.contiguous()
+
+
+def _stages(dim: int) -> int:
+    """Tiles that are on their way at a time."""
+    return 2 if dim > WIDE_HEADS else 3
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:

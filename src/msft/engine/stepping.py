@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from msft.engine.attention import How, layout, suits
 from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.recorder import Recorder
 from msft.engine.shared import Kernels, Store, merged
 
 AT_ONCE = 8
@@ -40,7 +41,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Graphs:
-    """Memory that all graphs of a model share, and whether it lets graphs be made at all.
+    """Graphs of steps over one store, and whether a model lets graphs be made at all.
 
     watched: a step was seen from end to end, so `possible` is known.
     """
@@ -48,19 +49,11 @@ class Graphs:
     def __init__(self, possible: bool) -> None:
         self.possible = possible
         self.watched = False
-        self._pool = torch.cuda.graph_pool_handle() if possible else None
+        self._recorder = Recorder() if possible else None
 
     def captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """A graph of `work`, which is not done now; None: it cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                work()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            return None
-        return graph
+        return None if self._recorder is None else self._recorder.recorded(work)
 
 
 class Stepper:

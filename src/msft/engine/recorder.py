@@ -1,0 +1,42 @@
+"""Recording: the device's work as CUDA graphs; each set of them has its own memory and stream.
+
+Torch keeps one workspace of matrix products for each stream that graphs are captured on. All graphs
+of a stream write to it, whatever their memory is, so two of them must not run at the same time; and
+from torch 2.12 on the first of them that ends takes it away from the others
+(https://github.com/pytorch/pytorch/issues/193402). So whoever records has a `Recorder`.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+
+class Recorder:
+    """Makes graphs that run one at a time and end together.
+
+    stream: where they are captured; what is rehearsed, or replayed beside others, goes there too.
+    """
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def renew(self) -> None:
+        """All graphs have ended: torch does not take up the name of their memory again."""
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def recorded(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """A graph of `work`, which is not done now; None: it waits for the host, say."""
+        graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream()
+        threads = "thread_local"  # others may be writing checkpoints meanwhile
+        try:
+            with torch.cuda.graph(graph, self._pool, self.stream, capture_error_mode=threads):
+                work()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return None
+        finally:
+            torch.cuda.set_stream(before)  # a capture that fails leaves another one
+        return graph

@@ -1,0 +1,52 @@
+"""How fast this machine is: what happens only once is not counted."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from msft.engine.calibration import _scoring_rate, _training_rate
+from msft.feeds import Batch, Losses, Place
+from msft.mixture import Mixture
+from msft.worker import Scored
+
+
+class Slow:
+    """An engine whose first work of a kind takes long, since it is compiled then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+        self.device = torch.device(device)
+        self.now = 0.0
+        self._seen: set[Any] = set()
+        monkeypatch.setattr("msft.engine.calibration.time.perf_counter", lambda: self.now)
+
+    def _took(self, what: Any) -> None:
+        self.now += 0.1 if what in self._seen else 20.0
+        self._seen.add(what)
+
+    def work(self, batch: Batch) -> tuple[Losses, int]:
+        self._took(len(batch.rows))
+        return Losses([0.0]), 1000
+
+    def score(self, names: list[str], split: str) -> Scored:
+        self._took(split)
+        return Scored({}, 500)
+
+
+def test_compiling_is_not_taken_for_the_speed_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = Slow(monkeypatch, "cuda")
+    place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
+    assert _training_rate(engine, place) == pytest.approx(10_000)
+    rate, sampled = _scoring_rate(engine, ["a"])
+    assert rate == pytest.approx(5_000)
+    assert not sampled
+
+
+def test_a_slow_cpu_is_not_asked_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = Slow(monkeypatch, "cpu")
+    place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
+    assert _training_rate(engine, place) == pytest.approx(50)
+    rate, sampled = _scoring_rate(engine, ["a"])
+    assert rate == pytest.approx(25)
+    assert sampled
+    assert engine.now == 40

@@ -1,0 +1,171 @@
+"""Who records has memory and a stream of its own. There is no GPU here: the device is a toy."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from families import model_of
+
+from msft.encoding import Encoded
+from msft.engine.attention import plain_varlen
+from msft.engine.generation import FastDecoder
+from msft.engine.measuring import RECORDS_KEPT, Measurer
+from msft.engine.plans import AnswerPlan, answer_plan
+from msft.engine.recorder import Recorder
+from msft.engine.shared import Kernels, Line, Unsuited
+from msft.engine.stepping import Graphs
+
+CPU = torch.device("cpu")
+
+
+class Stream:
+    def wait_stream(self, other: "Stream") -> None: ...
+
+
+class Graph:
+    """A replay does the work again, where the tensors of the capture are."""
+
+    def __init__(self) -> None:
+        self.stream: Any = None
+
+    def replay(self) -> None: ...
+
+
+@dataclass
+class Device:
+    """As torch.cuda has it: a capture that fails to begin or to end leaves its stream in force."""
+
+    current: Any = field(default_factory=Stream)
+    pools: int = 0
+    captures: list[tuple[int, Any, Graph]] = field(default_factory=list)
+    broken: bool = False
+
+    def handle(self) -> int:
+        self.pools += 1
+        return self.pools
+
+    def enter(self, stream: Any) -> None:
+        self.current = stream
+
+    @contextmanager
+    def graph(
+        self, graph: Graph, pool: int, stream: Any, capture_error_mode: str
+    ) -> Iterator[None]:
+        assert capture_error_mode == "thread_local", "another thread copies meanwhile"
+        before, self.current = self.current, stream
+        graph.stream = stream
+        self.captures.append((pool, stream, graph))
+        try:
+            yield
+        finally:
+            if self.broken:
+                raise RuntimeError("operation failed due to a previous error during capture")
+        self.current = before
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    toy = Device()
+    for name, value in {
+        "Stream": Stream,
+        "CUDAGraph": Graph,
+        "graph_pool_handle": toy.handle,
+        "current_stream": lambda: toy.current,
+        "set_stream": toy.enter,
+        "graph": toy.graph,
+        "stream": toy.on,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    return toy
+
+
+def plan_of(seed: int) -> AnswerPlan:
+    random = Random(seed)
+    rows = [
+        Encoded(tuple(random.randrange(2, 50) for _ in range(5)), (False,) * 3 + (True,) * 2)
+        for _ in range(3)
+    ]
+    return answer_plan(rows, None, 1000, CPU)
+
+
+def forward(line: Line, reach: int) -> torch.Tensor:
+    return torch.zeros(len(line.targets), 50)
+
+
+def measured(measurer: Measurer, plan: AnswerPlan, times: int = 1) -> list[float]:
+    found: list[Sequence[float]] = [measurer.begin(plan, 3, forward)() for _ in range(times)]
+    assert all(losses == found[0] for losses in found)
+    return list(found[0])
+
+
+def test_graphs_that_run_beside_each_other_share_no_stream(device: Device) -> None:
+    """Else they share a workspace of matrix products: torch has one for each such stream."""
+    model = model_of("llama").eval()
+    decoder = FastDecoder(model, Kernels(plain_varlen), 100, 1000, CPU)
+    decoder._measurer, decoder._graphs = Measurer(True), Graphs(True)
+    measured(decoder._measurer, plan_of(0), times=2)
+    decoder._graphs.captured(lambda: None)
+    (measuring, aside, _), (stepping, beside, _) = device.captures
+    assert aside is not beside
+    assert measuring != stepping
+
+
+def test_what_comes_again_is_recorded_the_second_time(device: Device) -> None:
+    measurer, plan = Measurer(True), plan_of(0)
+    plain = measured(Measurer(False), plan)
+    assert measured(measurer, plan) == plain
+    assert not device.captures
+    assert measured(measurer, plan, times=3) == plain
+    assert len(device.captures) == 1
+
+
+def test_graphs_of_one_stream_end_together(device: Device) -> None:
+    """The first that ends takes the others' workspace away: pytorch issue 193402."""
+    measurer, plans = Measurer(True), [plan_of(number) for number in range(RECORDS_KEPT + 1)]
+    for plan in plans[:-1]:
+        measured(measurer, plan, times=2)
+    assert len({pool for pool, _, _ in device.captures}) == 1
+    measured(measurer, plans[-1], times=2)
+    assert [record.plan for record in measurer._records] == [plans[-1]]
+    assert device.captures[-1][0] != device.captures[0][0], "memory whose graphs ended has no name"
+
+
+def test_a_capture_that_fails_leaves_the_stream_in_force(device: Device) -> None:
+    before, device.broken = device.current, True
+    measurer, plan = Measurer(True), plan_of(0)
+    assert Recorder().recorded(lambda: None) is None
+    assert device.current is before
+    assert measured(measurer, plan, times=3) == measured(Measurer(False), plan)
+    assert len(device.captures) == 2, "and is not tried again"
+
+
+def test_memory_that_runs_out_is_said(device: Device) -> None:
+    def work() -> None:
+        raise torch.OutOfMemoryError
+
+    before = device.current
+    with pytest.raises(torch.OutOfMemoryError):
+        Recorder().recorded(work)
+    assert device.current is before
+
+
+def test_a_model_that_is_not_suited_is_never_recorded(device: Device) -> None:
+    def unsuited(line: Line, reach: int) -> torch.Tensor:
+        raise Unsuited("a soft cap")
+
+    measurer, plan = Measurer(True), plan_of(0)
+    begin: Callable[[], Any] = lambda: measurer.begin(plan, 3, unsuited)  # noqa: E731
+    for _ in range(3):
+        with pytest.raises(Unsuited):
+            begin()
+    assert not device.captures
