@@ -299,3 +299,22 @@ def test_a_lower_loss_is_a_gain(tmp_path: Path) -> None:
     assert found["sft"]["mean"] == pytest.approx(1 - accurate["sft"]["mean"])
     assert found["gain"] == pytest.approx(accurate["gain"])
     assert abs(found["gain"]) > 0.001
+
+
+class Mixed(SimulatedEngine):
+    """One sub-dataset has a loss, the others shares of right rows."""
+
+    def score(self, names: Sequence[str], split: str) -> Scored:
+        right = super().score(names, split)
+        scores = dict(right.scores)
+        if "slow" in scores:
+            scores["slow"] = nll(scores["slow"].count - scores["slow"].total + 1.0, 10)
+        return Scored(scores, right.tokens)
+
+
+def test_the_tables_say_when_a_score_is_a_mean_of_gains(tmp_path: Path) -> None:
+    found = sizes(recipe_of(), tmp_path / "mixed", Simulation(engine=Mixed), [2, 4])
+    assert [each["sft"]["unit"] for each in found.content["sizes"]] == ["accuracy", None]
+    assert "a score is the mean gain over the base" in found.text()
+    alike = sizes(recipe_of(), tmp_path / "alike", simulated(), [2])
+    assert "mean gain" not in alike.text()

@@ -16,28 +16,31 @@ from pathlib import Path
 import pytest
 
 from msft.cli import main
-from msft.comparison import options_of, planned
 from msft.folder import RunFolder, UsageError
 from msft.history import History
 from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
 from msft.processes import Job, carry_out
 from msft.recipe import load_recipe
 from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
-from msft.report.compare_report import compare_text, tables_of, write_compare
-from msft.report.contenders import contenders_of
-from msft.report.lineup import Lineup, lineup_of, score_at
+from msft.report.compared_run import compared_runs, same_rows
+from msft.report.comparison_report import contest_text, tables_of, write_contest
+from msft.report.contest import Contest, contest_of, contests_of
+from msft.report.figure_sections import comparison_figures
+from msft.report.groups import groups_of
 from msft.report.paper_tables import (
     ablation_table,
-    dataset_table,
+    dataset_tables,
     flops_table,
-    main_table,
+    main_tables,
     places_table,
     spread_table,
 )
+from msft.report.standings import rounds_of, spread_of
 from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
 from msft.rollout import BASE, CheckpointId, Tokens
-from msft.scores import Score, Scores, accuracy, nll
+from msft.scores import Score, Scores, accuracy, nll, value
 from msft.signals import Stopped
+from msft.sweep import options_of, planned
 from msft.verdicts import Verdict, Verdicts
 
 FIRST = CheckpointId("r0-t1")
@@ -95,8 +98,8 @@ def right(*counts: int, rows: int = 10, names: Sequence[str] = NAMES) -> Scores:
     return {name: accuracy(count, rows) for name, count in zip(names, counts, strict=True)}
 
 
-def lined_up(folders: Sequence[Path]) -> Lineup:
-    return lineup_of(contenders_of(folders))
+def lined_up(folders: Sequence[Path]) -> Contest:
+    return contest_of(compared_runs(folders))
 
 
 def cells(table: Table | None) -> dict[str, list[str]]:
@@ -110,7 +113,7 @@ def cells(table: Table | None) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Lineup:
+def three(tmp_path: Path) -> Contest:
     """SFT, SRO and mSFT on four sub-datasets of two groups and one without."""
     return lined_up(
         [
@@ -121,8 +124,8 @@ def three(tmp_path: Path) -> Lineup:
     )
 
 
-def test_the_main_table_has_groups_epochs_and_differences(three: Lineup) -> None:
-    table = main_table(three)
+def test_the_main_table_has_groups_epochs_and_differences(three: Contest) -> None:
+    table = main_tables(three)[0]
     assert table.key == "main"
     assert table.head == ("method", "science", "math", "own data", "mean", "Ep.")
     assert cells(table) == {
@@ -131,7 +134,7 @@ def test_the_main_table_has_groups_epochs_and_differences(three: Lineup) -> None
         "SRO SFT": ["*70.0* +5.0", "10.0 −10.0", "50.0 ±0.0", "_50.0_ ±0.0", "0.25"],
         "mSFT": ["_65.0_ ±0.0", "*40.0* +20.0", "50.0 ±0.0", "*55.0* +5.0", "0.25"],
     }
-    other = main_table(three, "validation")
+    other = main_tables(three)[1]
     assert other.key == "main-validation"
     assert cells(other)["mSFT"] == [
         "*80.0* +10.0",
@@ -143,18 +146,18 @@ def test_the_main_table_has_groups_epochs_and_differences(three: Lineup) -> None
     assert [table.key for table in tables_of(three)][:2] == ["main", "main-validation"]
 
 
-def test_every_sub_dataset_has_its_row(three: Lineup) -> None:
-    assert cells(dataset_table(three)) == {
+def test_every_sub_dataset_has_its_row(three: Contest) -> None:
+    assert cells(dataset_tables(three)[0]) == {
         "sciq": ["50.0", "_60.0_ +10.0", "*70.0* +20.0"],
         "arc": ["*80.0*", "*80.0* ±0.0", "_60.0_ −20.0"],
         "gsm8k": ["_20.0_", "10.0 −10.0", "*40.0* +20.0"],
         "mine": ["50.0", "50.0 ±0.0", "50.0 ±0.0"],
         "mean": ["_50.0_", "_50.0_ ±0.0", "*55.0* +5.0"],
     }
-    assert dataset_table(three).rows[-1].apart
+    assert dataset_tables(three)[0].rows[-1].apart
 
 
-def test_the_ablation_is_of_msft_and_those_that_search_once(three: Lineup, tmp_path: Path) -> None:
+def test_the_ablation_is_of_msft_and_those_that_search_once(three: Contest, tmp_path: Path) -> None:
     assert cells(ablation_table(three)) == {
         "SFT": ["_50.0_", "0.25"],
         "SRO SFT": ["_50.0_ ±0.0", "0.25"],
@@ -197,16 +200,16 @@ def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
         for method, totals in scores.items()
         for seed, total in zip((20, 30, 40), totals, strict=True)
     ]
-    lineup = lined_up(folders)
-    table = seed_table(lineup)
+    contest = lined_up(folders)
+    table = seed_table(contest)
     assert table is not None
     assert table.head == ("method", "seed 20", "seed 30", "seed 40", "mean", "sd", "p")
     assert cells(table) == {
         "SFT": ["73.25", "73.05", "72.65", "_72.98_", "0.31", "–"],
         "mSFT": ["74.25", "74.05", "73.25", "*73.85* +0.87", "0.53", "0.023"],
     }
-    assert cells(main_table(lineup))["mSFT"] == ["*73.8* +0.9", "0.25"]
-    assert "mean over seeds 20, 30 and 40" in main_table(lineup).note
+    assert cells(main_tables(contest)[0])["mSFT"] == ["*73.8* +0.9", "0.25"]
+    assert "mean over seeds 20, 30 and 40" in main_tables(contest)[0].note
 
 
 def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -> None:
@@ -215,13 +218,13 @@ def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -
         made(tmp_path, "sft", 30, right(9, 9, 9, 9), right(9, 9, 9, 9)),
         made(tmp_path, "msft", 20, right(2, 2, 2, 2), right(2, 2, 2, 2)),
     ]
-    lineup = lineup_of(contenders_of(folders), missing=["msft-s30"])
-    assert lineup.seeds == (20,)
-    assert cells(main_table(lineup))["SFT"][-2] == "_10.0_"
-    assert cells(seed_table(lineup))["SFT"] == ["10.00", "90.00", "*50.00*", "56.57", "–"]
-    assert cells(seed_table(lineup))["mSFT"] == ["20.00", "–", "_20.00_ +10.00", "–", "–"]
-    assert "msft-s30" in lineup.warnings[0]
-    assert "mSFT 30" in lineup.warnings[1]
+    contest = contest_of(compared_runs(folders), missing=["msft-s30"])
+    assert contest.seeds == (20,)
+    assert cells(main_tables(contest)[0])["SFT"][-2] == "_10.0_"
+    assert cells(seed_table(contest))["SFT"] == ["10.00", "90.00", "_10.00_", "–", "–"]
+    assert cells(seed_table(contest))["mSFT"] == ["20.00", "–", "*20.00* +10.00", "–", "–"]
+    assert "msft-s30" in contest.warnings[0]
+    assert "mSFT 30" in contest.warnings[1]
     apart = [folders[1], folders[2]]
     assert "No seed was finished by every method" in lined_up(apart).warnings[0]
 
@@ -231,14 +234,14 @@ def test_a_run_that_goes_on_is_named_and_left_out(tmp_path: Path) -> None:
     going = made(tmp_path, "msft", 20, right(2, 2, 2, 2))
     lines = (going / "run.jsonl").read_bytes().splitlines(keepends=True)
     (going / "run.jsonl").write_bytes(b"".join(lines[:-1]))
-    lineup = lined_up([done, going])
-    assert [entry.method for entry in lineup.entries] == ["sft"]
-    assert lineup.warnings == ("Not finished, and so not in the tables: msft-s20.",)
+    contest = lined_up([done, going])
+    assert [entrant.method for entrant in contest.entrants] == ["sft"]
+    assert contest.warnings == ("Not finished, and so not in the tables: msft-s20.",)
     with pytest.raises(UsageError, match="no run has finished"):
         lined_up([going])
 
 
-def test_spread_and_first_places_with_ties(three: Lineup, tmp_path: Path) -> None:
+def test_spread_and_first_places_with_ties(three: Contest, tmp_path: Path) -> None:
     assert cells(spread_table(three)) == {
         "SFT": ["_24.5_", "20.0", "80.0"],  # of 50 80 20 50
         "SRO SFT": ["29.4", "10.0", "80.0"],  # of 60 80 10 50
@@ -253,51 +256,93 @@ def test_spread_and_first_places_with_ties(three: Lineup, tmp_path: Path) -> Non
     assert places_table(alone) is None
 
 
-def test_the_honesty_table(three: Lineup, tmp_path: Path) -> None:
+def test_a_method_that_is_equal_everywhere_has_a_spread_of_nothing(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path, "sft", 20, right(5, 5, 5, 5)),
+        made(tmp_path, "msft", 20, right(5, 6, 5, 6)),
+    ]
+    assert cells(spread_table(lined_up(folders))) == {
+        "SFT": ["*0.0*", "50.0", "50.0"],
+        "mSFT": ["_5.8_", "50.0", "60.0"],
+    }
+
+
+def test_seeds_are_rounds_of_their_own_in_tables_and_figures(tmp_path: Path) -> None:
+    scores = {"sft": {20: (9, 1, 1, 1), 30: (1, 1, 1, 1)}, "msft": {20: (2,) * 4, 30: (2,) * 4}}
+    folders = [
+        made(tmp_path, method, seed, right(*counts))
+        for method, by_seed in scores.items()
+        for seed, counts in by_seed.items()
+    ]
+    contest = lined_up(folders)
+    assert cells(places_table(contest)) == {"SFT": ["_1_", "0"], "mSFT": ["*7*", "0"]}
+    (other,) = contests_of(compared_runs(folders))
+    assert [len(rounds_of(each)) for each in (contest, other)] == [8, 8]
+    assert spread_of(other, other.entrants[0]) == pytest.approx(0.2)  # of 40 and 0
+
+
+def test_the_same_run_twice_is_two_entrants(tmp_path: Path) -> None:
+    folders = [made(tmp_path / each, "sft", 20, right(1, 2, 3, 4)) for each in "ab"]
+    contest = lined_up(folders)
+    assert [entrant.label for entrant in contest.entrants] == ["a/sft-s20", "b/sft-s20"]
+
+
+def test_figures_are_of_the_split_that_reports(three: Contest, tmp_path: Path) -> None:
+    figures = comparison_figures(three.runs, "selection")
+    assert any("on validation" in each.text for each in figures)
+    assert not any("on test" in each.text for each in figures)
+    page = write_contest(contest_of(three.runs, "selection"), tmp_path)[0].read_text()
+    assert "Gain over SFT on validation" in page
+
+
+def test_the_honesty_table(three: Contest, tmp_path: Path) -> None:
     table = honesty_table(three)
-    assert table.head == ("method", "validation", "test", "validation − test", "chosen from")
+    assert table is not None
+    assert table.head[1:] == ("validation", "test", "validation − test", "chosen from", "epochs")
     assert cells(table) == {
-        "SFT": ["52.5", "_50.0_", "+2.5", "5 points"],
-        "SRO SFT": ["_57.5_", "_50.0_", "+7.5", "2 points"],
-        "mSFT": ["*65.0*", "*55.0*", "+10.0", "2 points"],
+        "SFT": ["52.5", "_50.0_", "+2.5", "5 points", "1"],
+        "SRO SFT": ["_57.5_", "_50.0_", "+7.5", "2 points", "0.25"],
+        "mSFT": ["*65.0*", "*55.0*", "+10.0", "2 points", "0.25"],
     }
     untested = lined_up([made(tmp_path / "one", "sft", 20, right(1, 2, 3, 4))])
     assert untested.split == "validation"
-    assert honesty_table(untested).head == ("method", "validation", "chosen from")
+    table = honesty_table(untested)
+    assert table is not None
+    assert table.head == ("method", "validation", "chosen from", "epochs")
 
 
-def test_the_papers_protocol_reports_on_what_selected(three: Lineup) -> None:
-    runs = [run for entry in three.entries for run in entry.runs.values()]
-    lineup = lineup_of(runs, "selection")
-    assert lineup.split == "validation"
-    assert cells(main_table(lineup))["mSFT"][-2] == "*65.0* +12.5"
-    assert "these scores flatter" in " ".join(compare_text(lineup).split())
+def test_the_papers_protocol_reports_on_what_selected(three: Contest) -> None:
+    runs = [run for entrant in three.entrants for run in entrant.runs.values()]
+    contest = contest_of(runs, "selection")
+    assert contest.split == "validation"
+    assert cells(main_tables(contest)[0])["mSFT"][-2] == "*65.0* +12.5"
+    assert "these scores flatter" in " ".join(contest_text(contest).split())
 
 
 def test_a_base_model_that_nobody_beats_is_said(tmp_path: Path) -> None:
     test, base = right(1, 1, 1, 1), right(1, 1, 1, 2)
     beaten = lined_up([made(tmp_path, "sft", 20, right(3, 3, 3, 3), test, base=base)])
-    assert "No method is better than the base model on test." in compare_text(beaten)
+    assert "No method is better than the base model on test." in contest_text(beaten)
     ahead = lined_up([made(tmp_path / "2", "sft", 20, right(3, 3, 3, 3), right(2, 2, 2, 2), base)])
-    assert "No method is better" not in compare_text(ahead)
+    assert "No method is better" not in contest_text(ahead)
 
 
 def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
     def losses(*totals: float) -> Scores:
         return {name: nll(total, 10) for name, total in zip("ab", totals, strict=True)}
 
-    lineup = lined_up(
+    contest = lined_up(
         [
             made(tmp_path, "sft", 20, losses(20, 10), losses(20, 10), base=losses(30, 30)),
             made(tmp_path, "msft", 20, losses(15, 11), losses(15, 11), base=losses(30, 30)),
         ]
     )
-    assert cells(main_table(lineup)) == {
+    assert cells(main_tables(contest)[0]) == {
         "Base": ["3.000", "–"],
         "SFT": ["_1.500_", "0.25"],
         "mSFT": ["*1.300* −0.200", "0.25"],
     }
-    assert cells(places_table(lineup)) == {"SFT": ["1", "0"], "mSFT": ["1", "0"]}
+    assert cells(places_table(contest)) == {"SFT": ["1", "0"], "mSFT": ["1", "0"]}
 
 
 @pytest.mark.parametrize("mean", ["macro", "pooled"])
@@ -315,15 +360,16 @@ def test_the_bootstrap_is_about_the_difference_of_the_means(mean: str, tmp_path:
         )
         for method, pair in rows.items()
     ]
-    lineup = lined_up(folders)
-    sft, msft = (entry.runs[20] for entry in lineup.entries)
-    found = bootstrap(msft, sft, "test")
+    contest = lined_up(folders)
+    sft, msft = (entrant.runs[20] for entrant in contest.entrants)
+    same = same_rows(msft, sft, "test", sft.verdicts("test"))
+    assert same is not None
+    found = bootstrap(msft, same, "test")
     gap = Fraction(2, 10) - Fraction(2, 4) if mean == "macro" else Fraction(0)
     gap = gap / 2 if mean == "macro" else gap
-    assert found is not None
     assert found.difference == pytest.approx(float(gap))
     assert found.low < found.difference < found.high
-    table = bootstrap_table(lineup)
+    table = bootstrap_table(contest)
     assert cells(table)["mSFT"][0] == ("−15.0" if mean == "macro" else "±0.0")
     (folders[0] / "verdicts.jsonl").unlink()
     assert bootstrap_table(lined_up(folders)) is None
@@ -341,25 +387,62 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
         base = {"loss": nll(20.0, 10), "marks": accuracy(1, 4)}
         rows: dict[str, Verdict] = {"loss": losses[method], "marks": marks[method]}
         folders.append(made(tmp_path, method, 20, scores, scores, base=base, verdicts=rows))
-    lineup = lined_up(folders)
-    sft, msft = (entry.runs[20] for entry in lineup.entries)
-    found = bootstrap(msft, sft, "test")
-    gap = (score_at(msft, lineup.names, "test") or 0) - (score_at(sft, lineup.names, "test") or 0)
-    assert found is not None
+    contest = lined_up(folders)
+    sft, msft = (entrant.runs[20] for entrant in contest.entrants)
+    same = same_rows(msft, sft, "test", sft.verdicts("test"))
+    assert same is not None
+    found = bootstrap(msft, same, "test")
+    gap = (msft.score(contest.names, "test") or 0) - (sft.score(contest.names, "test") or 0)
     assert found.difference == pytest.approx(float(gap))
     assert found.difference == pytest.approx((0.15 / 2.0 + 0.25) / 2)
     assert found.below == 0
-    assert spread_table(lineup) is None
-    assert main_table(lineup).head[-2] == "mean gain"
+    assert spread_table(contest) is None
+    assert main_tables(contest)[0].head[-2] == "mean gain"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_has_no_counts_to_pool_is_not_pooled_by_the_bootstrap(
+    mixed: bool, tmp_path: Path
+) -> None:
+    marks = {"sft": {"a": [1.0, 2.0], "b": [3.0] * 6}, "msft": {"a": [2.0, 2.0], "b": [3.0] * 6}}
+    bits = {"sft": "10", "msft": "11"}
+    folders = []
+    for method, rows in marks.items():
+        scores: dict[str, Score] = {name: value(sum(r) / len(r)) for name, r in rows.items()}
+        verdicts: dict[str, Verdict] = {**rows}
+        if mixed:
+            scores["a"], verdicts["a"] = accuracy(bits[method].count("1"), 2), bits[method]
+        base = {"a": accuracy(0, 2) if mixed else value(0.0), "b": value(0.0)}
+        made_of = {"base": base, "mean": "pooled", "verdicts": verdicts}
+        folders.append(made(tmp_path, method, 20, scores, scores, **made_of))  # type: ignore[arg-type]
+    contest = lined_up(folders)
+    sft, msft = (entrant.runs[20] for entrant in contest.entrants)
+    same = same_rows(msft, sft, "test", sft.verdicts("test"))
+    assert same is not None
+    assert bootstrap(msft, same, "test").difference == pytest.approx(0.25)
+    gap = (msft.score(contest.names, "test") or 0) - (sft.score(contest.names, "test") or 0)
+    assert gap == pytest.approx(0.25)
+
+
+def test_rows_that_begin_with_a_sign_stay_rows() -> None:
+    names = ("*starred", "[a]", "`x`", " =1+1", "＝1", "-1", "plain")
+    rows = tuple(Row(name, (Cell("1.0"),)) for name in names)
+    table = Table("k", "T", "", ("method", "a"), rows)
+    assert r"{*}starred & 1.0 \\" in latex(table)
+    assert r"{[}a{]} & 1.0 \\" in latex(table)
+    assert r"\textasciigrave{}x" in latex(table)
+    found = [line[1] for line in csv.reader(StringIO(csv_text([table])))][1:]
+    assert found == ["*starred", "[a]", "`x`", "' =1+1", "'＝1", "'-1", "plain"]
 
 
 def test_parts_of_a_split_dataset_are_in_its_group(tmp_path: Path) -> None:
     recipe = RECIPE.replace("benchmark: sciq, split_by: null", "benchmark: sciq, split_by: subject")
     scores = right(1, 2, 3, names=("sciq.physics", "sciq.other", "gsm8k"))
-    lineup = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
-    assert lineup.groups == {"science": ("sciq.physics", "sciq.other"), "math": ("gsm8k",)}
+    contest = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
+    groups = {"science": ("sciq.physics", "sciq.other"), "math": ("gsm8k",)}
+    assert groups_of(contest.first.folder, contest.names) == groups
     broken = lined_up([made(tmp_path / "b", "sft", 20, scores, recipe="datasets: [")])
-    assert broken.groups == {}
+    assert groups_of(broken.first.folder, broken.names) == {}
 
 
 def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
@@ -398,8 +481,8 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
         made(tmp_path, method, 20, right(1, 2, 3, names=names), right(3, 2, 1, names=names))
         for method in ("sft", FORMULA, "<img src=x onerror=alert(1)>")
     ]
-    lineup = lined_up(folders)
-    paths = {path.suffix: path.read_text() for path in write_compare(lineup, tmp_path)}
+    contest = lined_up(folders)
+    paths = {path.suffix: path.read_text() for path in write_contest(contest, tmp_path)}
 
     page = paths[".html"]
     assert "<script" not in page
@@ -434,7 +517,7 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
     assert not any(cell.startswith(("=", "@", "+")) for line in found for cell in line[:3])
     assert f"'{FORMULA}" in {line[1] for line in found}
 
-    text = compare_text(lineup)
+    text = contest_text(contest)
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
     assert max(map(len, text.splitlines())) <= 80
 
@@ -453,8 +536,8 @@ def test_a_cell_in_every_format() -> None:
     assert "m_1     63.2* +0.7  60.0°  –" in terminal(table)
 
 
-def test_the_page_marks_and_is_self_contained(three: Lineup, tmp_path: Path) -> None:
-    page = write_compare(three, tmp_path)[0].read_text()
+def test_the_page_marks_and_is_self_contained(three: Contest, tmp_path: Path) -> None:
+    page = write_contest(three, tmp_path)[0].read_text()
     assert '<td class="n plain"><b>55.0</b> <small class="quiet">+5.0</small></td>' in page
     assert '<td class="n plain"><u>50.0</u></td>' in page
     assert "<script" not in page

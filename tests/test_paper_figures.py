@@ -18,18 +18,19 @@ from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, to_li
 from msft.methods import METHODS
 from msft.report.bars import rows_of
 from msft.report.chart import WIDE, drawing
-from msft.report.cohorts import fields_of
-from msft.report.contenders import Contender, contenders_of
+from msft.report.compared_run import ComparedRun, compared_runs
+from msft.report.contest import contests_of
 from msft.report.epoch_figures import rows_per_epoch
 from msft.report.figure_files import FORMATS, formats_of, write_figures
 from msft.report.figure_sections import comparison_figures, run_figures, run_sections
 from msft.report.gain_figures import gains, parts_figure
-from msft.report.method_figures import places, spreads
 from msft.report.peak_figures import divergence, mean_shifts, peaks, peaks_of
 from msft.report.section import Section, shown
 from msft.report.share_figure import share_figure, shares
+from msft.report.standings import rounds_of, spread_of
 from msft.rollout import BASE, Tokens, checkpoint_id
 from msft.scores import Score, Scores, accuracy, nll, value
+from msft.statistics import first_places
 from msft.testing import Learner, simulate
 
 HOSTILE = '<script>alert("1")</script>$x^2$\x1b\u202e'
@@ -120,7 +121,7 @@ def test_peaks_and_their_distances_from_the_peak_of_the_mean(folder: Path) -> No
         "late": hits(10, 20, 30, 40, 60),
         "same": hits(10, 20, 70, 60, 10),
     }
-    (run,) = contenders_of([written(folder / "run", curves)])
+    (run,) = compared_runs([written(folder / "run", curves)])
     found = peaks_of(run.history)
     assert found is not None
     assert found.mean == 0.5  # means 10, 30, 43.3, 40, 26.7
@@ -133,14 +134,14 @@ def test_peaks_and_their_distances_from_the_peak_of_the_mean(folder: Path) -> No
 def test_peaks_of_losses_are_their_lowest_points(folder: Path) -> None:
     losses = [nll(number, 10) for number in (30.0, 20.0, 25.0)]
     later = [nll(number, 10) for number in (30.0, 25.0, 18.0)]
-    (run,) = contenders_of([written(folder / "run", {"a": losses, "b": later})])
+    (run,) = compared_runs([written(folder / "run", {"a": losses, "b": later})])
     found = peaks_of(run.history)
     assert found is not None
     assert (found.peaks, found.mean) == ({"a": 0.25, "b": 0.5}, 0.5)  # means 3, 2.25, 2.15
 
 
 def test_a_first_roll_out_of_one_sub_dataset_has_no_such_figure(folder: Path) -> None:
-    (run,) = contenders_of([run_of(folder / "continual", "continual")])
+    (run,) = compared_runs([run_of(folder / "continual", "continual")])
     assert peaks_of(run.history) is None
     assert run_sections(run.history) == []
     with pytest.raises(ValueError, match="trained every sub-dataset"):
@@ -149,7 +150,7 @@ def test_a_first_roll_out_of_one_sub_dataset_has_no_such_figure(folder: Path) ->
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_figures(method: str, folder: Path) -> None:
-    (run,) = contenders_of([run_of(folder / method, method)])
+    (run,) = compared_runs([run_of(folder / method, method)])
     sections = run_figures(run.history)
     wanted = ["timeline", "peaks", "rows", "loss", "flops", "disk"]
     if method == "continual":
@@ -165,18 +166,18 @@ def test_a_run_that_has_only_begun_has_none(folder: Path) -> None:
     lines = (whole / "run.jsonl").read_bytes().splitlines(keepends=True)
     for count in (1, 2, 3):
         (folder / "run.jsonl").write_bytes(b"".join(lines[:count]))
-        (run,) = contenders_of([folder])
+        (run,) = compared_runs([folder])
         assert run_figures(run.history) == []
         assert comparison_figures([run, run]) == []
 
 
 def test_rows_still_active_are_the_rows_that_were_trained(folder: Path) -> None:
-    (run,) = contenders_of([run_of(folder / "ies", "ies", num_train_epochs=6)])
+    (run,) = compared_runs([run_of(folder / "ies", "ies", num_train_epochs=6)])
     rows = rows_per_epoch(run.history)
     assert len(rows) == 6
     assert rows[:3] == [24, 24, 24]  # three looks come first
     assert rows[3] < 24
-    (other,) = contenders_of([run_of(folder / "sft", "sft", num_train_epochs=2.5)])
+    (other,) = compared_runs([run_of(folder / "sft", "sft", num_train_epochs=2.5)])
     assert rows_per_epoch(other.history) == [24, 24]  # the half epoch is left out
 
 
@@ -184,7 +185,7 @@ COMPARED = ["spread", "places", "gains", "parts", "losses", "share"]
 
 
 def test_the_figures_of_a_comparison(folder: Path) -> None:
-    runs = contenders_of([run_of(folder / method, method) for method in METHODS])
+    runs = compared_runs([run_of(folder / method, method) for method in METHODS])
     sections = comparison_figures(runs)
     assert keys(sections) == [*COMPARED[:-1], "rows", "share"]
     assert_drawn(sections, folder)
@@ -193,14 +194,14 @@ def test_the_figures_of_a_comparison(folder: Path) -> None:
 @pytest.mark.parametrize("count", [2, 30])
 def test_small_and_large_mixtures(count: int, folder: Path) -> None:
     runs = [run_of(folder / method, method, count) for method in ("sft", "msft")]
-    contenders = contenders_of(runs)
-    sections = comparison_figures(contenders)
+    runs_of_both = compared_runs(runs)
+    sections = comparison_figures(runs_of_both)
     assert keys(sections) == COMPARED
-    assert_drawn([*sections, *run_sections(contenders[0].history)], folder)
+    assert_drawn([*sections, *run_sections(runs_of_both[0].history)], folder)
 
 
 def test_without_sft_there_is_no_gain(folder: Path) -> None:
-    runs = contenders_of([run_of(folder / method, method) for method in ("msft", "sro")])
+    runs = compared_runs([run_of(folder / method, method) for method in ("msft", "sro")])
     assert keys(comparison_figures(runs)) == ["spread", "places", "losses"]
     assert comparison_figures([]) == []
 
@@ -211,29 +212,29 @@ def test_gain_against_size_needs_several_mixtures(folder: Path) -> None:
         for count in (3, 2)
         for method in ("sft", "msft")
     ]
-    sections = comparison_figures(contenders_of(paths))
+    sections = comparison_figures(compared_runs(paths))
     assert "sizes" in keys(sections)
     assert {"gains-1", "gains-2", "parts-1", "losses-2"} <= set(keys(sections))
-    fields = fields_of(contenders_of(paths))
-    assert [len(field.names) for field in fields] == [2, 3]
+    contests = contests_of(compared_runs(paths))
+    assert [len(contest.names) for contest in contests] == [2, 3]
     assert_drawn(sections, folder)
 
 
 def test_budgets_are_told_apart(folder: Path) -> None:
     paths = [run_of(folder / "sft", "sft")]
     paths += [run_of(folder / f"c{c}", "msft", compute_budget=c) for c in (2, 1)]
-    sections = comparison_figures(contenders_of(paths))
+    sections = comparison_figures(compared_runs(paths))
     assert {"budgets", "parts", "parts-c2"} <= set(keys(sections))
-    (field,) = fields_of(contenders_of(paths))
-    assert [cohort.label for cohort in field.cohorts] == ["SFT", "mSFT C = 2", "mSFT C = 1"]
+    (contest,) = contests_of(compared_runs(paths))
+    assert [entrant.label for entrant in contest.entrants] == ["SFT", "mSFT C = 2", "mSFT C = 1"]
     assert_drawn(sections, folder)
 
 
-def made(folder: Path, name: str, method: str, **test: Score | None) -> Contender:
+def made(folder: Path, name: str, method: str, **test: Score | None) -> ComparedRun:
     """A run with these test scores; None: not scored there."""
     curves = {each: hits(10, 20) for each in test}
     known = {each: score for each, score in test.items() if score is not None}
-    return contenders_of([written(folder / name, curves, method, known)])[0]
+    return compared_runs([written(folder / name, curves, method, known)])[0]
 
 
 def test_gains_spreads_and_places_by_hand(folder: Path) -> None:
@@ -241,12 +242,12 @@ def test_gains_spreads_and_places_by_hand(folder: Path) -> None:
         made(folder, "sft", "sft", a=accuracy(50, 100), b=accuracy(60, 100), c=accuracy(70, 100)),
         made(folder, "msft", "msft", a=accuracy(56, 100), b=accuracy(60, 100), c=accuracy(69, 100)),
     ]
-    (field,) = fields_of(runs)
-    assert field.split == "test"
-    assert gains(field) == {"a": [6.0], "b": [0.0], "c": [-1.0]}
-    assert field.mean_gain(field.others[0]) == pytest.approx(5 / 3)
-    assert spreads(field)["SFT"] == pytest.approx(10.0)  # 50, 60, 70
-    table = places([field])
+    (contest,) = contests_of(runs)
+    assert contest.split == "test"
+    assert gains(contest) == {"a": [6.0], "b": [0.0], "c": [-1.0]}
+    assert contest.mean_gain(contest.others[0]) == pytest.approx(5 / 3)
+    assert spread_of(contest, contest.entrants[0]) == pytest.approx(0.1)  # 50, 60, 70
+    table = first_places(rounds_of(contest))
     assert (table["SFT"].first, table["SFT"].shared) == (2, 1)
     assert (table["mSFT"].first, table["mSFT"].shared) == (2, 1)
 
@@ -259,9 +260,9 @@ def test_gains_of_losses_are_turned_and_mixed_ones_are_relative(folder: Path) ->
             written(folder / name / "sft", start, "sft", {"a": nll(20.0, 10), "b": second}),
             written(folder / name / "msft", start, "msft", better),
         ]
-        runs = contenders_of(paths)
-        (field,) = fields_of(runs)
-        gain = field.gain(field.others[0], "a")
+        runs = compared_runs(paths)
+        (contest,) = contests_of(runs)
+        gain = contest.gain(contest.others[0], "a")
         assert gain == pytest.approx(0.5 if name == "nll" else 25.0)  # nats; per cent of 2.0
         sections = comparison_figures(runs)
         assert ("parts" in keys(sections)) == (name == "nll")
@@ -275,16 +276,17 @@ def test_seeds_are_paired_and_averaged(folder: Path) -> None:
         for seed in (20, 30)
     ]
     paths.append(run_of(folder / "msft-s40", "msft", seed=40))
-    (field,) = fields_of(contenders_of(paths))
-    assert [len(cohort.runs) for cohort in field.cohorts] == [2, 2]  # 40 has no SFT
-    ours = field.others[0]
-    pairs = field.pairs(ours)
+    (contest,) = contests_of(compared_runs(paths))
+    assert contest.seeds == (20, 30)  # 40 has no SFT
+    ours = contest.others[0]
+    pairs = contest.pairs(ours)
     assert [(a.history.start.seed, b.history.start.seed) for a, b in pairs] == [(20, 20), (30, 30)]
     name = "d1"
     single = [
-        100 * float((a.score(name, "test") or 0) - (b.score(name, "test") or 0)) for a, b in pairs
+        100 * float((a.score((name,), "test") or 0) - (b.score((name,), "test") or 0))
+        for a, b in pairs
     ]
-    assert field.gain(ours, name) == pytest.approx(sum(single) / 2)
+    assert contest.gain(ours, name) == pytest.approx(sum(single) / 2)
 
 
 def test_missing_scores_leave_gaps(folder: Path) -> None:
@@ -293,8 +295,8 @@ def test_missing_scores_leave_gaps(folder: Path) -> None:
         made(folder, "msft", "msft", a=accuracy(56, 100), b=accuracy(60, 100)),
         made(folder, "ies", "ies", a=None, b=None),
     ]
-    (field,) = fields_of(runs)
-    assert field.split == "validation"
+    (contest,) = contests_of(runs)
+    assert contest.split == "validation"
     assert_drawn(comparison_figures(runs), folder)
     parts = {
         HOSTILE: Parts(Fraction(1, 10), Fraction(2, 10), Fraction(-1, 10)),
@@ -310,7 +312,7 @@ def test_missing_scores_leave_gaps(folder: Path) -> None:
 def test_own_metrics_are_drawn_too(folder: Path) -> None:
     curves = {"a": [value(-1.0), value(2.5)], "b": [value(0.0), value(0.0)]}
     paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
-    runs = contenders_of(paths)
+    runs = compared_runs(paths)
     assert_drawn([*comparison_figures(runs), *run_figures(runs[0].history)], folder)
 
 
@@ -321,12 +323,12 @@ def test_divergence_is_found_by_its_folders(folder: Path) -> None:
         written(folder / name / "with", full, "x:with_everybody")
         written(folder / name / "without", less, "x:without_first")
     paths = [folder / "one" / "with", folder / "one" / "without"]
-    (section,) = comparison_figures(contenders_of(paths))
+    (section,) = comparison_figures(compared_runs(paths))
     assert section.key == "divergence"
     assert "when a is taken out" in section.text
     assert "0.25 on average" in section.text
     both = [*paths, folder / "two" / "with", folder / "two" / "without"]
-    sections = comparison_figures(contenders_of(both))
+    sections = comparison_figures(compared_runs(both))
     assert keys(sections) == ["divergence-1", "divergence-2", "shifts"]
     moved = {HOSTILE: -2.5, "b": 0.0, "c": 1.25}
     sections += [
@@ -360,7 +362,7 @@ def test_of_very_many_the_first_and_last_are_shown() -> None:
 def test_a_hundred_sub_datasets_are_quick(folder: Path) -> None:
     curves = {f"d{n}": hits(10, 20 + n % 50, 30, 60 - n % 50) for n in range(100)}
     paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
-    runs = contenders_of(paths)
+    runs = compared_runs(paths)
     start = perf_counter()
     sections = shown([*comparison_figures(runs), *run_sections(runs[0].history)])
     assert perf_counter() - start < 20  # 4 s on an idle machine
@@ -399,7 +401,7 @@ def test_a_wrong_format_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_hostile_name_is_text(folder: Path) -> None:
-    runs = contenders_of([run_of(folder / method, method) for method in ("sft", "msft")])
+    runs = compared_runs([run_of(folder / method, method) for method in ("sft", "msft")])
     with drawing():
         section = next(s for s in comparison_figures(runs) if s.key == "gains")
     (page,) = shown([section])

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ from rich.console import Console
 from rich.live import Live
 
 from msft.livetable import MOST_ROWS, LiveTable, chosen, cut, drawn, sparkline
-from msft.log import Decided, Event, Reached, read_log
+from msft.log import Decided, Event, Measured, Reached, read_log
 from msft.progress import Board, PlainLines, progress
+from msft.scores import nll
+from msft.summary import summary_of
 from msft.testing.simulated import Learner, simulate
+from msft.validation import result_text
 from msft.worker import Step
 
 FEW = {
@@ -177,6 +181,33 @@ def test_plain_lines_say_stage_scores_mean_and_rollback(events: list[Event]) -> 
     assert "\x1b" not in text
 
 
+def test_plain_lines_do_not_speak_of_a_way_back_where_there_is_none(tmp_path: Path) -> None:
+    simulate("sro", FEW, folder=tmp_path, num_train_epochs=4, peaks={"include_start": False})
+    out = io.StringIO()
+    lines = PlainLines(out)
+    for event in read_log(tmp_path / "run.jsonl"):
+        lines.event(event, live=True)
+    assert " left; on from r" in out.getvalue()
+    assert "back to" not in out.getvalue()
+
+
+def test_where_metrics_differ_the_mean_is_called_a_gain(events: list[Event]) -> None:
+    out = io.StringIO()
+    plain, board = PlainLines(out), Board()
+    for event in events:
+        changed = event
+        if isinstance(event, (Measured, Reached)):
+            slow = event.scores["slow"]
+            loss = nll(slow.count - slow.total + 1.0, slow.count)
+            changed = replace(event, scores={**event.scores, "slow": loss})
+        plain.event(changed, live=True)
+        board.event(changed, live=True)
+    assert "  base      mean gain +0.0000 | quick " in out.getvalue()
+    assert " mean gain " in out.getvalue().splitlines()[-1]
+    assert " mean 0" not in out.getvalue()
+    assert "best mean gain +" in text_of(board, 100)
+
+
 def test_plain_lines_of_a_large_mixture_are_not_endless(many: list[Event]) -> None:
     out = io.StringIO()
     lines = PlainLines(out)
@@ -221,3 +252,11 @@ def test_time_left_is_of_the_present_stage(
     assert board.seconds_left == 46.0
     now += 100.0
     assert board.seconds_left == 40.0, "a slow tick does not eat the ones after it"
+
+
+def test_the_result_names_a_mean_of_gains(events: list[Event]) -> None:
+    summary = summary_of(board_of(events).history)
+    mean = summary["best"]["validation"]["mean"]
+    plain, gains = (result_text(summary, mixed=mixed).split() for mixed in (False, True))
+    assert plain[plain.index("mean") + 1] == f"{mean:.4f}"
+    assert " ".join(gains[gains.index("mean") :]).startswith(f"mean gain over base {mean:+.4f}")

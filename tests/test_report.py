@@ -18,9 +18,12 @@ from msft.environment import read_environments, record_environment, versions
 from msft.history import History
 from msft.log import Asked, Disk, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
 from msft.methods import METHODS
-from msft.report import comparison_rows, comparison_text, write_comparison, write_report
+from msft.report import comparison_text, write_comparison, write_report
+from msft.report.compared_run import compared_runs
+from msft.report.contest import contest_of_each
 from msft.report.evidence import paired, sign_test, wilson
 from msft.report.folding import Folded, folded
+from msft.report.paper_tables import dataset_tables
 from msft.report.wording import difference, label, number, si
 from msft.rollout import BASE, CheckpointId, Tokens
 from msft.scores import Scores, accuracy, nll, value
@@ -181,7 +184,7 @@ def test_hostile_names_are_text_wherever_they_stand(folder: Path) -> None:
         assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", page.html)
     page = page_of(write_comparison(runs, folder))
     assert_self_contained(page)
-    assert HOSTILE in page.texts["validation"]
+    assert HOSTILE in page.texts["table-datasets"]
     text = comparison_text(runs)
     assert "<script>" in text
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e\ud800]", text)
@@ -367,20 +370,20 @@ def pair_of_runs(folder: Path) -> list[Path]:
     return [folder / "sft", folder / "msft"]
 
 
-def test_the_comparison_has_both_splits_and_what_they_cost(pair_of_runs: list[Path]) -> None:
+def test_the_comparison_has_every_sub_dataset_on_both_splits(pair_of_runs: list[Path]) -> None:
     sft, msft = (History(read_log(run / "run.jsonl")) for run in pair_of_runs)
-    rows = {(row.group, row.label): row for row in comparison_rows(pair_of_runs)}
-    for split in ("validation", "test"):
-        assert [label for group, label in rows if group == split] == ["a", "b", "c", "mean"]
-        row = rows[split, "mean"]
+    tables = dataset_tables(contest_of_each(compared_runs(pair_of_runs)))
+    assert [table.key for table in tables] == ["datasets", "datasets-validation"]
+    for table, split in zip(tables, ("test", "validation"), strict=True):
+        assert [row.name for row in table.rows] == ["a", "b", "c", "mean"]
+        assert table.head == ("sub-dataset", "sft", "msft")
         assert sft.best is not None
         assert msft.best is not None
         means = [sft.mean(sft.best, split), msft.mean(msft.best, split)]
-        assert row.texts == tuple(number(mean, "accuracy") for mean in means)
-        assert row.differences == ("", difference(means[1] - means[0], "accuracy"))
-        assert row.best == {means.index(max(means))}
-    assert rows["cost", "candidates"].texts == (str(sft.candidates), str(msft.candidates))
-    assert rows["cost", "validation − test"].texts == ("±0.0", "±0.0")
+        first, second = table.rows[-1].cells
+        assert (first.text, second.text) == tuple(number(mean, "accuracy") for mean in means)
+        assert (first.more, second.more) == ("", difference(means[1] - means[0], "accuracy"))
+        assert [first.rank, second.rank] == ([1, 2] if means[0] > means[1] else [2, 1])
 
 
 def test_the_comparison_as_text(pair_of_runs: list[Path]) -> None:
@@ -388,11 +391,11 @@ def test_the_comparison_as_text(pair_of_runs: list[Path]) -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     assert text.index("validation (selected on)") < text.index("test (reported)")
     assert "\x1b" not in text
-    assert re.search(r"^mean +\d+\.\d +\d+\.\d\* +\+\d+\.\d$", text, re.MULTILINE)
+    assert re.search(r"^mean +\d+\.\d° +\d+\.\d\* +\+\d+\.\d$", text, re.MULTILINE)
     told = " ".join(text.replace("\u00a0", " ").split())
-    assert "Validation selected: every run chose its checkpoint there. Test reports" in told
-    assert "msft against sft on test: +" in told
-    assert "two-sided sign test: p" in told
+    assert "Every checkpoint was selected on validation. Test decided nothing" in told
+    assert "msft has the best mean on test" in told
+    assert "2 runs." in told
 
 
 def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
@@ -402,16 +405,13 @@ def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
     assert_self_contained(page)
     assert [a["href"] for t, a in page.tags if t == "a"] == ["./msft/report.html"]
     assert [a["id"] for t, a in page.tags if t == "section"] == [
-        "bars",
-        "validation",
-        "test",
-        "cost",
-        "table-bootstrap",
-        "table-places",
-        "table-flops",
+        "figure-scores",
+        *(f"table-{key}" for key in ("main", "honesty", "datasets", "datasets-validation")),
+        *(f"table-{key}" for key in ("bootstrap", "places", "spread", "flops")),
+        *(f"figure-{key}" for key in ("spread", "places", "gains", "parts", "losses", "share")),
     ]
     assert "msft +" in page.text("table-bootstrap")
-    assert "Optimism of the selected score (validation − test): sft ±0.0 points" in page.text()
+    assert "msft" in page.text("figure-scores")
     assert "<svg" in page.html
     other = write_comparison(pair_of_runs, parent / "deep" / "er.html")
     assert other == parent / "deep" / "er.html"
@@ -426,7 +426,7 @@ def test_an_unfair_comparison_says_so(folder: Path) -> None:
     assert not re.search("^mean", text, re.MULTILINE)
     write_comparison([one, two], folder)
     with pytest.raises(ValueError, match="expected at least one"):
-        comparison_rows([])
+        comparison_text([])
 
 
 def test_a_report_is_the_same_whenever_it_is_built(folder: Path) -> None:

@@ -56,19 +56,28 @@ def small(folder: Path | None = None, method: Any = "msft", **changed: Any) -> H
 
 # What changed under a started run is noticed, and the event is named.
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "method": {"method": "sft"},
-    "method option": {"method_options": {"drop_ties": "all"}},
-    "roll-out option": {"method_options": {"patience": 3}},
-    "seed": {"seed": 21},
-    "peak rule": {"peaks": {"min_delta": 0.1}},
-    "evals_per_epoch": {"evals_per_epoch": 4, "compute_budget": 0.75, "num_train_epochs": 1},
-    "compute_budget": {"compute_budget": 2},
-    "num_train_epochs": {"num_train_epochs": 3},
-    "score_test": {"score_test": "every"},
-    "rows": {"learners": LEARNERS | {"a": Learner(rows=17)}},
-    "sub-datasets": {"learners": LEARNERS | {"new": Learner()}},
-    "order": {"learners": dict(reversed(LEARNERS.items()))},
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "method": ({"method": "sft"}, 'method was "msft", now it is "sft"'),
+    "method option": ({"method_options": {"drop_ties": "all"}}, "settings.method.drop_ties was"),
+    "roll-out option": (
+        {"method_options": {"patience": 3}},
+        "settings.rollout.patience was null, now it is 3",
+    ),
+    "seed": ({"seed": 21}, "seed was 20, now it is 21"),
+    "peak rule": ({"peaks": {"min_delta": 0.1}}, "settings.peaks.min_delta was 0.0, now it is 0.1"),
+    "evals_per_epoch": (
+        {"evals_per_epoch": 4, "compute_budget": 0.75, "num_train_epochs": 1},
+        "settings.evals_per_epoch was",
+    ),
+    "compute_budget": ({"compute_budget": 2}, "settings.compute_budget was"),
+    "num_train_epochs": ({"num_train_epochs": 3}, "settings.train_ticks was"),
+    "score_test": ({"score_test": "every"}, "settings.score_test was"),
+    "rows": ({"learners": LEARNERS | {"a": Learner(rows=17)}}, "datasets.a was"),
+    "sub-datasets": ({"learners": LEARNERS | {"new": Learner()}}, "datasets.new was null"),
+    "order": (
+        {"learners": dict(reversed(LEARNERS.items()))},
+        "the sub-datasets were in another order",
+    ),
 }
 
 
@@ -78,8 +87,10 @@ def test_a_change_under_a_started_run_is_refused_at_its_first_event(
 ) -> None:
     small(folder)
     before = files_of(folder)
-    with pytest.raises(Diverged, match='"event":"run"') as refusal:
-        small(folder, **CHANGES[change])
+    keys, said = CHANGES[change]
+    with pytest.raises(Diverged, match=r"^this folder holds another run: ") as refusal:
+        small(folder, **keys)
+    assert said in str(refusal.value)
     assert "changed under a started run" in str(refusal.value)
     assert files_of(folder) == before, "nothing was touched"
 

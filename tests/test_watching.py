@@ -135,3 +135,20 @@ def test_a_signal_ends_the_watching_with_the_code_of_a_stop(
     assert watching.returncode == 4
     assert b"stopped by SIGINT" in errors
     assert REFRESH in page.read_text()
+
+
+def test_nothing_is_written_if_one_of_the_folders_cannot_be_used(
+    lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.jsonl").write_bytes(b"".join(lines))
+    (tmp_path / "file").touch()
+    for other, said in (
+        (tmp_path / "gone", "is not a run folder"),
+        (tmp_path / "run" / ".." / "run", "is named twice"),
+        (tmp_path / "file", "is a file"),
+    ):
+        assert main(["report", str(run), str(other)]) == 2
+        assert said in capsys.readouterr().err
+    assert not (run / "report.html").exists()

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from msft.branching import fork_of
-from msft.comparison import options_of
 from msft.divergence import changes, mean_shift
 from msft.folder import RunFolder, UsageError, write_json
 from msft.history import TEST, History
 from msft.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.run_report import read_history
+from msft.report.run_files import read_history
 from msft.report.wording import counted, epochs, mean_unit, si
 from msft.rollout import ticks_of
 from msft.summary import summary_of
+from msft.sweep import options_of
 from msft.validation import table
 
 Runner = Callable[[Recipe, Path], History]
@@ -44,13 +44,13 @@ class Analysis:
 
     def write(self, out: Path) -> list[Path]:
         """The JSON file, the figure, and a page that compares the runs."""
-        from msft.report.contenders import contenders_of
+        from msft.report.compared_run import compared_runs
         from msft.report.figure_files import write_figures
         from msft.report.figure_sections import comparison_figures
 
         path = out / f"{self.name}.json"
         write_json(path, self.content)
-        sections = comparison_figures(contenders_of(self.folders))
+        sections = comparison_figures(compared_runs(self.folders))
         figure = [section for section in sections if section.key == self.name]
         files = write_figures(figure, out, ("svg", "png"))
         return [path, *files, write_comparison(self.folders, out)]
@@ -107,7 +107,7 @@ def _diverged(
     for name, (pair, _) in optima.items():
         rows.append((name, epochs(pair[0]), epochs(pair[1]), f"{moved[name]:+g}"))
     notes = [
-        f"{excluded} overfits first; the branches part after {epochs(forked / per_epoch)} epochs. "
+        f"{excluded} overfits first; the branches part at epoch {epochs(forked / per_epoch)}. "
         "Optimal compute in epochs from the base model.",
         f"mean absolute change {mean_shift(moved):.2f} epochs",
     ]
@@ -157,7 +157,7 @@ def budgets(recipe: Recipe, out: Path, run: Runner, values: Sequence[float]) -> 
             for each, result in found.items()
         ],
     }
-    return Analysis("budgets", content, rows, [f"scores on {straight['split']}"], folders)
+    return Analysis("budgets", content, rows, _about([straight]), folders)
 
 
 def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Analysis:
@@ -183,8 +183,7 @@ def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Anal
         found.append({"size": each, "datasets": names, **results, "gain": gain})
         cells = _cells("", results["msft"], results["sft"])
         rows.append((str(each), f"{results['sft']['mean']:.4f}", *cells[1:3], cells[-1]))
-    splits = sorted({result["sft"]["split"] for result in found})
-    notes = [f"scores on {' and '.join(splits)}"]
+    notes = _about([result["sft"] for result in found])
     return Analysis("sizes", {"sizes": found}, rows, notes, folders)
 
 
@@ -233,6 +232,17 @@ def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
         "candidates": summary["best"]["candidates"],
         "flops": summary["flops"],
     }
+
+
+def _about(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the scores of a table are."""
+    splits = sorted({str(result["split"]) for result in results})
+    notes = [f"scores on {' and '.join(splits)}"]
+    if any(result["unit"] is None for result in results):
+        notes.append(
+            "where metrics differ between sub-datasets, a score is the mean gain over the base"
+        )
+    return notes
 
 
 def _gain(result: Mapping[str, Any], straight: Mapping[str, Any]) -> float:

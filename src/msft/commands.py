@@ -29,6 +29,7 @@ def init(options: argparse.Namespace) -> None:
         raise UsageError(f"{path} exists already; give another name, or remove it first")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder; make it first")
+    refuse_unwritable(path.parent)
     path.write_text(RECIPE)
     print(f"wrote {path}; next: msft validate {path} --show 2")
 
@@ -66,6 +67,7 @@ def plan(options: argparse.Namespace) -> None:
 
     recipe = _recipe(options)
     out = run_folder(recipe, options.out).path
+    refuse_unwritable(out)
     known = Path(options.known) if options.known else None
     with _aside(options.json):
         content = planned(recipe, out, not options.no_calibration, known)
@@ -87,6 +89,7 @@ def replay(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
     from msft.engine.session import run_folder, train
+    from msft.history import History
     from msft.progress import progress
     from msft.validation import result_text
 
@@ -114,7 +117,8 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
         return
     if finished:
         print(f"{folder.path} is finished already; this is its result")
-    print(result_text(result.summary, recipe.report_split))
+    mixed = History(folder.events()).mixed
+    print(result_text(result.summary, recipe.report_split, mixed))
     print(f"model {result.best}\nreport {folder.report}")
 
 
@@ -155,7 +159,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.comparison import compare
+    from msft.sweep import compare
 
     compare(
         Path(options.recipe),
@@ -175,6 +179,7 @@ def report(options: argparse.Namespace) -> None:
 
     folders = [Path(folder) for folder in options.folders]
     formats = _figure_formats(options)
+    _refuse_places(folders)
     if options.watch is not None:
         from msft.watching import watch
 
@@ -183,6 +188,7 @@ def report(options: argparse.Namespace) -> None:
     for folder in folders:
         if not RunFolder(folder).log.exists():
             raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
+    for folder in folders:
         print(write_report(folder))
     if len(folders) > 1:
         print(write_comparison(folders, folders[0].parent / "report.html"))
@@ -191,6 +197,15 @@ def report(options: argparse.Namespace) -> None:
 
         for place in dict.fromkeys(path.parent for path in write_all_figures(folders, formats)):
             print(place)
+
+
+def _refuse_places(folders: list[Path]) -> None:
+    """UsageError for a folder that is named twice, or where no page can be written."""
+    for number, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:number]]:
+            raise UsageError(f"{folder} is named twice; name each run once")
+    for place in [*folders, folders[0].parent] if len(folders) > 1 else folders:
+        refuse_unwritable(place)
 
 
 def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from msft.history import SELECTION, TEST, History
+from msft.leavings import Leaving, leavings_of
 from msft.rollout import BASE, CheckpointId, place_of
 
 
@@ -31,8 +32,9 @@ class Parts:
 
 def decomposition(sft: History, msft: History, split: str = SELECTION) -> dict[str, Parts]:
     """The parts of every sub-dataset of an mSFT run that the SFT run has too."""
+    left = {leaving.name: leaving for leaving in leavings_of(msft)}
     return {
-        name: _parts(sft, msft, name, split)
+        name: _parts(sft, msft, name, split, left.get(name))
         for name in msft.start.datasets
         if name in sft.start.datasets
     }
@@ -44,7 +46,7 @@ def decomposition_split(sft: History, msft: History) -> str:
     Roll-back points are scored on test only with `score_test: rollbacks` or `every`.
     """
     needed = [(sft, sft.best or BASE), (msft, msft.best or BASE)]
-    needed += [(msft, checkpoint) for _, checkpoint in _leavings(msft).values()]
+    needed += [(msft, leaving.checkpoint) for leaving in leavings_of(msft)]
     missing = any(run.missing(checkpoint, TEST) for run, checkpoint in needed)
     return SELECTION if missing else TEST
 
@@ -72,46 +74,32 @@ def mean_decomposition(pairs: Sequence[Mapping[str, Parts]]) -> dict[str, Parts]
     return {name: mean_parts([pair[name] for pair in pairs if name in pair]) for name in names}
 
 
-def _parts(sft: History, msft: History, name: str, split: str) -> Parts:
+def _parts(sft: History, msft: History, name: str, split: str, leaving: Leaving | None) -> Parts:
     best = msft.best or BASE
     result, reference = _height(msft, best, name, split), _height(sft, sft.best, name, split)
     if result is None or reference is None:
         return Parts(None, why=f"not scored on {split}")
     gain = result - reference
-    if name not in _leavings(msft):
+    if leaving is None:
         return Parts(gain, why="never left")
-    stage, checkpoint = _leavings(msft)[name]
-    if not _comes_after(msft, best, stage, checkpoint):
+    if not _comes_after(msft, best, leaving):
         return Parts(gain, why="the best checkpoint comes before it left")
-    peak = _height(msft, checkpoint, name, split)
+    peak = _height(msft, leaving.checkpoint, name, split)
     if peak is None:
         return Parts(gain, why=f"not scored on {split} where it left")
     forgetting = result - peak
     return Parts(gain, gain - forgetting, forgetting)
 
 
-def _leavings(history: History) -> dict[str, tuple[int, CheckpointId]]:
-    """After which stage each sub-dataset left, and the checkpoint that went on without it."""
-    return {
-        name: (number, decision.checkpoint)
-        for number, stage in enumerate(history.stages)
-        for decision in stage.decisions
-        if decision.what == "exclude"
-        for name in decision.names
-    }
-
-
-def _comes_after(
-    history: History, best: CheckpointId, stage: int, checkpoint: CheckpointId
-) -> bool:
+def _comes_after(history: History, best: CheckpointId, leaving: Leaving) -> bool:
     """Whether the path to the best checkpoint goes on from where the sub-dataset left.
 
     A best checkpoint from the discarded end of that same stage does not: it was trained on it.
     """
-    if best == checkpoint:
+    if best == leaving.checkpoint:
         return True
     starts = {history.stages[rollout].asked.start for rollout, _ in history.path(best)}
-    return place_of(best)[0] > stage and checkpoint in starts
+    return place_of(best)[0] > leaving.stage and leaving.checkpoint in starts
 
 
 def _height(

@@ -76,7 +76,9 @@ def refuse_unwritable(folder: Path) -> None:
     if not place.is_dir():
         raise UsageError(f"{folder} cannot be a folder: {place} is a file; choose another place")
     if not os.access(place, os.W_OK):
-        raise UsageError(f"{folder} cannot be written: no permission for {place}")
+        raise UsageError(
+            f"{folder} cannot be written: no permission for {place}; choose another place"
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msft.log import Decided, Ended, Event
-from msft.progress import Board, described
+from msft.progress import Board, described, mean_text
 from msft.worker import Step
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _headline(board: Board, title: str, names: int) -> str:
         parts.append(f"{len(board.history.stages[-1].asked.active)} of {names} active")
     best = board.history.best
     if best is not None:
-        parts.append(f"best mean {float(board.history.mean(best)):.4f} at {best}")
+        parts.append(f"best {mean_text(board.history, best)} at {best}")
     return " · ".join(parts)
 
 

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 from msft.history import SELECTION, TEST, History
 from msft.log import Asked, Decided, Ended, Event, Measured, Reached
 from msft.rollout import BASE, CheckpointId
-from msft.scores import Score
+from msft.scores import Score, Scores
 from msft.worker import Step
 
 MOST_SCORES = 12
@@ -143,26 +143,39 @@ def described(event: Event, board: Board) -> str | None:
         case Asked():
             epochs = event.ticks / history.evals_per_epoch
             names = _some(list(event.active), ", ")
-            return f"stage {event.rollout}: {epochs:g} epochs from {event.start} on {names}"
+            long = f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'}"
+            return f"stage {event.rollout}: {long} from {event.start} on {names}"
         case Reached():
             full = history.has_mean(event.checkpoint)
             loss = f"loss {event.loss[0] / event.loss[1]:.3f} " if event.loss[1] else ""
-            mean = f"mean {float(history.mean(event.checkpoint)):.4f} " if full else ""
-            scores = _some([f"{n} {float(s.value):.3f}" for n, s in event.scores.items()], " ")
+            mean = f"{mean_text(history, event.checkpoint)} " if full else ""
+            scores = _scores(event.scores)
             return f"  {event.checkpoint:9} epoch {board.epoch:5.2f} {loss}{mean}| {scores}"
         case Measured() if event.split == TEST:
             if not history.has_mean(event.checkpoint, TEST):
                 return f"  {event.checkpoint} on test: scored"
-            mean = f"{float(history.mean(event.checkpoint, TEST)):.4f}"
-            return f"  {event.checkpoint} on test: mean {mean}"
+            return f"  {event.checkpoint} on test: {mean_text(history, event.checkpoint, TEST)}"
         case Measured() if event.checkpoint == BASE:
-            return f"  base      mean {float(history.mean(BASE)):.4f}"
+            scores = _scores(event.scores)
+            return f"  base      {mean_text(history, BASE)} | {scores}"
         case Decided(what="exclude"):
-            names = ", ".join(event.names)
-            return f"  -> {names} left; back to {event.checkpoint}"
+            here = history.stages[-1].points[-1:]
+            stays = bool(here) and here[0].checkpoint == event.checkpoint
+            where = "; on from" if stays else "; back to"
+            return f"  -> {', '.join(event.names)} left{where} {event.checkpoint}"
         case Ended():
-            return f"done ({event.by}); best is {event.best}, {float(history.mean(event.best)):.4f}"
+            return f"done ({event.by}); best is {event.best}, {mean_text(history, event.best)}"
     return None
+
+
+def mean_text(history: History, checkpoint: CheckpointId, split: str = SELECTION) -> str:
+    """The mean; where metrics are mixed, that of the gains over the base model."""
+    mean = float(history.mean(checkpoint, split))
+    return f"mean gain {mean:+.4f}" if history.mixed else f"mean {mean:.4f}"
+
+
+def _scores(scores: Scores) -> str:
+    return _some([f"{name} {float(score.value):.3f}" for name, score in scores.items()], " ")
 
 
 def _some(texts: list[str], between: str) -> str:

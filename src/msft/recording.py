@@ -1,16 +1,20 @@
 """Recording: the log read from the top while it lasts, and written where it ends."""
 
 import json
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from msft.history import History
-from msft.log import Event, Log, Measured, Reached, to_json, to_line
+from msft.log import Event, Log, Measured, Opened, Reached, to_json, to_line
 from msft.rollout import CheckpointId
 
 Answer = TypeVar("Answer", Reached, Measured)
 Watch = Callable[[Event, bool], None]
 """Called with every event, and whether it is new or was read from the log."""
+
+CHANGED = (
+    "recipe, data or code changed under a started run: undo the change, or start in another folder"
+)
 
 
 class Diverged(Exception):
@@ -45,6 +49,8 @@ class Recording:
         if self.live():
             self._log.append(event)
         elif self._next is not None and to_line(self._next) != to_line(event):
+            if isinstance(event, Opened):
+                raise Diverged(f"{_changes(to_json(self._next), to_json(event))}; {CHANGED}")
             raise self._diverged(_difference(self._next, event))
         self.take(event)
 
@@ -74,10 +80,7 @@ class Recording:
 
     def _diverged(self, now: str) -> Diverged:
         then = "nothing more" if self._next is None else _shown(self._next)
-        return Diverged(
-            f"the log goes on with {then}, but now it would be {now}; recipe, data or code changed "
-            "under a started run: undo the change, or start in another folder"
-        )
+        return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
 
 
 def _difference(then: Event, now: Event) -> str:
@@ -87,6 +90,33 @@ def _difference(then: Event, now: Event) -> str:
     before, after = to_json(then), to_json(now)
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return f"the same with {json.dumps(changed, separators=(',', ':'))[:300]}"
+
+
+def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What a run began with and would begin with now, as far as it differs."""
+    before, after = dict(_leaves(then)), dict(_leaves(now))
+    changed = [
+        f"{key} was {_brief(before.get(key))}, now it is {_brief(after.get(key))}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    ]
+    more = f" ({len(changed) - 3} more changes)" if len(changed) > 3 else ""
+    texts = changed[:3] or ["the sub-datasets were in another order"]
+    return "this folder holds another run: " + ", ".join(texts) + more
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested keys with dots, and what they hold."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "…"
 
 
 def _shown(event: Event) -> str:

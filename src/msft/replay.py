@@ -35,8 +35,14 @@ def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
         schedule = json.loads(file.read_text())
         stages, sizes = schedule["stages"], schedule["rows"]
         feeds = {stage["feed"]["name"] for stage in stages}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecipeError(f"{file} is not a schedule.json of a run: {error!r}") from error
+    except OSError as error:
+        raise RecipeError(
+            f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecipeError(
+            f"{file} is not a schedule; expected the schedule.json of a finished run"
+        ) from error
     if feeds - {"shuffled"}:
         raise RecipeError(
             f"{file} is of {schedule['method']}, which chooses its rows while it trains; such a "

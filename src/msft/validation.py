@@ -149,8 +149,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
-def result_text(summary: dict[str, Any], report_split: str = "test") -> str:
-    """The result as a table; validation selected, and `report_split` says which one reports."""
+def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool = False) -> str:
+    """The result as a table; validation selected, and `report_split` says which one reports.
+
+    mixed: metrics differ, so the mean is one of gains.
+    """
     best = summary["best"]
     names = list(best["validation"]["datasets"])
     rows: list[tuple[str, ...]] = [("sub-dataset", "validation", "test")]
@@ -158,8 +161,9 @@ def result_text(summary: dict[str, Any], report_split: str = "test") -> str:
     for name in names:
         shown = f"{test['datasets'][name]:.4f}" if test else "-"
         rows.append((name, f"{best['validation']['datasets'][name]:.4f}", shown))
-    mean = f"{test['mean']:.4f}" if test else "-"
-    rows.append(("mean", f"{best['validation']['mean']:.4f}", mean))
+    label, form = ("mean gain over base", "+.4f") if mixed else ("mean", ".4f")
+    mean = format(test["mean"], form) if test else "-"
+    rows.append((label, format(best["validation"]["mean"], form), mean))
     head = (
         f"{summary['method']}: best is {best['checkpoint']} after {best['epochs']:g} epochs, "
         f"chosen from {best['candidates']} points on validation ({summary['ended_by']}; "

@@ -289,7 +289,8 @@ def test_env_names_versions(capsys: pytest.CaptureFixture[str]) -> None:
         (["validate", "recipe.yaml", "--set", "peaks.smooth=-1"], "smooth"),
         (["eval", "tiny", "recipe.yaml", "--set", "datasets.upper.metric=no.mod:f"], "no.mod"),
         (["report", "nowhere"], "nowhere"),
-        (["replay", "recipe.yaml", "recipe.yaml"], "schedule"),
+        (["replay", "recipe.yaml", "recipe.yaml"], "expected the schedule.json of a finished run"),
+        (["replay", "gone.json", "recipe.yaml"], "No such file or directory; expected the"),
     ],
 )
 def test_wrong_input_is_exit_2_and_one_message_and_nothing_is_written(
@@ -316,8 +317,9 @@ def test_no_room_on_disk_is_exit_3_and_nothing_is_started(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 100, 0))
     assert main(["train", str(recipe), "--out", "out"]) == 3
-    assert "GB free" in capsys.readouterr().err
-    assert not Path("out/run.jsonl").exists()
+    said = capsys.readouterr().err
+    assert "out has 0.0 MB free, but this run can need 13.1 MB" in said
+    assert not Path("out").exists()
 
 
 def test_a_signal_stops_it_with_4_and_the_command_that_resumes(recipe: Path) -> None:
@@ -351,12 +353,22 @@ def test_a_refused_call_leaves_a_finished_run_as_it_was(recipe: Path) -> None:
     assert Path("out/summary.json").read_bytes() == before
 
 
+def test_the_clock_of_steps_survives_a_kill(recipe: Path) -> None:
+    rollout = "run.rollout(run.base, run.mixture, 2)"
+    Path("own.py").write_text(f"import os\n\ndef m(run):\n    {rollout}\n    os._exit(9)\n")
+    command = ["train", str(recipe), "--out", "out", "--quiet", "--set", "method=own:m"]
+    assert ended(*command, cwd=recipe.parent) == 9
+    steps = [json.loads(line) for line in Path("out/steps.jsonl").read_text().splitlines()]
+    assert {step["tick"] for step in steps} == {1, 2}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["train", "recipe.yaml", "--out", "upper.test.jsonl"],
         ["train", "recipe.yaml", "--out", "upper.test.jsonl/sub"],
         ["demo", "--out", "upper.test.jsonl"],
+        ["plan", "recipe.yaml", "--no-calibration", "--out", "upper.test.jsonl"],
         ["init", "nowhere/recipe.yaml"],
         ["eval", "tiny", "recipe.yaml", "--out", "upper.test.jsonl/x.json"],
         ["train", "recipe.yaml", "--set", "report_to=wandb"],
@@ -384,7 +396,7 @@ def test_a_model_that_cannot_fit_is_exit_3(
     monkeypatch.setattr(room, "free_host_memory", lambda: 1000)
     other = ["--set", "model_name_or_path=model", "--set", "max_length=64"]
     assert main(["train", str(recipe), "--out", "o", *other]) == 3
-    assert "GB free" in capsys.readouterr().err
+    assert "MB free" in capsys.readouterr().err
     assert not Path("o").exists()
 
 

@@ -300,7 +300,7 @@ def test_a_full_disk_is_exit_3_and_the_plan_says_the_same_figure(
     assert main(["plan", str(recipe), "--no-calibration", "--json"]) == 0
     disk = json.loads(capsys.readouterr().out)["disk"]
     assert not disk["fits"]
-    assert f"{disk['peak'] / 1e9:.2f} GB" in said
+    assert f"{disk['peak'] / 1e6:.1f} MB" in said
 
 
 def test_plan_and_train_ask_for_the_same(tmp_path: Path) -> None:

@@ -93,4 +93,6 @@ def refuse_full_disk(folder: Path, needed: int, free: int | None = None) -> None
 
 
 def _gb(size: int) -> str:
+    if size < 1e8:
+        return f"{size / 1e6:.1f} MB"
     return f"{size / 1e9:.2f} GB" if size < 1e11 else f"{size / 1e9:,.0f} GB"

@@ -135,9 +135,9 @@ class _Session:
         copies = Copies(device)
         tiers = memory_tiers(needed.each, needed.aside, needed.most, device, copies)
         roomy = sum(tier.capacity for tier in tiers) >= needed.most
-        self._folder.path.mkdir(parents=True, exist_ok=True)
         if not self._folder.log.exists():
             refuse_full_disk(self._folder.path, needed.disk(roomy))
+        self._folder.path.mkdir(parents=True, exist_ok=True)
         disk = DiskTier(self._folder.checkpoints, TorchCodec(copies), self._notice)
         waiting = MOST_WAITING if roomy else 1  # what waits takes memory
         durable = BackgroundDisk(disk, copies.follow, waiting) if tiers else disk
@@ -209,6 +209,8 @@ class _Session:
         if self._trackers is not None:
             self._trackers.event(history, event, live)
         if live:
+            if self._steps is not None:
+                self._steps.flush()
             self._show_best(history)
             if event.event in ("rollout", "decision"):
                 write_json(self._folder.summary, summary_of(history))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from msft.report.chart import GRID, INK, MUTED, NARROW, PAPER, add_axes, new_figure
+from msft.report.chart import GRID, MUTED, NARROW, PAPER, add_axes, beside, name_rows, new_figure
 from msft.report.legend import Entry, draw_legend, legend_height, text_width
 from msft.report.wording import NOTHING, label
 
@@ -19,11 +19,12 @@ MOST = 40
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One bar per name; None where there is no value."""
+    """One bar or dot per name; None where there is no value. intervals: around dots."""
 
     label: str
     colour: str
     values: Sequence[float | None]
+    intervals: Sequence[tuple[float, float] | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,17 @@ def lying_axes(
     top = legend_height(entries, width)
     figure = new_figure(width, top + rows.count * row + 50)
     axes = add_axes(figure, name_margin(labels), 8, top + 4, 44)
-    axes.grid(visible=False)
-    axes.grid(visible=True, axis="x")
-    axes.set_ylim(rows.count - 0.5, -0.5)
-    axes.set_yticks(range(rows.count), labels)
-    axes.tick_params(axis="y", labelsize=11.5)
-    axes.spines["left"].set_visible(False)
+    name_lying_rows(axes, labels)
     draw_legend(figure, entries)
     return figure, axes
+
+
+def name_lying_rows(axes: "Axes", labels: Sequence[str]) -> None:
+    """One row for each name, the first on top, and lines along the other axis."""
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis="x")
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    name_rows(axes, dict(enumerate(labels)))
 
 
 def lying_bars(
@@ -106,10 +110,10 @@ def lying_bars(
             at = y - 0.41 + (number + 0.5) * thick
             value = one.values[place]
             if value is None or not isfinite(value):
-                _written(axes, 0, at, NOTHING, True)
+                beside(axes, (0, at), NOTHING, colour=MUTED)
                 continue
             axes.barh([at], [value], height=thick * 0.9, color=one.colour, linewidth=0)
-            _written(axes, value, at, written(value), value >= 0)
+            beside(axes, (value, at), written(value), right=value >= 0)
     known = [
         value
         for one in series
@@ -123,20 +127,32 @@ def lying_bars(
     return figure
 
 
-def lying_dots(width: float, names: Sequence[str], series: Sequence[Series], axis: str) -> "Figure":
-    """Names from top to bottom, one dot per series: for more series than bars can show."""
+def lying_dots(
+    width: float, names: Sequence[str], series: Sequence[Series], axis: str, zero: bool = True
+) -> "Figure":
+    """Names from top to bottom, one dot per series: for more series than bars can show.
+
+    zero: with a line there.
+    """
     rows = rows_of(len(names))
     entries = [Entry(one.label, one.colour, "dot") for one in series]
-    figure, axes = lying_axes(width, names, rows, 26, entries)
-    step = 0.6 / max(len(series) - 1, 1)
+    figure, axes = lying_axes(width, names, rows, max(34, 9 * len(series)), entries)
+    step = 0.7 / max(len(series), 3)
     for number, one in enumerate(series):
         known = [
-            (value, y - 0.3 + number * step)
+            (value, y + (number - (len(series) - 1) / 2) * step)
             for y, place in rows.places
             if (value := one.values[place]) is not None and isfinite(value)
         ]
         xs, ys = [x for x, _ in known], [y for _, y in known]
         axes.plot(xs, ys, "o", markersize=7, color=one.colour, markeredgecolor=PAPER)
+        spans = [
+            (*span, y + (number - (len(series) - 1) / 2) * step)
+            for y, place in rows.places
+            if one.intervals and (span := one.intervals[place]) is not None
+        ]
+        lows, highs, heights = ([span[part] for span in spans] for part in range(3))
+        axes.hlines(heights, lows, highs, color=one.colour, linewidth=1.2, alpha=0.6)
     axes.hlines(
         [row + 0.5 for row in range(rows.count - 1)],
         0,
@@ -145,7 +161,8 @@ def lying_dots(width: float, names: Sequence[str], series: Sequence[Series], axi
         color=GRID,
         linewidth=1,
     )
-    axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
+    if zero:
+        axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
     axes.margins(x=0.04)
     axes.set_xlabel(axis)
     axes.locator_params(axis="x", nbins=4 if width <= NARROW else 8)
@@ -167,16 +184,3 @@ def room(
     )
     span = (high - low) / (1 - sum(shares))
     axes.set_xlim(low - shares[0] * span, high + shares[1] * span)
-
-
-def _written(axes: "Axes", x: float, y: float, text: str, right: bool) -> None:
-    axes.annotate(
-        text,
-        (x, y),
-        (4 if right else -4, 0),
-        textcoords="offset points",
-        ha="left" if right else "right",
-        va="center",
-        color=INK if text != NOTHING else MUTED,
-        fontsize=10.5,
-    )

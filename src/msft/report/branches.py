@@ -112,26 +112,6 @@ def epochs_to(history: History, checkpoint: CheckpointId) -> float:
     return sum(ticks for _, ticks in history.path(checkpoint)) / history.evals_per_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """A sub-dataset that left: after which stage, by the method's own tick, and to where."""
-
-    name: str
-    stage: int
-    tick: int
-    checkpoint: CheckpointId
-
-
-def leavings_of(history: History) -> list[Leaving]:
-    return [
-        Leaving(name, number, decision.tick or 0, decision.checkpoint)
-        for number, stage in enumerate(history.stages)
-        for decision in stage.decisions
-        if decision.what == "exclude"
-        for name in decision.names
-    ]
-
-
 def rolled_back(history: History, number: int) -> bool:
     """Whether the next roll-out began elsewhere than where this one ended."""
     if number + 1 >= len(history.stages):

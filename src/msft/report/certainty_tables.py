@@ -3,190 +3,198 @@
 from collections.abc import Mapping, Sequence
 
 from msft.history import SELECTION, TEST
-from msft.report.contenders import Contender, minus, same_rows
-from msft.report.lineup import Entry, Lineup, height, score_at
+from msft.report.compared_run import ComparedRun, Rows, rows_apart, same_rows
+from msft.report.contest import Contest, minus
+from msft.report.entrant import Entrant
+from msft.report.evidence import Paired
 from msft.report.paper_tables import score_cell
 from msft.report.tables import EMPTY, Cell, Row, Table, ranked
-from msft.report.wording import Unit, counted, difference, unit_of
+from msft.report.units import height, per_cent
+from msft.report.wording import Unit, counted, difference, epochs
 from msft.rollout import BASE
 from msft.scores import Number
 from msft.statistics import DRAWS, Bootstrap, mean, paired_bootstrap, paired_t, sample_sd
 
 
-def seed_table(lineup: Lineup) -> Table | None:
+def seed_table(contest: Contest) -> Table | None:
     """Every seed, mean, sd and a paired t-test against the baseline; None of a single seed."""
-    seeds = sorted({seed for entry in lineup.entries for seed in entry.runs})
+    seeds = sorted({seed for entrant in contest.entrants for seed in entrant.runs})
     if len(seeds) < 2:
         return None
-    unit = lineup.unit(lineup.names)
-    found = [_by_seed(lineup, entry, seeds) for entry in lineup.entries]
-    against = _by_seed(lineup, lineup.baseline, seeds)
-    means = [mean([*scores.values()]) if scores else None for scores in found]
-    ranks = ranked([height(value, unit) for value in means])
+    unit = contest.unit()
+    against = _by_seed(contest, contest.baseline, seeds)
+    found = [_by_seed(contest, entrant, seeds) for entrant in contest.entrants]
+    means = [contest.score(entrant, contest.names, contest.split) for entrant in contest.entrants]
+    whole = all(set(contest.seeds) <= entrant.runs.keys() for entrant in contest.entrants)
+    ranks = ranked([height(value, unit) if whole else None for value in means])
     rows: list[Row] = []
-    for entry, scores, middle, rank in zip(lineup.entries, found, means, ranks, strict=True):
-        shared = [seed for seed in scores if seed in against and entry is not lineup.baseline]
-        gaps = [scores[seed] - against[seed] for seed in shared]
+    for entrant, scores, middle, rank in zip(contest.entrants, found, means, ranks, strict=True):
+        shared = [seed for seed in scores if seed in against and entrant is not contest.baseline]
         test = paired_t([scores[s] for s in shared], [against[s] for s in shared])
+        gaps = [scores[seed] - against[seed] for seed in shared if seed in contest.seeds]
         gap = mean(gaps) if gaps else None
-        scale = 100 if unit == "accuracy" else 1
+        more = "" if gap is None else _signed(gap, unit)
         average = Cell(
-            _precise(middle, unit),
-            rank,
-            "" if gap is None else _signed(gap, unit),
-            None if middle is None else float(scale * middle),
-            None if gap is None else float(scale * gap),
+            _precise(middle, unit), rank, more, per_cent(middle, unit), per_cent(gap, unit)
         )
-        cells = [
-            Cell(_precise(scores[s], unit), value=float(scale * scores[s]))
-            if s in scores
-            else EMPTY
-            for s in seeds
-        ]
-        p = Cell(f"{test.p:.3f}", value=test.p) if test else EMPTY
-        rows.append(Row(entry.label, (*cells, average, _spread_cell([*scores.values()], unit), p)))
+        cells = [_precise_cell(scores.get(seed), unit) for seed in seeds]
+        spread = sample_sd([scores[seed] for seed in contest.seeds if seed in scores])
+        p = _p_cell(test.p if test else None)
+        rows.append(Row(entrant.label, (*cells, average, _precise_cell(spread, unit), p)))
+    missing = any(len(scores) < len(seeds) for scores in found)
     return Table(
         "seeds",
-        f"Seeds on {lineup.split}",
-        "sd over n − 1. p: two-sided paired t-test against "
-        f"{lineup.baseline.label} over the seeds that both have; – where there are fewer than two, "
-        "or where every seed has the same difference. It is about other seeds on these rows, not "
-        "about other rows.",
+        f"Seeds on {contest.split}",
+        ("Mean and sd are over the seeds that every method has. " if missing and whole else "")
+        + f"sd over n − 1. p: two-sided paired t-test against {contest.baseline.label} over the "
+        "seeds that both have; – where there are fewer than two, or where every seed has the same "
+        "difference. It is about other seeds on these rows, not about other rows.",
         ("method", *(f"seed {seed}" for seed in seeds), "mean", "sd", "p"),
         tuple(rows),
     )
 
 
-def honesty_table(lineup: Lineup) -> Table:
-    """What selected, what reports, how far they are apart, and how many could be chosen from."""
-    unit = lineup.unit(lineup.names)
-    splits = [split for split in (SELECTION, TEST) if split in lineup.splits]
+def honesty_table(contest: Contest) -> Table | None:
+    """What selected, what reports, how far they are apart, and how many could be chosen from; None
+    where no means can be compared."""
+    if not contest.has_mean:
+        return None
+    unit = contest.unit()
+    splits = [split for split in (SELECTION, TEST) if split in contest.splits]
     scores = {
-        split: [lineup.score(entry, lineup.names, split) for entry in lineup.entries]
+        split: [contest.score(entrant, contest.names, split) for entrant in contest.entrants]
         for split in splits
     }
     ranks = {s: ranked([height(v, unit) for v in values]) for s, values in scores.items()}
     rows: list[Row] = []
-    for place, entry in enumerate(lineup.entries):
+    for place, entrant in enumerate(contest.entrants):
         cells = [score_cell(scores[s][place], unit, ranks[s][place]) for s in splits]
         if TEST in scores:
             drift = minus(scores[SELECTION][place], scores[TEST][place])
-            scale = 100 if unit == "accuracy" else 1
-            value = None if drift is None else float(scale * drift)
-            cells.append(Cell(difference(drift, unit), value=value))
-        rows.append(Row(entry.label, (*cells, _candidates(lineup, entry))))
+            cells.append(Cell(difference(drift, unit), value=per_cent(drift, unit)))
+        rows.append(Row(entrant.label, (*cells, *_looks(contest, entrant))))
     apart = ["validation − test"] if TEST in scores else []
     return Table(
         "honesty",
         "What selected and what reports",
         "Every checkpoint was chosen on validation. The more it was chosen from, the more its "
-        "validation score flatters; test decided nothing."
+        "validation score flatters; test decided nothing. Epochs: all that were trained."
         if TEST in scores
         else "Every checkpoint was chosen on validation and nothing was scored on test, so these "
-        "scores flatter, and the more so the more there was to choose from.",
-        ("method", *splits, *apart, "chosen from"),
+        "scores flatter, and the more so the more there was to choose from. Epochs: all that were "
+        "trained.",
+        ("method", *splits, *apart, "chosen from", "epochs"),
         tuple(rows),
     )
 
 
-def bootstrap_table(lineup: Lineup) -> Table | None:
-    """Every run against the baseline's with the same seed, its rows drawn again; None where no
-    two runs have verdicts of the same rows."""
-    unit = lineup.unit(lineup.names)
-    several = len({seed for entry in lineup.entries for seed in entry.runs}) > 1
+def bootstrap_table(contest: Contest) -> Table | None:
+    """Every run against the baseline's with the same seed, row by row; None where no two runs
+    have verdicts of the same rows."""
+    unit = contest.unit()
+    several = len({seed for entrant in contest.entrants for seed in entrant.runs}) > 1
+    verdicts = {seed: run.verdicts(contest.split) for seed, run in contest.baseline.runs.items()}
     rows: list[Row] = []
-    for entry in lineup.entries:
-        for seed, run in sorted(entry.runs.items()):
-            other = lineup.baseline.runs.get(seed)
-            if entry is lineup.baseline or other is None:
+    for entrant in contest.entrants:
+        for seed, run in sorted(entrant.runs.items()):
+            other = contest.baseline.runs.get(seed)
+            if entrant is contest.baseline or other is None:
                 continue
-            found = bootstrap(run, other, lineup.split)
-            if found is not None:
-                name = f"{entry.label}, seed {seed}" if several else entry.label
-                rows.append(Row(name, _bootstrap_cells(found, unit)))
+            same = same_rows(run, other, contest.split, verdicts[seed])
+            if same is not None:
+                name = f"{entrant.label}, seed {seed}" if several else entrant.label
+                cells = _bootstrap_cells(bootstrap(run, same, contest.split), unit)
+                rows.append(Row(name, (*cells, *_sign_cells(rows_apart(run, same)))))
     if not rows:
         return None
     return Table(
         "bootstrap",
-        f"Rows of {lineup.split} drawn again",
-        f"Difference to {lineup.baseline.label}{' at the same seed' if several else ''}, positive "
+        f"Rows of {contest.split} drawn again",
+        f"Difference to {contest.baseline.label}{' at the same seed' if several else ''}, positive "
         "is better; 95 % percentile interval and share of draws in which it is behind, over "
-        f"{DRAWS:,} draws of the rows of each sub-dataset. It is about other rows for these two "
-        "models, not about other seeds.",
-        ("method", "difference", "from", "to", "behind"),
+        f"{DRAWS:,} draws of the rows of each sub-dataset; rows on which it is better and worse, "
+        "and p of a two-sided sign test of these. It is about other rows for these two models, not "
+        "about other seeds.",
+        ("method", "difference", "from", "to", "behind", "better", "worse", "p"),
         tuple(rows),
     )
 
 
-def bootstrap(one: Contender, two: Contender, split: str) -> Bootstrap | None:
-    """The paired bootstrap of two runs' best checkpoints; None without verdicts of the same
-    rows."""
-    rows = same_rows(one, two, split)
-    if rows is None:
-        return None
-    strata: dict[str, list[float]] = {}
-    for name, (first, second) in rows.items():
-        if len(first) != len(second):
-            return None
-        pairs = zip(map(float, first), map(float, second), strict=True)
-        strata[name] = [a - b for a, b in pairs]
-    return paired_bootstrap(strata, _weights(one, strata, split))
+def bootstrap(run: ComparedRun, rows: Rows, split: str) -> Bootstrap:
+    """The paired bootstrap of two runs' best checkpoints on the same rows."""
+    strata = {
+        name: [a - b for a, b in zip(map(float, first), map(float, second), strict=True)]
+        for name, (first, second) in rows.items()
+    }
+    return paired_bootstrap(strata, _weights(run, strata, split))
 
 
-def _weights(run: Contender, strata: Mapping[str, Sequence[float]], split: str) -> dict[str, float]:
+def _weights(
+    run: ComparedRun, strata: Mapping[str, Sequence[float]], split: str
+) -> dict[str, float]:
     """What one row's difference adds to that of the means: the mean's rule, row by row.
 
     Of nll, rows are summed losses and the divisor is tokens, which are taken as given.
     """
     history = run.history
-    scores = history.known(history.best or BASE, split)
+    scores, base = history.known(run.best, split), history.known(BASE, split)
+    metrics = {scores[name].metric for name in strata}
     sizes = {
         name: scores[name].count if scores[name].metric == "nll" else len(rows)
         for name, rows in strata.items()
     }
-    if history.start.settings["mean"] == "pooled":
+    if history.start.settings["mean"] == "pooled" and metrics in ({"accuracy"}, {"nll"}):
         sizes = dict.fromkeys(sizes, sum(sizes.values()))
-    else:
+    else:  # own metrics have no counts to pool, and gains are not pooled
         sizes = {name: size * len(sizes) for name, size in sizes.items()}
-    base = history.known(BASE, split)
-    signs = {
-        name: (-1.0 / float(base[name].value) if history.mixed else -1.0)
-        if unit_of(history, name) == "nll"
-        else 1.0
-        for name in strata
-    }
-    return {name: signs[name] / size for name, size in sizes.items()}
+    weights = {name: 1 / size for name, size in sizes.items()}
+    for name in strata:
+        if scores[name].metric == "nll":
+            reference = float(base[name].value) if len(metrics) > 1 else 1.0
+            weights[name] *= -1 / reference if reference else 0.0
+    return weights
 
 
 def _bootstrap_cells(found: Bootstrap, unit: Unit) -> tuple[Cell, ...]:
-    scale = 100 if unit == "accuracy" else 1
     numbers = (found.difference, found.low, found.high)
-    cells = [Cell(difference(n, unit), value=scale * n) for n in numbers]
+    cells = [Cell(difference(n, unit), value=per_cent(n, unit)) for n in numbers]
     return (*cells, Cell(f"{100 * found.below:.1f} %", value=found.below))
 
 
-def _by_seed(lineup: Lineup, entry: Entry, seeds: Sequence[int]) -> dict[int, Number]:
+def _sign_cells(pair: Paired | None) -> tuple[Cell, ...]:
+    if pair is None:
+        return (EMPTY, EMPTY, EMPTY)
+    better, worse = (Cell(f"{count:,}", value=count) for count in (pair.better, pair.worse))
+    return (better, worse, _p_cell(float(pair.p)))
+
+
+def _p_cell(p: float | None) -> Cell:
+    if p is None:
+        return EMPTY
+    return Cell("< 0.001" if p < 0.001 else f"{p:.3f}", value=p)
+
+
+def _by_seed(contest: Contest, entrant: Entrant, seeds: Sequence[int]) -> dict[int, Number]:
     found = {
-        seed: score_at(entry.runs[seed], lineup.names, lineup.split)
+        seed: entrant.runs[seed].score(contest.names, contest.split)
         for seed in seeds
-        if seed in entry.runs
+        if seed in entrant.runs
     }
     return {seed: score for seed, score in found.items() if score is not None}
 
 
-def _candidates(lineup: Lineup, entry: Entry) -> Cell:
-    counts = [run.summary["best"]["candidates"] for run in entry.over(lineup.seeds)]
+def _looks(contest: Contest, entrant: Entrant) -> tuple[Cell, Cell]:
+    """How many checkpoints could be chosen from, and the epochs that were trained for them."""
+    runs = entrant.over(contest.seeds)
+    counts = [run.summary["best"]["candidates"] for run in runs]
     low, high = min(counts), max(counts)
     text = counted(low, "point") if low == high else f"{low:,} to {high:,} points"
-    return Cell(text, value=float(mean(counts)))
+    trained = float(mean([run.summary["epochs_trained"] for run in runs]))
+    return Cell(text, value=float(mean(counts))), Cell(epochs(trained), value=trained)
 
 
-def _spread_cell(scores: Sequence[Number], unit: Unit) -> Cell:
-    spread = sample_sd(scores)
-    if spread is None:
-        return EMPTY
-    scale = 100 if unit == "accuracy" else 1
-    return Cell(_precise(spread, unit), value=scale * spread)
+def _precise_cell(value: Number | None, unit: Unit) -> Cell:
+    return EMPTY if value is None else Cell(_precise(value, unit), value=per_cent(value, unit))
 
 
 def _precise(value: Number | None, unit: Unit) -> str:

@@ -7,15 +7,18 @@ One unit is one pixel at the width a figure is drawn for.
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from msft.report.wording import plain
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Transform
 
 INK, MUTED, GRID, FAINT, PAPER = "#1d2127", "#5c6570", "#e3e6ea", "#aeb6bf", "#fefefe"
 BEST, WENT_ON, LEFT, OTHER = "#0b63c5", "#6e7883", "#c2410c", "#8b5cf7"
@@ -38,8 +41,35 @@ COLOURS = {
 }
 _VARIABLES = {colour: name for name, colour in COLOURS.items()}
 _COLOUR = re.compile("|".join(_VARIABLES))
+_DROPPED = re.compile(
+    r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->|(?<=>)\s+(?=<)", re.DOTALL
+)
+_TEXT = re.compile(r"(<text[^>]*>)([^<]+)")
+_ASIDE = "\0"
+"""Stands for a text while the tags around it are rewritten; XML has no such character."""
+_USED = re.compile(r"(?:href=\"|url\()#([^\")]+)")
+_ID = re.compile(r" id=\"([^\"]*)\"")
+_REFERENCE = re.compile(r"(?:xlink:)?(href=\"|url\()#")
+_REPLACED = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"font: (?:(\d+|bold) )?([\d.]+)px [^;\"]*", r"font-weight: \1; font-size: \2px"),
+        (r"font-family: [^;\"]*; ", ""),  # the page's own
+        (r" transform=\"rotate\(-?0 [^\"]*\"", ""),
+        (r"(\.\d\d)\d+", r"\1"),  # a hundredth of a pixel is enough
+        (r"\s+", " "),
+        (r" (?=\")", ""),
+    )
+]
+"""What the page wants otherwise in tags."""
 SERIES = (WENT_ON, BEST, LEFT, GREEN, OTHER, GOLD, TEAL, PINK)
 """Colours of the runs of a comparison, in order."""
+
+
+def colour_at(place: int) -> str:
+    """The colour of the run or method at a place of a comparison."""
+    return SERIES[place % len(SERIES)]
+
 
 WIDE, NARROW = 1000, 360
 """Pixels that figures are drawn for: a screen and a phone."""
@@ -109,6 +139,46 @@ def add_axes(
     return figure.add_axes((*box, (height - top - bottom) / height), **options)
 
 
+def beside(
+    axes: "Axes",
+    place: tuple[float, float],
+    text: str,
+    right: bool = True,
+    gap: float = 4,
+    colour: str = INK,
+    size: float = 10.5,
+    within: "Transform | None" = None,
+) -> None:
+    """A text right or left of a place, so many pixels away.
+
+    within: what the place is measured in, else data.
+    """
+    from matplotlib.transforms import ScaledTranslation
+
+    away = ScaledTranslation((gap if right else -gap) / 72, 0, axes.figure.dpi_scale_trans)
+    axes.text(
+        *place,
+        text,
+        transform=(within or axes.transData) + away,
+        ha="left" if right else "right",
+        va="center",
+        color=colour,
+        fontsize=size,
+    )
+
+
+def name_rows(axes: "Axes", names: Mapping[float, str], size: float = 11.5) -> None:
+    """Names left of the axes at their heights, without an axis there.
+
+    As texts, since matplotlib takes four times as long for the ticks of an axis.
+    """
+    axes.spines["left"].set_visible(False)
+    axes.set_yticks([])
+    edge = axes.get_yaxis_transform()
+    for y, name in names.items():
+        beside(axes, (0, y), name, False, gap=6, colour=MUTED, size=size, within=edge)
+
+
 def to_svg(figure: "Figure", key: str, description: str) -> str:
     """The figure as an `<svg>` element for the page.
 
@@ -117,36 +187,36 @@ def to_svg(figure: "Figure", key: str, description: str) -> str:
     buffer = StringIO()
     figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    for element in (r"<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<!--.*?-->"):
-        svg = re.sub(element, "", svg, flags=re.DOTALL)
-    svg = re.sub(r">\s+<", "><", svg).replace("<g/>", "").replace("<defs></defs>", "")
-    used = frozenset(re.findall(r"(?:href=\"|url\()#([^\")]+)", svg))
-    svg = re.sub(r"<[^>]*>", lambda found: _tag(found[0], key, used), svg)
+    svg = _DROPPED.sub("", svg[svg.index("<svg") :])
+    texts: list[str] = []
+
+    def set_aside(found: re.Match[str]) -> str:
+        texts.append(found[2])
+        return found[1] + _ASIDE
+
+    svg = _TEXT.sub(set_aside, svg)  # nobody may touch what stands between tags
+    used = frozenset(_USED.findall(svg))
+    svg = _ID.sub(lambda its: f' id="{key}-{its[1]}"' if its[1] in used else "", svg)
+    svg = _REFERENCE.sub(rf"\g<1>#{key}-", svg)
+    for pattern, replacement in _REPLACED:
+        svg = pattern.sub(replacement, svg)
+    svg = _COLOUR.sub(lambda colour: variable(colour[0]), svg)
+    first, *rest = (
+        svg[svg.index(">") + 1 :].replace("<g/>", "").replace("<defs/>", "").split(_ASIDE)
+    )
+    body = (first + "".join(map("".join, zip(texts, rest, strict=True)))).strip()
     width, height = figure.get_size_inches() * 72
-    head = (
+    return svg_element(width, height, description, body.removesuffix("</svg>"))
+
+
+def svg_element(width: float, height: float, description: str, body: str) -> str:
+    """body: what is drawn, as markup."""
+    return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'role="img" aria-label="{escape(description)}">'
+        f'role="img" aria-label="{escape(plain(description))}">{body}</svg>'
     )
-    return head + svg[svg.index(">") + 1 :].strip()
 
 
-def _tag(tag: str, key: str, used: frozenset[str]) -> str:
-    """A tag as the page wants it; what stands between tags is text, which nobody may touch.
-
-    Ids that are referred to get the figure's key, so that two figures cannot be mixed up.
-    """
-
-    def renamed(found: re.Match[str]) -> str:
-        return f' id="{key}-{found[1]}"' if found[1] in used else ""
-
-    tag = re.sub(r" id=\"([^\"]*)\"", renamed, tag)
-    tag = re.sub(r"(?:xlink:)?(href=\"|url\()#", rf"\g<1>#{key}-", tag)
-    tag = _COLOUR.sub(lambda found: f"var(--{_VARIABLES[found[0]]})", tag)
-    tag = re.sub(
-        r"font: (?:(\d+|bold) )?([\d.]+)px [^;\"]*", r"font-weight: \1; font-size: \2px", tag
-    )
-    tag = re.sub(r"font-family: [^;\"]*; ", "", tag)  # the page's own
-    tag = re.sub(r" transform=\"rotate\(-?0 [^\"]*\"", "", tag)
-    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)  # a hundredth of a pixel is enough
-    return " ".join(tag.split()).replace(' "', '"')
+def variable(colour: str) -> str:
+    """A colour as the page's CSS has it."""
+    return f"var(--{_VARIABLES[colour]})"

@@ -1,101 +1,108 @@
-"""The page that compares runs."""
+"""What `msft compare` and `msft report A B` write and print: every table and figure that these
+runs can fill, as a page, on the terminal, and in three formats for other programs."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from msft.folder import RunFolder
-from msft.history import SELECTION, TEST
-from msft.report.certainty_tables import bootstrap_table
-from msft.report.chart import COLOURS, INK, NARROW, SERIES, add_axes, drawing, new_figure
-from msft.report.comparison import COST, rows_of
-from msft.report.contenders import (
-    Contender,
-    contenders_of,
-    duels,
-    headline,
-    protocol,
-    reporting,
-    same_datasets,
-    warnings_of,
+from msft.folder import RunFolder, write_text
+from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
+from msft.report.compared_run import compared_runs
+from msft.report.conclusions import headline, remarks
+from msft.report.contest import Contest, ReportSplit, contest_of_each
+from msft.report.figure_sections import comparison_figures
+from msft.report.page import write_page
+from msft.report.paper_tables import (
+    ablation_table,
+    dataset_tables,
+    flops_table,
+    main_tables,
+    places_table,
+    spread_table,
 )
-from msft.report.evidence import wilson
-from msft.report.lineup import lineup_of_each
-from msft.report.page import drawn, write_page
-from msft.report.paper_tables import flops_table, places_table
-from msft.report.tables import Table
-from msft.report.wording import label, listed, method_name, unit_of
-from msft.rollout import BASE
+from msft.report.score_figure import score_figure, score_text
+from msft.report.section import Section, shown
+from msft.report.tables import (
+    LEGEND,
+    Table,
+    csv_text,
+    latex_page,
+    markdown_page,
+    terminal,
+    wrapped,
+)
+from msft.report.wording import listed
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+_AFTER: tuple[Callable[[Contest], Table | None], ...] = (
+    ablation_table,
+    seed_table,
+    bootstrap_table,
+    places_table,
+    spread_table,
+    flops_table,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    label: str
-    method: str
-    link: str | None
-    colour: str
+def tables_of(contest: Contest) -> list[Table]:
+    """All that say something about this contest, in the order in which they are read."""
+    first = [*main_tables(contest), honesty_table(contest), *dataset_tables(contest)]
+    made = [*first, *(make(contest) for make in _AFTER)]
+    return [table for table in made if table is not None]
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
-    """Write the page that compares these runs.
+    """The page that compares these runs, finished or not, each by itself, with the first one.
 
-    out: the file, or the folder in which it is to be `report.html`. Each run's own report is
-        linked if it is there.
+    out: the file, or the folder in which it is to be `report.html`.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
-    runs = contenders_of(folders)
-    rows = rows_of(runs)
-    split = reporting(runs)
-    with drawing():
-        bars = drawn("bars", f"Scores on {split} of every run", partial(bar_chart, runs, split))
-    labels = [run.label for run in runs]
-    variables = {colour: name for name, colour in COLOURS.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
+    contest = contest_of_each(compared_runs(folders))
+    return _write_page(path, contest, tables_of(contest))
+
+
+def write_contest(contest: Contest, out: Path) -> list[Path]:
+    """`compare.html`, `.md`, `.tex` and `.csv` in a folder."""
+    tables, title = tables_of(contest), _title(contest)
+    said = [headline(contest), *remarks(contest), *contest.warnings]
+    page, text, tex, numbers = [
+        out / f"compare.{suffix}" for suffix in ("html", "md", "tex", "csv")
+    ]
+    _write_page(page, contest, tables)
+    write_text(text, markdown_page(title, said, tables))
+    write_text(tex, latex_page(title, said, tables))
+    write_text(numbers, csv_text(tables))
+    return [page, text, tex, numbers]
+
+
+def _write_page(path: Path, contest: Contest, tables: Sequence[Table]) -> Path:
+    """Each run's own report is linked if it is there."""
+    runs = contest.runs
+    scores = Section(
+        "scores", f"Scores on {contest.split}", score_text(contest), partial(score_figure, contest)
+    )
+    report_split: ReportSplit = "test" if contest.split == "test" else "selection"
+    first, *figures = shown([scores, *comparison_figures(runs, report_split)])
     content = {
-        "title": f"{', '.join(labels)} compared",
-        "eyebrow": f"{listed(labels)}, compared",
-        "headline": headline(runs),
-        "duels": duels(runs),
-        "protocol": protocol(runs),
-        "warnings": warnings_of(runs),
-        "split": split,
-        "bars": bars,
-        "percent": _percent(runs),
-        "heads": [
-            _Head(
-                run.label,
-                method_name(run.history.start.method),
-                link_to(run.folder, path.parent),
-                variables[SERIES[place % len(SERIES)]],
-            )
-            for place, run in enumerate(runs)
-        ],
-        "groups": {
-            group: [row for row in rows if row.group == group] for group in (SELECTION, TEST, COST)
-        },
-        "tables": _tables(runs),
+        "title": _title(contest),
+        "headline": headline(contest),
+        "remarks": remarks(contest),
+        "warnings": contest.warnings,
+        "links": [(run.label, _link_to(run.folder, path.parent)) for run in runs],
+        "scores": first,
+        "tables": tables,
+        "figures": figures,
     }
     return write_page(path, "comparison.html", content)
 
 
-def _tables(runs: Sequence[Contender]) -> list[Table]:
-    """What `msft compare` has too, with every run for itself against the first."""
-    if not same_datasets(runs):
-        return []
-    lineup = lineup_of_each(runs)
-    made = [make(lineup) for make in (bootstrap_table, places_table, flops_table)]
-    return [table for table in made if table is not None]
+def _title(contest: Contest) -> str:
+    return f"{listed(entrant.label for entrant in contest.entrants)} compared"
 
 
-def link_to(folder: Path, place: Path) -> str | None:
+def _link_to(folder: Path, place: Path) -> str | None:
     """The report of a run, from a page in `place`; None if there is none."""
     report = RunFolder(folder).report
     if not report.exists():
@@ -103,58 +110,16 @@ def link_to(folder: Path, place: Path) -> str | None:
     return "./" + quote(os.path.relpath(report.resolve(), place.resolve()))
 
 
-def _percent(runs: Sequence[Contender]) -> bool:
-    return all(
-        unit_of(run.history, name) == "accuracy"
-        for run in runs
-        for name in run.history.start.datasets
-    )
+def contest_text(contest: Contest, width: int = 79, tables: Sequence[Table] = ()) -> str:
+    """The tables for a terminal, all of them or these."""
+    said = [*remarks(contest), *contest.warnings, LEGEND, headline(contest)]
+    parts = [terminal(table, width) for table in tables or tables_of(contest)]
+    return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
 
 
-def bar_chart(runs: Sequence[Contender], split: str, width: float) -> "Figure":
-    """Scores per sub-dataset and run as bars; upright on a screen, lying on a phone.
-
-    The thin lines are Wilson's 95 % intervals, where scores are counts.
-    """
-    names = [*dict.fromkeys(name for run in runs for name in run.history.start.datasets)]
-    lying = width <= NARROW or len(names) > 12
-    thick = 0.8 / len(runs)
-    if lying:
-        figure = new_figure(width, 40 + len(names) * max(34, 14 * len(runs)))
-        axes = add_axes(figure, 108 if width <= NARROW else 170, 10, 6, 34)
-        axes.grid(visible=False)
-        axes.grid(visible=True, axis="x")
-        axes.set_ylim(len(names) - 0.5, -0.5)
-    else:
-        figure = new_figure(width, 280)
-        axes = add_axes(figure, 44, 6, 10, 28)
-        axes.set_xlim(-0.5, len(names) - 0.5)
-    for number, run in enumerate(runs):
-        places = [place - 0.4 + (number + 0.5) * thick for place in range(len(names))]
-        bars = [_bar(run, name, split) for name in names]
-        heights = [height for height, _, _ in bars]
-        spread = [[height - low for height, low, _ in bars], [top - h for h, _, top in bars]]
-        colour = SERIES[number % len(SERIES)]
-        line: dict[str, Any] = {"ecolor": INK, "error_kw": {"elinewidth": 1, "alpha": 0.6}}
-        if lying:
-            axes.barh(places, heights, height=thick * 0.92, color=colour, xerr=spread, **line)
-        else:
-            axes.bar(places, heights, width=thick * 0.92, color=colour, yerr=spread, **line)
-    shown = [label(name, 14 if width <= NARROW else 22) for name in names]
-    if lying:
-        axes.set_yticks(range(len(names)), shown)
-    else:
-        axes.set_xticks(range(len(names)), shown)
-        axes.tick_params(axis="x", length=0, labelsize=12 if len(names) < 9 else 10)
-    return figure
-
-
-def _bar(run: Contender, name: str, split: str) -> tuple[float, float, float]:
-    """Height, and the interval around it."""
-    score = run.history.known(run.history.best or BASE, split).get(name)
-    if score is None:
-        return (nan, nan, nan)
-    if score.metric == "accuracy":
-        low, high = wilson(int(score.total), score.count)
-        return (100 * float(score.value), 100 * low, 100 * high)
-    return (float(score.value),) * 3
+def comparison_text(folders: Sequence[Path]) -> str:
+    """The scores of these runs for a terminal, each by itself, and what selected."""
+    contest = contest_of_each(compared_runs(folders))
+    honesty = honesty_table(contest)
+    tables = [*reversed(dataset_tables(contest)), *([honesty] if honesty else [])]
+    return contest_text(contest, tables=tables)

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msft.divergence import changes, left_out, mean_shift
+from msft.report.compared_run import ComparedRun
 from msft.report.peak_figures import divergence, mean_shifts
 from msft.report.section import Section
 from msft.report.wording import counted
-
-if TYPE_CHECKING:
-    from msft.report.contenders import Contender
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +18,13 @@ class Pair:
 
     name: str
     excluded: str
-    with_all: "Contender"
-    without: "Contender"
+    with_all: ComparedRun
+    without: ComparedRun
 
 
-def pairs_of(runs: Sequence["Contender"]) -> list[Pair]:
+def pairs_of(runs: Sequence[ComparedRun]) -> list[Pair]:
     """The pairs among these runs."""
-    by_parent: dict[Path, dict[str, Contender]] = {}
+    by_parent: dict[Path, dict[str, ComparedRun]] = {}
     for run in runs:
         path = run.folder.resolve()
         by_parent.setdefault(path.parent, {})[path.name] = run

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from msft.history import History
 from msft.report.branches import Line, branches_of, rolled_back
-from msft.report.chart import FAINT, MUTED, NARROW, PAPER, add_axes, new_figure
-from msft.report.cohorts import Cohort, Field, colour_at
+from msft.report.chart import FAINT, MUTED, NARROW, PAPER, add_axes, colour_at, new_figure
+from msft.report.contest import Contest
+from msft.report.entrant import Entrant
 from msft.report.legend import Entry, draw_legend, legend_height
 
 if TYPE_CHECKING:
@@ -21,27 +22,27 @@ _FAR = 8
 """Highest over lowest loss from which the axis is logarithmic."""
 
 
-def loss_runs(field: Field) -> list[tuple[Cohort, History]]:
+def loss_runs(contest: Contest) -> list[tuple[Entrant, History]]:
     """The runs that have a training loss, without continual SFT, whose epochs are of one
     sub-dataset each."""
     return [
-        (cohort, run.history)
-        for cohort in field.cohorts
-        for run in cohort.runs
-        if cohort.method != "continual"
+        (entrant, run.history)
+        for entrant in contest.entrants
+        for run in entrant.over(contest.seeds)
+        if entrant.method != "continual"
         and any(point.loss[1] for stage in run.history.stages for point in stage.points)
     ]
 
 
-def losses_figure(field: Field, width: float) -> "Figure":
+def losses_figure(contest: Contest, width: float) -> "Figure":
     """Fig. 9: training loss along the path that each search took; what was rolled back is faint.
 
     A dashed line is where a sub-dataset left. Of the one run that has any, the numbers above say
     how many sub-datasets remained.
     """
-    runs = loss_runs(field)
+    runs = loss_runs(contest)
     colours = {
-        cohort.label: colour_at(field.cohorts.index(cohort)) for cohort, _ in runs
+        entrant.label: colour_at(contest.entrants.index(entrant)) for entrant, _ in runs
     }  # one for all seeds
     entries = [Entry(name, colour, "line") for name, colour in colours.items()]
     leavers = [run for run in runs if _rollbacks(run[1])]
@@ -52,13 +53,13 @@ def losses_figure(field: Field, width: float) -> "Figure":
     figure = new_figure(width, top + 290)
     axes = add_axes(figure, 62, 12, top, 44)
     heights: list[float] = []
-    for cohort, history in runs:
+    for entrant, history in runs:
         kept, gone = path_losses(history)
         axes.plot(*gone, color=FAINT, linewidth=1)
-        axes.plot(*kept, color=colours[cohort.label], linewidth=1.8)
+        axes.plot(*kept, color=colours[entrant.label], linewidth=1.8)
         heights += [loss for loss in (*kept[1], *gone[1]) if not isnan(loss)]
-    for cohort, history in leavers:
-        _rollback_lines(axes, history, colours[cohort.label], len(leavers) == 1)
+    for entrant, history in leavers:
+        _rollback_lines(axes, history, colours[entrant.label], len(leavers) == 1)
     if min(heights, default=0) > 0 and max(heights) > _FAR * min(heights):
         _logarithmic(axes, max(heights) / min(heights))
     axes.set_ylabel("training loss")

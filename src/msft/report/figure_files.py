@@ -6,7 +6,7 @@ from typing import Any
 
 from msft.folder import UsageError
 from msft.report.chart import PAPER, WIDE, drawing
-from msft.report.contenders import contenders_of
+from msft.report.compared_run import compared_runs
 from msft.report.figure_sections import comparison_figures, run_figures
 from msft.report.section import Section
 
@@ -38,7 +38,7 @@ def formats_of(text: str) -> tuple[str, ...]:
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:
     """Every figure of each run into its folder `figures`; of several runs also those that compare
     them, into `figures` beside the first one."""
-    runs = contenders_of(folders)
+    runs = compared_runs(folders)
     paths: list[Path] = []
     for run in runs:
         paths += write_figures(run_figures(run.history), run.folder / FOLDER, formats)

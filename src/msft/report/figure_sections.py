@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msft.compute_share import OLMO_2
 from msft.decomposition import Parts
 from msft.history import History
 from msft.report import cost_figures
 from msft.report.branches import branches_of
-from msft.report.cohorts import Cohort, Field, fields_of, titles_of
+from msft.report.compared_run import ComparedRun
+from msft.report.contest import Contest, ReportSplit, contests_of, titles_of
 from msft.report.divergence_sections import divergence_sections, pairs_of
+from msft.report.entrant import Entrant
 from msft.report.epoch_figures import loss_runs, losses_figure, rows_figure, rows_per_epoch
 from msft.report.gain_figures import gains_figure, parts_figure, parts_of
 from msft.report.method_figures import (
@@ -19,16 +20,14 @@ from msft.report.method_figures import (
     places_figure,
     size_figure,
     spread_figure,
-    spreads,
 )
 from msft.report.peak_figures import peaks, peaks_of
 from msft.report.section import Section
 from msft.report.share_figure import share_figure
+from msft.report.standings import spread_of
 from msft.report.timeline import timeline
 from msft.report.wording import epochs, listed, method_name
-
-if TYPE_CHECKING:
-    from msft.report.contenders import Contender
+from msft.statistics import mean
 
 
 def run_sections(history: History) -> list[Section]:
@@ -65,7 +64,9 @@ def run_figures(history: History) -> list[Section]:
     ]
 
 
-def comparison_figures(runs: Sequence["Contender"]) -> list[Section]:
+def comparison_figures(
+    runs: Sequence[ComparedRun], report_split: ReportSplit = "test"
+) -> list[Section]:
     """The paper's figures of several runs, as far as these runs have what they need.
 
     Runs that have not finished take no part, except in the training loss.
@@ -73,17 +74,18 @@ def comparison_figures(runs: Sequence["Contender"]) -> list[Section]:
     pairs = pairs_of(runs)
     apart = {id(run) for pair in pairs for run in (pair.with_all, pair.without)}
     rest = [run for run in runs if id(run) not in apart]
-    fields = fields_of([run for run in rest if run.history.ended is not None])
-    rivals = [field for field in fields if field.reference and field.others]
+    finished = [run for run in rest if run.history.ended is not None]
+    contests = contests_of(finished, report_split)
+    rivals = [contest for contest in contests if contest.sft and contest.others]
     found = divergence_sections(pairs)
-    if any(len(field.cohorts) > 1 for field in fields):
-        found += _spreads([field for field in fields if len(field.cohorts) > 1])
+    if any(len(contest.entrants) > 1 for contest in contests):
+        found += _spreads([contest for contest in contests if len(contest.entrants) > 1])
     if len(rivals) > 1:
         found.append(_sizes(rivals))
-    for field, suffix, title in _marked(fields):
-        found += _of_field(field, suffix, title)
-    for field, suffix, title in _marked(fields_of(rest)):
-        found += _losses(field, suffix, title)
+    for contest, suffix, title in _marked(contests):
+        found += _of_contest(contest, suffix, title)
+    for contest, suffix, title in _marked(contests_of(rest)):
+        found += _losses(contest, suffix, title)
     stopped = [(run.label, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
     if rivals:
@@ -91,80 +93,85 @@ def comparison_figures(runs: Sequence["Contender"]) -> list[Section]:
     return found
 
 
-def _marked(fields: Sequence[Field]) -> list[tuple[Field, str, str]]:
-    """Each field with the ends of its keys and titles; of one field both are empty."""
-    if len(fields) == 1:
-        return [(fields[0], "", "")]
+def _marked(contests: Sequence[Contest]) -> list[tuple[Contest, str, str]]:
+    """Each contest with the ends of its keys and titles; of one contest both are empty."""
+    if len(contests) == 1:
+        return [(contests[0], "", "")]
     return [
-        (field, f"-{number}", f" · {title}")
-        for number, (field, title) in enumerate(zip(fields, titles_of(fields), strict=True), 1)
+        (contest, f"-{number}", f" · {title}")
+        for number, (contest, title) in enumerate(
+            zip(contests, titles_of(contests), strict=True), 1
+        )
     ]
 
 
-def _spreads(fields: Sequence[Field]) -> list[Section]:
+def _spreads(contests: Sequence[Contest]) -> list[Section]:
     found: list[Section] = []
-    splits = listed(dict.fromkeys(field.split for field in fields))
-    several = f" Mean over {len(fields)} mixtures or models." if len(fields) > 1 else ""
-    if any(value is not None for field in fields for value in spreads(field).values()):
+    splits = listed(dict.fromkeys(contest.split for contest in contests))
+    several = f" Mean over {len(contests)} mixtures or models." if len(contests) > 1 else ""
+    if any(spread_of(each, entrant) is not None for each in contests for entrant in each.entrants):
         text = (
             f"Standard deviation (over n − 1) of the {splits} scores over the sub-datasets: low "
             f"where nobody is left behind (the paper's Fig. 4, left).{several}"
         )
-        draw = partial(spread_figure, fields)
+        draw = partial(spread_figure, contests)
         found.append(Section("spread", "Spread over sub-datasets", text, draw))
     text = (
         f"On how many sub-datasets each method is first on {splits}; equal ones are all first, so "
         "the numbers may add up to more than there are (the paper's Fig. 4, right)."
     )
-    return [*found, Section("places", "First places", text, partial(places_figure, fields))]
+    return [*found, Section("places", "First places", text, partial(places_figure, contests))]
 
 
-def _sizes(fields: Sequence[Field]) -> Section:
+def _sizes(contests: Sequence[Contest]) -> Section:
     text = (
-        f"Gain of the mean over SFT on the same mixture, for {len(fields)} mixtures of different "
+        f"Gain of the mean over SFT on the same mixture, for {len(contests)} mixtures of different "
         "size (the paper's Fig. 5)."
     )
-    draw = partial(size_figure, fields)
+    draw = partial(size_figure, contests)
     return Section("sizes", "Gain against the size of the mixture", text, draw)
 
 
-def _of_field(field: Field, suffix: str, title: str) -> list[Section]:
+def _of_contest(contest: Contest, suffix: str, title: str) -> list[Section]:
     found: list[Section] = []
-    budgets = budgets_of(field)
-    if len({cohort.budget for cohort in budgets}) > 1:
+    budgets = budgets_of(contest)
+    if len({entrant.budget for entrant in budgets}) > 1:
         text = (
             "Mean score and FLOPs of mSFT with different compute budgets C"
-            + (", beside SFT" if field.reference else "")
+            + (", beside SFT" if contest.sft else "")
             + " (the paper's Fig. 6)."
         )
-        draw = partial(budget_figure, field)
+        draw = partial(budget_figure, contest)
         found.append(Section(f"budgets{suffix}", f"Compute budget{title}", text, draw))
-    if field.reference is None or not field.others:
+    if contest.sft is None or not contest.others:
         return found
-    text = f"Gain over SFT on {field.split}, sub-dataset by sub-dataset (the paper's Fig. 7)."
-    draw = partial(gains_figure, field)
+    text = f"Gain over SFT on {contest.split}, sub-dataset by sub-dataset (the paper's Fig. 7)."
+    draw = partial(gains_figure, contest)
     found.append(Section(f"gains{suffix}", f"Gain by sub-dataset{title}", text, draw))
-    for number, cohort in enumerate(budgets):
-        more = f"-c{epochs(cohort.budget)}" if number and len(budgets) > 1 else ""
+    for number, entrant in enumerate(budgets):
+        more = f"-c{epochs(entrant.budget)}" if number and len(budgets) > 1 else ""
         found += _parts(
-            field, cohort, suffix + more, title if len(budgets) < 2 else f"{title} · {cohort.label}"
+            contest,
+            entrant,
+            suffix + more,
+            title if len(budgets) < 2 else f"{title} · {entrant.label}",
         )
     return found
 
 
-def _parts(field: Field, cohort: Cohort, suffix: str, title: str) -> list[Section]:
+def _parts(contest: Contest, entrant: Entrant, suffix: str, title: str) -> list[Section]:
     """Eq. 4; not where metrics are mixed, since its parts could not be added."""
-    if field.unit is None:
+    if contest.unit() is None:
         return []
-    table, split = parts_of(field, cohort)
+    table, split = parts_of(contest, entrant)
     if all(part.gain is None for part in table.values()):
         return []
     text = (
-        f"Gain of {cohort.label} over SFT on {split} as two parts that add up to it (the paper's "
+        f"Gain of {entrant.label} over SFT on {split} as two parts that add up to it (the paper's "
         "Eq. 4 and Fig. 8): what a sub-dataset lost or won after it had left, and the rest, which "
         f"is overfitting prevented. {_undefined(table)}"
     )
-    draw = partial(parts_figure, table, split, field.unit)
+    draw = partial(parts_figure, table, split, contest.unit())
     return [Section(f"parts{suffix}", f"What the gain is made of{title}", text.strip(), draw)]
 
 
@@ -177,14 +184,14 @@ def _undefined(table: Mapping[str, Parts]) -> str:
     return f"It is undefined for {listed(told)} of {len(table)}." if told else ""
 
 
-def _losses(field: Field, suffix: str, title: str) -> list[Section]:
-    if len(loss_runs(field)) < 2:
+def _losses(contest: Contest, suffix: str, title: str) -> list[Section]:
+    if len(loss_runs(contest)) < 2:
         return []
     text = (
         "Mean training loss of each tick along the path that a search took; what was rolled back "
         "is faint, and dashed lines are where a sub-dataset left (the paper's Fig. 9)."
     )
-    draw = partial(losses_figure, field)
+    draw = partial(losses_figure, contest)
     return [Section(f"losses{suffix}", f"Training loss{title}", text, draw)]
 
 
@@ -199,12 +206,12 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
     return [Section("rows", "Rows still active", text, partial(rows_figure, shown))]
 
 
-def _share(field: Field) -> Section:
+def _share(contest: Contest) -> Section:
     """Fig. 1 with the costs of these runs."""
-    assert field.reference is not None
-    flops = {cohort.label: _flops(cohort) for cohort in field.cohorts}
-    own = flops[field.reference.label] or 1.0
-    factors = {cohort.label: flops[cohort.label] / own for cohort in field.others}
+    assert contest.sft is not None
+    flops = {entrant.label: _flops(contest, entrant) for entrant in contest.entrants}
+    own = flops[contest.sft.label] or 1.0
+    factors = {entrant.label: flops[entrant.label] / own for entrant in contest.others}
     low, high = (100 * pick(model.share("SFT") for model in OLMO_2) for pick in (min, max))
     text = (
         f"SFT takes {low:.2g} to {high:.2g} % of all training compute of OLMo 2 (the paper's "
@@ -215,6 +222,5 @@ def _share(field: Field) -> Section:
     return Section("share", "Share of SFT in training compute", text, draw)
 
 
-def _flops(cohort: Cohort) -> float:
-    totals = [run.summary["flops"]["total"] for run in cohort.runs]
-    return float(sum(totals) / len(totals))
+def _flops(contest: Contest, entrant: Entrant) -> float:
+    return float(mean([run.summary["flops"]["total"] for run in entrant.over(contest.seeds)]))

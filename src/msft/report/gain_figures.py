@@ -14,9 +14,11 @@ from msft.decomposition import (
 )
 from msft.history import SELECTION, TEST
 from msft.report.bars import Series, lying_axes, lying_bars, lying_dots, room, rows_of
-from msft.report.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER
-from msft.report.cohorts import Cohort, Field, colour_at, gain_unit, points
+from msft.report.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
+from msft.report.contest import Contest
+from msft.report.entrant import Entrant
 from msft.report.legend import Entry
+from msft.report.units import gain_unit, points
 from msft.report.wording import Unit, difference
 
 if TYPE_CHECKING:
@@ -26,12 +28,14 @@ MOST_BARS = 3
 """Cohorts that are bars; more are dots."""
 
 
-def gains(field: Field) -> dict[str, list[float | None]]:
-    """Per sub-dataset the gain of each cohort other than SFT; the highest of mSFT's first, or of
-    the first cohort's where there is no mSFT."""
-    leader = next((c for c in field.others if c.method == "msft"), field.others[0])
-    table = {name: [field.gain(cohort, name) for cohort in field.others] for name in field.names}
-    place = field.others.index(leader)
+def gains(contest: Contest) -> dict[str, list[float | None]]:
+    """Per sub-dataset the gain of each entrant other than SFT; the highest of mSFT's first, or of
+    the first entrant's where there is no mSFT."""
+    leader = next((c for c in contest.others if c.method == "msft"), contest.others[0])
+    table = {
+        name: [contest.gain(entrant, name) for entrant in contest.others] for name in contest.names
+    }
+    place = contest.others.index(leader)
 
     def key(name: str) -> float:
         value = table[name][place]
@@ -40,20 +44,20 @@ def gains(field: Field) -> dict[str, list[float | None]]:
     return {name: table[name] for name in sorted(table, key=key)}
 
 
-def gains_figure(field: Field, width: float) -> "Figure":
+def gains_figure(contest: Contest, width: float) -> "Figure":
     """Fig. 7: the gain over SFT on each sub-dataset, sorted, and on their mean."""
-    table = gains(field)
-    means = [field.mean_gain(cohort) for cohort in field.others]
-    unit, names = field.unit, ["mean", *table]
+    table = gains(contest)
+    means = [contest.mean_gain(entrant) for entrant in contest.others]
+    unit, names = contest.unit(), ["mean", *table]
     series = [
         Series(
-            cohort.label,
-            colour_at(field.cohorts.index(cohort)),
+            entrant.label,
+            colour_at(contest.entrants.index(entrant)),
             [means[place], *(row[place] for row in table.values())],
         )
-        for place, cohort in enumerate(field.others)
+        for place, entrant in enumerate(contest.others)
     ]
-    axis = f"gain over SFT on {field.split}, {gain_unit(unit)}".rstrip(", ")
+    axis = f"gain over SFT on {contest.split}, {gain_unit(unit)}".rstrip(", ")
     if len(series) > MOST_BARS:
         return lying_dots(width, names, series, axis)
 
@@ -63,11 +67,11 @@ def gains_figure(field: Field, width: float) -> "Figure":
     return lying_bars(width, names, series, axis, written)
 
 
-def parts_of(field: Field, cohort: Cohort) -> tuple[dict[str, Parts], str]:
+def parts_of(contest: Contest, entrant: Entrant) -> tuple[dict[str, Parts], str]:
     """Eq. 4 for every sub-dataset, the mean over the pairs of runs, and the split it is of."""
-    pairs = [(sft.history, msft.history) for msft, sft in field.pairs(cohort)]
-    tested = all(decomposition_split(sft, msft) == TEST for sft, msft in pairs)
-    split = TEST if tested else SELECTION
+    pairs = [(sft.history, msft.history) for msft, sft in contest.pairs(entrant)]
+    splits = {contest.split, *(decomposition_split(sft, msft) for sft, msft in pairs)}
+    split = TEST if splits == {TEST} else SELECTION
     return mean_decomposition([decomposition(sft, msft, split) for sft, msft in pairs]), split
 
 
@@ -101,15 +105,8 @@ def parts_figure(parts: Mapping[str, Parts], split: str, unit: Unit, width: floa
         text = difference(share.gain, unit)
         if share.prevention is None:
             text += f"  {share.why}" if width > NARROW else "  undefined"
-        axes.annotate(
-            text,
-            (max(ends[1], gain), row),
-            (8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=10.5,
-            color=MUTED if share.prevention is None else INK,
-        )
+        colour = MUTED if share.prevention is None else INK
+        beside(axes, (max(ends[1], gain), row), text, gap=8, colour=colour)
     undefined = any(share.prevention is None for share in shares)
     room(axes, reached, width, (46 if width > NARROW else 17) if undefined else 7, left=0)
     axes.axvline(0, color=MUTED, linewidth=1)

@@ -16,66 +16,33 @@ from msft.report.chart import (
     PAPER,
     WENT_ON,
     add_axes,
+    beside,
+    colour_at,
     new_figure,
 )
-from msft.report.cohorts import (
-    Cohort,
-    Field,
-    colour_at,
-    gain_unit,
-    mean_as_float,
-    points,
-    score_unit,
-    titles_of,
-)
+from msft.report.contest import Contest, titles_of
 from msft.report.cost_figures import flops_shares
+from msft.report.entrant import Entrant
 from msft.report.legend import Entry, draw_legend, legend_height
-from msft.report.wording import difference, epochs, label, si, unit_of
-from msft.scores import Number
-from msft.statistics import Places, first_places, sample_sd
+from msft.report.standings import rounds_of, spread_of
+from msft.report.units import gain_unit, points, score_unit
+from msft.report.wording import difference, epochs, label, si
+from msft.statistics import Places, first_places, mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def spreads(field: Field) -> dict[str, float | None]:
-    """The standard deviation over sub-datasets of each cohort's scores, as figures show them."""
-    found: dict[str, float | None] = {}
-    for cohort in field.cohorts:
-        scores = [cohort.score(name, field.split) for name in field.names]
-        known = [score for score in scores if score is not None]
-        spread = sample_sd(known) if len(known) == len(scores) and field.unit else None
-        found[cohort.label] = None if spread is None else points(spread, field.unit)
-    return found
+def labels_of(contests: Sequence[Contest]) -> list[str]:
+    return [*dict.fromkeys(entrant.label for contest in contests for entrant in contest.entrants)]
 
 
-def places(fields: Sequence[Field]) -> dict[str, Places]:
-    """How often each method is first on a sub-dataset; on a tie all of the first are."""
-    rounds: list[dict[str, Number]] = []
-    for field in fields:
-        for name in field.names:
-            unit = unit_of(field.history, name)
-            heights: dict[str, Number] = {
-                cohort.label: -score if unit == "nll" else score
-                for cohort in field.cohorts
-                if (score := cohort.score(name, field.split)) is not None
-            }
-            if len(heights) > 1:
-                rounds.append(heights)
-    return first_places(rounds)
-
-
-def labels_of(fields: Sequence[Field]) -> list[str]:
-    return [*dict.fromkeys(cohort.label for field in fields for cohort in field.cohorts)]
-
-
-def spread_figure(fields: Sequence[Field], width: float) -> "Figure":
-    """Fig. 4, left: the standard deviation over sub-datasets; of several fields, the mean."""
-    names = labels_of(fields)
-    tables = [spreads(field) for field in fields]
-    values = [mean_as_float(table.get(name) for table in tables) for name in names]
-    unit = fields[0].unit
+def spread_figure(contests: Sequence[Contest], width: float) -> "Figure":
+    """Fig. 4, left: the standard deviation over sub-datasets; of several contests, the mean."""
+    names = labels_of(contests)
+    values = [_mean_spread(contests, name) for name in names]
+    unit = contests[0].unit()
     return lying_bars(
         width,
         names,
@@ -85,9 +52,20 @@ def spread_figure(fields: Sequence[Field], width: float) -> "Figure":
     )
 
 
-def places_figure(fields: Sequence[Field], width: float) -> "Figure":
+def _mean_spread(contests: Sequence[Contest], name: str) -> float | None:
+    spreads = [
+        points(spread, contest.unit())
+        for contest in contests
+        for entrant in contest.entrants
+        if entrant.label == name and (spread := spread_of(contest, entrant)) is not None
+    ]
+    return float(mean(spreads)) if spreads else None
+
+
+def places_figure(contests: Sequence[Contest], width: float) -> "Figure":
     """Fig. 4, right: first places, those shared with others fainter."""
-    names, table = labels_of(fields), places(fields)
+    names = labels_of(contests)
+    table = first_places([heights for contest in contests for heights in rounds_of(contest)])
     entries = [Entry("alone", BEST), Entry("shared with others", FAINT)]
     rows = rows_of(len(names))
     figure, axes = lying_axes(width, names, rows, 24, entries)
@@ -96,24 +74,25 @@ def places_figure(fields: Sequence[Field], width: float) -> "Figure":
         alone = found.first - found.shared
         axes.barh([row], [alone], height=0.74, color=BEST)
         axes.barh([row], [found.shared], left=[alone], height=0.74, color=FAINT)
-        text = f"{found.first}"
-        axes.annotate(text, (found.first, row), (4, 0), textcoords="offset points", va="center")
+        beside(axes, (found.first, row), f"{found.first}")
     room(axes, [found.first for found in table.values()], width, 3)
     axes.set_xlabel("first places")
     axes.locator_params(axis="x", nbins=6, integer=True)
     return figure
 
 
-def size_figure(fields: Sequence[Field], width: float) -> "Figure":
+def size_figure(contests: Sequence[Contest], width: float) -> "Figure":
     """Fig. 5: the gain of each method over SFT in mixtures of different size."""
-    names = labels_of(fields)
-    others = dict.fromkeys(cohort.label for field in fields for cohort in field.others)
+    names = labels_of(contests)
+    others = dict.fromkeys(entrant.label for contest in contests for entrant in contest.others)
     series = [
-        Series(name, colour_at(names.index(name)), [_gain_of(field, name) for field in fields])
+        Series(
+            name, colour_at(names.index(name)), [_gain_of(contest, name) for contest in contests]
+        )
         for name in others
     ]
-    unit = fields[0].unit
-    shown = titles_of(fields)
+    unit = contests[0].unit()
+    shown = titles_of(contests)
     return lying_bars(
         width,
         [text.replace(" rows", "") if width <= NARROW else text for text in shown],
@@ -123,24 +102,24 @@ def size_figure(fields: Sequence[Field], width: float) -> "Figure":
     )
 
 
-def _gain_of(field: Field, name: str) -> float | None:
-    for cohort in field.others:
-        if cohort.label == name:
-            return field.mean_gain(cohort)
+def _gain_of(contest: Contest, name: str) -> float | None:
+    for entrant in contest.others:
+        if entrant.label == name:
+            return contest.mean_gain(entrant)
     return None
 
 
-def budget_figure(field: Field, width: float) -> "Figure":
+def budget_figure(contest: Contest, width: float) -> "Figure":
     """Fig. 6: the mean score of mSFT and what its FLOPs went into, by compute budget C."""
-    cohorts = budgets_of(field)
-    if field.reference is not None:
-        cohorts = [field.reference, *cohorts]
+    entrants = budgets_of(contest)
+    if contest.sft is not None:
+        entrants = [contest.sft, *entrants]
     entries = [
         Entry("training kept", BEST),
         Entry("discarded", FAINT),
         Entry("evaluation", WENT_ON),
     ]
-    if any(run.summary["flops"]["lookahead"] for cohort in cohorts for run in cohort.runs):
+    if any(run.summary["flops"]["lookahead"] for run in contest.runs):
         entries.append(Entry("look-ahead", OTHER))
     narrow = width <= NARROW
     top = legend_height(entries, width) + 4
@@ -151,40 +130,41 @@ def budget_figure(field: Field, width: float) -> "Figure":
     else:
         above = add_axes(figure, 52, width * 0.53, top + 12, 44)
         below = add_axes(figure, width * 0.55, 10, top + 12, 44)
-    _budget_scores(above, field, cohorts)
-    _budget_flops(below, cohorts)
+    _budget_scores(above, contest, entrants)
+    _budget_flops(below, contest, entrants)
     for axes in (above, below):
-        shown = [_budget_label(cohort, len(cohorts) > 5 and narrow) for cohort in cohorts]
-        axes.set_xticks(range(len(cohorts)), shown)
-        axes.set_xlim(-0.6, len(cohorts) - 0.4)
+        shown = [_budget_label(entrant, len(entrants) > 5 and narrow) for entrant in entrants]
+        axes.set_xticks(range(len(entrants)), shown)
+        axes.set_xlim(-0.6, len(entrants) - 0.4)
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel("compute budget of a roll-out, in epochs")
     draw_legend(figure, entries)
     return figure
 
 
-def budgets_of(field: Field) -> list[Cohort]:
-    """The cohorts of mSFT, the smallest budget first."""
-    found = [cohort for cohort in field.cohorts if cohort.method == "msft"]
-    return sorted(found, key=lambda cohort: cohort.budget)
+def budgets_of(contest: Contest) -> list[Entrant]:
+    """The entrants of mSFT, the smallest budget first."""
+    found = [entrant for entrant in contest.entrants if entrant.method == "msft"]
+    return sorted(found, key=lambda entrant: entrant.budget)
 
 
-def _budget_label(cohort: Cohort, short: bool) -> str:
-    if cohort.method != "msft":
-        return label(cohort.label, 12)
-    return epochs(cohort.budget) if short else f"C = {epochs(cohort.budget)}"
+def _budget_label(entrant: Entrant, short: bool) -> str:
+    if entrant.method != "msft":
+        return label(entrant.label, 12)
+    return epochs(entrant.budget) if short else f"C = {epochs(entrant.budget)}"
 
 
-def _budget_scores(axes: "Axes", field: Field, cohorts: Sequence[Cohort]) -> None:
-    means = [cohort.mean(field.split) for cohort in cohorts]
-    values = [nan if mean is None else points(mean, field.unit) for mean in means]
-    searched = [place for place, cohort in enumerate(cohorts) if cohort.method == "msft"]
+def _budget_scores(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) -> None:
+    unit = contest.unit()
+    scores = [contest.score(entrant, contest.names, contest.split) for entrant in entrants]
+    values = [nan if score is None else points(score, unit) for score in scores]
+    searched = [place for place, entrant in enumerate(entrants) if entrant.method == "msft"]
     axes.plot(searched, [values[place] for place in searched], color=BEST)
     for place, value in enumerate(values):
         colour = BEST if place in searched else MUTED
         axes.plot([place], [value], "o", markersize=9, color=colour, markeredgecolor=PAPER)
         axes.annotate(
-            f"{value:.1f}" if field.unit == "accuracy" else f"{value:.3f}",
+            f"{value:.1f}" if unit == "accuracy" else f"{value:.3f}",
             (place, value),
             (0, 8),
             textcoords="offset points",
@@ -194,14 +174,14 @@ def _budget_scores(axes: "Axes", field: Field, cohorts: Sequence[Cohort]) -> Non
         if place not in searched:
             axes.axhline(value, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
     axes.margins(y=0.22)
-    axes.set_ylabel(f"{score_unit(field.unit)} ({field.split})")
+    axes.set_ylabel(f"{score_unit(unit)} ({contest.split})")
 
 
-def _budget_flops(axes: "Axes", cohorts: Sequence[Cohort]) -> None:
+def _budget_flops(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) -> None:
     tops: list[float] = []
-    for place, cohort in enumerate(cohorts):
+    for place, entrant in enumerate(entrants):
         bottom = 0.0
-        shares = [flops_shares(run.history) for run in cohort.runs]
+        shares = [flops_shares(run.history) for run in entrant.over(contest.seeds)]
         parts: dict[str, float] = {}
         for _, amount, colour in (part for run in shares for part in run):
             parts[colour] = parts.get(colour, 0.0) + amount / len(shares)

@@ -37,11 +37,13 @@ def drawn(key: str, description: str, draw: Callable[[float], "Figure"]) -> Draw
     )
 
 
-def embedded(figure: "Figure", key: str, description: str) -> "Markup":
-    """A figure as part of the page; the one place where text is taken for markup."""
+def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":
+    """A figure, or an SVG element, as part of the page; the one place where text is taken for
+    markup."""
     from markupsafe import Markup
 
-    return Markup(to_svg(figure, key, plain(description)))  # noqa: S704  matplotlib escapes
+    svg = drawing if isinstance(drawing, str) else to_svg(drawing, key, description)
+    return Markup(svg)  # noqa: S704  matplotlib escapes, and so does `svg_element`
 
 
 def write_page(path: Path, template: str, content: Mapping[str, Any]) -> Path:

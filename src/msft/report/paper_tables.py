@@ -1,81 +1,104 @@
-"""The paper's tables from finished runs: results, ablation, FLOPs, spread, first places.
+"""The paper's tables from runs: results, ablation, FLOPs, spread, first places.
 
-Each is a function from a line-up to a table. Where methods have several seeds, a cell is the mean
+Each is a function from a contest to a table. Where methods have several seeds, a cell is the mean
 over them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from msft.history import TEST
-from msft.report.lineup import Entry, Lineup, height, score_at
+from msft.report.contest import Contest, known_mean, minus
+from msft.report.entrant import Entrant
+from msft.report.groups import groups_of
+from msft.report.standings import rounds_of, spread_of
 from msft.report.tables import EMPTY, Cell, Rank, Row, Table, ranked
+from msft.report.units import height, per_cent
 from msft.report.wording import Unit, counted, difference, listed, number, si
 from msft.scores import Number
-from msft.statistics import first_places, mean, sample_sd
+from msft.statistics import first_places, mean
 
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""
 
 
-def main_table(lineup: Lineup, split: str | None = None) -> Table:
+def main_tables(contest: Contest) -> list[Table]:
+    """Results on the split that reports, and where there are groups on the other one too; none
+    where no means can be compared."""
+    if not contest.has_mean:
+        return []
+    groups = groups_of(contest.first.folder, contest.names)
+    splits = contest.splits if groups else contest.splits[:1]
+    return [_main_table(contest, groups, split) for split in splits]
+
+
+def _main_table(contest: Contest, groups: Mapping[str, Sequence[str]], split: str) -> Table:
     """Groups and the mean over all sub-datasets, with Ep. and the differences to the baseline."""
-    split = split or lineup.split
-    columns = {**lineup.groups, _mean_name(lineup): lineup.names}
-    scores = [_score_column(lineup, held, split, with_base=True) for held in columns.values()]
-    paths = [EMPTY, *(_epochs_cell(lineup, entry) for entry in lineup.entries)]
-    names = ["Base", *(entry.label for entry in lineup.entries)]
+    columns = {**groups, _mean_name(contest): contest.names}
+    scores = [_score_column(contest, held, split, with_base=True) for held in columns.values()]
+    paths = [EMPTY, *(_epochs_cell(contest, entrant) for entrant in contest.entrants)]
+    names = ["Base", *(entrant.label for entrant in contest.entrants)]
     cells = zip(*scores, paths, strict=True)
-    other = "" if split == lineup.split else f"-{split}"
-    note = f"{where(split)} {_how(lineup)} Ep.: epochs on the path to the reported checkpoint."
     return Table(
-        f"main{other}",
-        f"Results on {split}",
-        note,
+        _key("main", contest, split),
+        f"Results on {_role(split)}",
+        f"{where(split)} {_how(contest)} Ep.: epochs on the path to the reported checkpoint.",
         ("method", *columns, "Ep."),
         tuple(Row(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
     )
 
 
-def dataset_table(lineup: Lineup) -> Table:
-    """Every sub-dataset, then the mean."""
-    rows: list[Row] = []
-    for name in lineup.names:
-        rows.append(Row(name, tuple(_score_column(lineup, (name,), lineup.split))))
-    means = _score_column(lineup, lineup.names, lineup.split)
-    rows.append(Row(_mean_name(lineup), tuple(means), apart=True))
-    return Table(
-        "datasets",
-        f"Every sub-dataset on {lineup.split}",
-        f"{where(lineup.split)} {_how(lineup, 'row')}",
-        ("sub-dataset", *(entry.label for entry in lineup.entries)),
-        tuple(rows),
-    )
+def dataset_tables(contest: Contest) -> list[Table]:
+    """Every sub-dataset, then the mean if it can be compared; on every split that was scored."""
+    tables: list[Table] = []
+    for split in contest.splits:
+        rows = [Row(name, tuple(_score_column(contest, (name,), split))) for name in contest.names]
+        if contest.has_mean:
+            means = _score_column(contest, contest.names, split)
+            rows.append(Row(_mean_name(contest), tuple(means), apart=True))
+        tables.append(
+            Table(
+                _key("datasets", contest, split),
+                f"Every sub-dataset on {_role(split)}",
+                f"{where(split)} {_how(contest, 'row')}",
+                ("sub-dataset", *(entrant.label for entrant in contest.entrants)),
+                tuple(rows),
+            )
+        )
+    return tables
 
 
-def ablation_table(lineup: Lineup) -> Table | None:
+def _key(name: str, contest: Contest, split: str) -> str:
+    return name if split == contest.split else f"{name}-{split}"
+
+
+def _role(split: str) -> str:
+    return "test (reported)" if split == TEST else "validation (selected on)"
+
+
+def ablation_table(contest: Contest) -> Table | None:
     """mSFT against those that search only once; None unless mSFT and one of these are there."""
-    chosen = [entry for entry in lineup.entries if entry.method in ABLATION]
-    methods = {entry.method for entry in chosen}
-    if "msft" not in methods or not methods & {"sro", "soft_sro"}:
+    chosen = [entrant for entrant in contest.entrants if entrant.method in ABLATION]
+    methods = {entrant.method for entrant in chosen}
+    if not contest.has_mean or "msft" not in methods or not methods & {"sro", "soft_sro"}:
         return None
-    chosen.sort(key=lambda entry: ABLATION.index(entry.method))
-    scores = _score_column(lineup, lineup.names, lineup.split, entries=chosen)
+    chosen.sort(key=lambda entrant: ABLATION.index(entrant.method))
+    scores = _score_column(contest, contest.names, contest.split, entrants=chosen)
     rows = (
-        Row(entry.label, (score, _epochs_cell(lineup, entry)))
-        for entry, score in zip(chosen, scores, strict=True)
+        Row(entrant.label, (score, _epochs_cell(contest, entrant)))
+        for entrant, score in zip(chosen, scores, strict=True)
     )
     return Table(
         "ablation",
-        f"Ablation on {lineup.split}",
+        f"Ablation on {contest.split}",
         "SRO and Soft SRO find every peak in one roll-out on the whole mixture; mSFT searches "
-        f"again after each exclusion. {_how(lineup)}",
-        ("method", _mean_name(lineup), "Ep."),
+        f"again after each exclusion. {_how(contest)}",
+        ("method", _mean_name(contest), "Ep."),
         tuple(rows),
     )
 
 
-def flops_table(lineup: Lineup) -> Table:
+def flops_table(contest: Contest) -> Table:
     """What was computed, and for what."""
     kinds = {
         "train": "train",
@@ -85,104 +108,77 @@ def flops_table(lineup: Lineup) -> Table:
         "kept": "kept",
         "discarded": "discarded",
     }
-    totals = [_summed(lineup, entry, "total") for entry in lineup.entries]
-    against = _summed(lineup, lineup.baseline, "total")
+    against = _summed(contest, contest.baseline, "total")
     rows: list[Row] = []
-    for entry, total in zip(lineup.entries, totals, strict=True):
-        amounts = [_summed(lineup, entry, key) for key in kinds.values()]
+    for entrant in contest.entrants:
+        amounts = [_summed(contest, entrant, key) for key in kinds.values()]
         cells = [Cell(si(float(amount)), value=float(amount)) for amount in amounts]
-        share = float(total / against) if against else None
+        share = float(_summed(contest, entrant, "total") / against) if against else None
         times = EMPTY if share is None else Cell(f"{share:.2f}", value=share)
-        rows.append(Row(entry.label, (*cells, times)))
+        rows.append(Row(entrant.label, (*cells, times)))
     return Table(
         "flops",
         "FLOPs",
         "6 per parameter and token trained, 2 evaluated, 8 looked ahead. Kept is the training on "
         "the path to the reported checkpoint, discarded is all other training; kept + discarded = "
         "train + look-ahead. Time and memory are not in it.",
-        ("method", *kinds, f"× {lineup.baseline.label}"),
+        ("method", *kinds, f"× {contest.baseline.label}"),
         tuple(rows),
     )
 
 
-def spread_table(lineup: Lineup) -> Table | None:
+def spread_table(contest: Contest) -> Table | None:
     """Standard deviation over sub-datasets; None of one sub-dataset or where metrics differ."""
-    unit = lineup.unit(lineup.names)
-    if unit is None or len(lineup.names) < 2:
+    unit = contest.unit()
+    spreads = [spread_of(contest, entrant) for entrant in contest.entrants]
+    if all(spread is None for spread in spreads):
         return None
-    found: list[tuple[float | None, Number | None, Number | None]] = []
-    for entry in lineup.entries:
+    ranks = ranked([None if spread is None else -spread for spread in spreads])
+    rows: list[Row] = []
+    for entrant, spread, rank in zip(contest.entrants, spreads, ranks, strict=True):
         scores = [
-            [score_at(run, (name,), lineup.split) for name in lineup.names]
-            for run in entry.over(lineup.seeds)
+            [run.score((name,), contest.split) for name in contest.names]
+            for run in entrant.over(contest.seeds)
         ]
         known = [[score for score in one if score is not None] for one in scores]
-        spreads = [sample_sd(one) for one in known]
-        lows, highs = ([pick(one) for one in known if one] for pick in (min, max))
-        spread = mean([s for s in spreads if s is not None]) if all(spreads) else None
-        found.append(
-            (
-                None if spread is None else float(spread),
-                mean(lows) if lows else None,
-                mean(highs) if highs else None,
-            )
+        low, high = (
+            known_mean(pick(one) if len(one) == len(contest.names) else None for one in known)
+            for pick in (min, max)
         )
-    ranks = ranked([None if spread is None else -spread for spread, _, _ in found])
-    rows = (
-        Row(
-            entry.label,
-            (
-                score_cell(spread, unit, rank),
-                score_cell(low, unit),
-                score_cell(high, unit),
-            ),
-        )
-        for entry, (spread, low, high), rank in zip(lineup.entries, found, ranks, strict=True)
-    )
+        cells = (score_cell(spread, unit, rank), score_cell(low, unit), score_cell(high, unit))
+        rows.append(Row(entrant.label, cells))
     return Table(
         "spread",
-        f"Spread over sub-datasets on {lineup.split}",
+        f"Spread over sub-datasets on {contest.split}",
         "Standard deviation (n − 1) of the scores of one run over its sub-datasets, and the lowest "
-        f"and the highest of them{_averaged(lineup)}. Sub-datasets differ in difficulty, so most "
+        f"and the highest of them{_averaged(contest)}. Sub-datasets differ in difficulty, so most "
         "of this is theirs and not the method's.",
         ("method", "sd", "lowest", "highest"),
         tuple(rows),
     )
 
 
-def places_table(lineup: Lineup) -> Table | None:
+def places_table(contest: Contest) -> Table | None:
     """How often a method is the best on a sub-dataset, under each seed; None if alone."""
-    if len(lineup.entries) < 2:
-        return None
-    rounds: list[dict[str, Number]] = []
-    for seed in lineup.seeds:
-        for name in lineup.names:
-            heights = {
-                entry.label: height(score_at(run, (name,), lineup.split), lineup.unit((name,)))
-                for entry in lineup.entries
-                for run in entry.over((seed,))
-            }
-            known = {label: value for label, value in heights.items() if value is not None}
-            if len(known) == len(lineup.entries):
-                rounds.append(known)
+    rounds = rounds_of(contest)
     places = first_places(rounds)
     if not places:
         return None
-    ranks = ranked([Fraction(places[entry.label].first) for entry in lineup.entries])
+    ranks = ranked([Fraction(places[entrant.label].first) for entrant in contest.entrants])
     rows = (
         Row(
-            entry.label,
+            entrant.label,
             (
-                Cell(str(places[entry.label].first), rank, value=places[entry.label].first),
-                Cell(str(places[entry.label].shared), value=places[entry.label].shared),
+                Cell(str(places[entrant.label].first), rank, value=places[entrant.label].first),
+                Cell(str(places[entrant.label].shared), value=places[entrant.label].shared),
             ),
         )
-        for entry, rank in zip(lineup.entries, ranks, strict=True)
+        for entrant, rank in zip(contest.entrants, ranks, strict=True)
     )
-    of = f"{counted(len(lineup.names), 'sub-dataset')} and {counted(len(lineup.seeds), 'seed')}"
+    of = f"{counted(len(contest.names), 'sub-dataset')} and {counted(len(contest.seeds), 'seed')}"
     return Table(
         "places",
-        f"First places on {lineup.split}",
+        f"First places on {contest.split}",
         f"Over {of}, {counted(len(rounds), 'round')} in all. On a tie every one of the best has "
         "the place, so the places may add up to more. A place may hang on one row.",
         ("method", "first places", "of these shared"),
@@ -203,65 +199,59 @@ def score_cell(
     """A score, and its difference to another one behind it."""
     if value is None:
         return EMPTY
-    scale = 100 if unit == "accuracy" else 1
-    gap = None if against is None else value - against
-    return Cell(
-        number(value, unit),
-        rank,
-        "" if gap is None else difference(gap, unit),
-        float(scale * value),
-        None if gap is None else float(scale * gap),
-    )
+    gap = minus(value, against)
+    text = "" if gap is None else difference(gap, unit)
+    return Cell(number(value, unit), rank, text, per_cent(value, unit), per_cent(gap, unit))
 
 
 def _score_column(
-    lineup: Lineup,
+    contest: Contest,
     names: Sequence[str],
     split: str,
     with_base: bool = False,
-    entries: Sequence[Entry] = (),
+    entrants: Sequence[Entrant] = (),
 ) -> list[Cell]:
-    """The entries' scores over these sub-datasets, ranked; before them the base model's, which is
+    """The entrants' scores over these sub-datasets, ranked; before them the base model's, which is
     not."""
-    entries, unit = entries or lineup.entries, lineup.unit(names)
-    against = lineup.score(lineup.baseline, names, split)
-    values = [lineup.score(entry, names, split) for entry in entries]
+    entrants, unit = entrants or contest.entrants, contest.unit(names)
+    against = contest.score(contest.baseline, names, split)
+    values = [contest.score(entrant, names, split) for entrant in entrants]
     ranks = ranked([height(value, unit) for value in values])
     cells = [
-        score_cell(value, unit, rank, None if entry is lineup.baseline else against)
-        for entry, value, rank in zip(entries, values, ranks, strict=True)
+        score_cell(value, unit, rank, None if entrant is contest.baseline else against)
+        for entrant, value, rank in zip(entrants, values, ranks, strict=True)
     ]
-    return [score_cell(lineup.base_score(names, split), unit), *cells] if with_base else cells
+    return [score_cell(contest.base_score(names, split), unit), *cells] if with_base else cells
 
 
-def _epochs_cell(lineup: Lineup, entry: Entry) -> Cell:
-    found = mean([run.summary["best"]["epochs"] for run in entry.over(lineup.seeds)])
+def _epochs_cell(contest: Contest, entrant: Entrant) -> Cell:
+    found = mean([run.summary["best"]["epochs"] for run in entrant.over(contest.seeds)])
     return Cell(f"{float(found):.2f}", value=float(found))
 
 
-def _summed(lineup: Lineup, entry: Entry, key: str) -> Number:
-    return mean([Fraction(run.summary["flops"][key]) for run in entry.over(lineup.seeds)])
+def _summed(contest: Contest, entrant: Entrant, key: str) -> Number:
+    return mean([Fraction(run.summary["flops"][key]) for run in entrant.over(contest.seeds)])
 
 
-def _mean_name(lineup: Lineup) -> str:
-    if lineup.unit(lineup.names) is None:
+def _mean_name(contest: Contest) -> str:
+    if contest.unit() is None:
         return "mean gain"
-    return "pooled" if lineup.first.history.start.settings["mean"] == "pooled" else "mean"
+    return "pooled" if contest.first.history.start.settings["mean"] == "pooled" else "mean"
 
 
-def _how(lineup: Lineup, within: str = "column") -> str:
+def _how(contest: Contest, within: str = "column") -> str:
     """How to read the cells."""
-    units = {lineup.unit((name,)) for name in lineup.names}
+    units = {contest.unit((name,)) for name in contest.names}
     text = "Per cent of rows right" if units == {"accuracy"} else "In each metric's own unit"
-    text += f"{_averaged(lineup)}; the best and the second of a {within} are marked"
-    if len(lineup.entries) > 1:
-        text += f"; small: the difference to {lineup.baseline.label}"
+    text += f"{_averaged(contest)}; the best and the second of a {within} are marked"
+    if len(contest.entrants) > 1:
+        text += f"; small: the difference to {contest.baseline.label}"
     text += "."
     if "nll" in units:
         text += " Of nll, lower is better."
     return text
 
 
-def _averaged(lineup: Lineup) -> str:
-    seeds = lineup.seeds
+def _averaged(contest: Contest) -> str:
+    seeds = contest.seeds
     return f", mean over seeds {listed(map(str, seeds))}" if len(seeds) > 1 else ""

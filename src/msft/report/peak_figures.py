@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING
 
 from msft.divergence import mean_shift
 from msft.history import History
-from msft.report.bars import Series, lying_bars, name_margin, rows_of
+from msft.report.bars import Series, lying_bars, name_lying_rows, name_margin, rows_of
+from msft.report.branches import Line
 from msft.report.chart import (
     BEST,
     INK,
@@ -15,10 +17,11 @@ from msft.report.chart import (
     PAPER,
     WENT_ON,
     add_axes,
+    beside,
     new_figure,
 )
-from msft.report.cohorts import points, score_unit
 from msft.report.legend import Entry, draw_legend, legend_height
+from msft.report.units import points, score_unit
 from msft.report.wording import epochs, mean_unit
 from msft.rollout import BASE
 from msft.scores import Number, mean_gain
@@ -104,9 +107,13 @@ def _numbered(found: Peaks) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(found.ordered, start=1)]
 
 
-def _colour(found: Peaks, name: str) -> str:
-    difference = found.peaks[name] - found.mean
-    return LEFT if difference < 0 else BEST if difference > 0 else WENT_ON
+def _by_colour(found: Peaks, names: Sequence[str]) -> dict[str, list[str]]:
+    """Names by what their peaks are: before the mean's, after it, or with it."""
+    sorted_out: dict[str, list[str]] = {}
+    for name in names:
+        late = found.peaks[name] - found.mean
+        sorted_out.setdefault(LEFT if late < 0 else BEST if late > 0 else WENT_ON, []).append(name)
+    return sorted_out
 
 
 def _curves(axes: "Axes", history: History, found: Peaks) -> None:
@@ -122,16 +129,22 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
         return points(value, unit)
 
     many = len(found.peaks) > NUMBERED
-    for number, name in enumerate(found.ordered, start=1):
-        colour, tick = _colour(found, name), round(found.peaks[name] * per_epoch)
-        line = [shown(name, each) for each in range(len(checkpoints))]
-        axes.plot(at, line, color=colour, linewidth=1.1 if many else 1.6, alpha=0.75)
+    for colour, names in _by_colour(found, found.ordered).items():
+        curves = [[shown(name, tick) for tick in range(len(checkpoints))] for name in names]
+        joined: Line = ([], [])
+        for curve in curves:
+            joined[0].extend([*at, nan])
+            joined[1].extend([*curve, nan])
+        ticks = [round(found.peaks[name] * per_epoch) for name in names]
+        xs = [at[tick] for tick in ticks]
+        ys = [curve[tick] for curve, tick in zip(curves, ticks, strict=True)]
+        axes.plot(*joined, color=colour, linewidth=1.1 if many else 1.6, alpha=0.75)
         size = 6 if many else 15
-        x, y = at[tick], line[tick]
-        axes.plot([x], [y], "o", markersize=size, color=colour, markeredgecolor=PAPER, zorder=3)
-        if not many:
+        axes.plot(xs, ys, "o", markersize=size, color=colour, markeredgecolor=PAPER, zorder=3)
+        for name, x, y in zip(names, xs, ys, strict=True) if not many else ():
+            number = str(found.ordered.index(name) + 1)
             axes.annotate(
-                str(number), (x, y), ha="center", va="center_baseline", color=PAPER, fontsize=9.5
+                number, (x, y), ha="center", va="center_baseline", color=PAPER, fontsize=9.5
             )
     means = [points(history.mean(checkpoint), unit) for checkpoint in checkpoints]
     axes.plot(at, means, color=INK, linewidth=2.4)
@@ -144,28 +157,15 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
 def _distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
     """A bar from the peak of the mean to each peak, and its length in epochs."""
     rows = rows_of(len(found.peaks))
-    axes.grid(visible=False)
-    axes.grid(visible=True, axis="x")
-    axes.spines["left"].set_visible(False)
-    axes.set_ylim(rows.count - 0.5, -0.5)
-    axes.set_yticks(range(rows.count), labels)
-    axes.tick_params(axis="y", labelsize=11.5)
-    for row, place in rows.places:
-        name = found.ordered[place]
-        peak, colour = found.peaks[name], _colour(found, name)
-        axes.barh([row], [peak - found.mean], left=[found.mean], height=0.4, color=colour)
-        axes.plot([peak], [row], "o", markersize=7, color=colour, markeredgecolor=PAPER)
-        later = peak >= found.mean
-        axes.annotate(
-            epochs(found.distance(name)),
-            (peak, row),
-            (8 if later else -8, 0),
-            textcoords="offset points",
-            ha="left" if later else "right",
-            va="center",
-            color=INK,
-            fontsize=10.5,
-        )
+    name_lying_rows(axes, labels)
+    shown = {found.ordered[place]: row for row, place in rows.places}
+    for colour, names in _by_colour(found, [*shown]).items():
+        ends, at = [found.peaks[name] for name in names], [shown[name] for name in names]
+        axes.hlines(at, found.mean, ends, color=colour, linewidth=8)
+        axes.plot(ends, at, "o", markersize=7, color=colour, markeredgecolor=PAPER)
+    for name, row in shown.items():
+        peak = found.peaks[name]
+        beside(axes, (peak, row), epochs(found.distance(name)), peak >= found.mean, gap=8)
     low, high = min(found.mean, *found.peaks.values()), max(found.mean, *found.peaks.values())
     space = 0.16 * (high - low or 1.0)
     axes.set_xlim(low - space, high + space)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msft.environment import read_environments
 from msft.folder import RunFolder
 from msft.history import TEST, History
-from msft.log import is_being_written, read_log
+from msft.leavings import Leaving, leavings_of
+from msft.log import is_being_written
 from msft.report import cost_figures, search_figures
-from msft.report.branches import Branch, Leaving, branches_of, epochs_to, leavings_of, rolled_back
+from msft.report.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.chart import drawing
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.evidence import VerdictsByKey
@@ -21,12 +22,12 @@ from msft.report.intervals import Intervals
 from msft.report.page import Drawn, drawn, embedded, write_page
 from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
 from msft.report.results import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
+from msft.report.run_files import read_history, verdicts_of
 from msft.report.section import shown
 from msft.report.timeline import MANY, timeline
 from msft.report.wording import epochs, method_name, number, si, unit_of
 from msft.rollout import BASE
 from msft.summary import summary_of
-from msft.verdicts import read_verdicts
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -59,25 +60,6 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
         "refresh_seconds": refresh_seconds,
     }
     return write_page(files.report, "run.html", content)
-
-
-def read_history(folder: Path) -> History:
-    """The history of a run folder, or an error that says what is wrong with it."""
-    log = RunFolder(folder).log
-    if not log.is_file():
-        raise FileNotFoundError(f"{folder} has no run.jsonl; expected the folder of a run")
-    history = History(read_log(log))
-    if history.opened is None:
-        raise ValueError(f"{log} has no events yet; wait until the run has started")
-    return history
-
-
-def verdicts_of(folder: Path) -> VerdictsByKey:
-    """Row verdicts if they are there; a report can do without."""
-    try:
-        return read_verdicts(RunFolder(folder).verdicts)
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
@@ -184,11 +166,12 @@ def _curves(
 
     def item(name: str, small: bool) -> _CurveItem:
         leaving = leavings.get(name)
-        if small:
-            figure = search_figures.small_curve(history, branches, name, leaving)
-        else:
-            figure = search_figures.curve(history, branches, name, leaving, intervals)
-        svg = embedded(figure, f"curve{names.index(name)}", f"Scores of {name}")
+        picture = (
+            search_figures.small_curve(history, branches, name, leaving)
+            if small
+            else search_figures.curve(history, branches, name, leaving, intervals)
+        )
+        svg = embedded(picture, f"curve{names.index(name)}", f"Scores of {name}")
         fate = _fate(history, branches, name, leaving)
         return _CurveItem(name, fate, _change(history, name), svg)
 

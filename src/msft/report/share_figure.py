@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msft.compute_share import BASE_STAGES, OLMO_2, Training
 from msft.report.bars import lying_axes, rows_of
-from msft.report.chart import BEST, INK, LEFT, MUTED, NARROW, PAPER, WENT_ON
+from msft.report.chart import BEST, LEFT, MUTED, NARROW, PAPER, WENT_ON, beside
 from msft.report.legend import Entry
 
 if TYPE_CHECKING:
@@ -44,16 +44,8 @@ def share_figure(factors: Mapping[str, float], width: float) -> "Figure":
         for value, colour in zip(values, _COLOURS, strict=True):
             axes.plot([value], [row], "o", markersize=9, color=colour, markeredgecolor=PAPER)
         right = max(values) < 10
-        axes.annotate(
-            f"{min(values):.2g} to {max(values):.2g} %",
-            (max(values) if right else min(values), row),
-            (10 if right else -10, 0),
-            textcoords="offset points",
-            ha="left" if right else "right",
-            va="center",
-            color=INK,
-            fontsize=10.5,
-        )
+        end = max(values) if right else min(values)
+        beside(axes, (end, row), f"{min(values):.2g} to {max(values):.2g} %", right, gap=10)
     axes.set_xlim(0.002, 250)
     axes.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
     axes.minorticks_off()

@@ -174,6 +174,8 @@ _TEX = str.maketrans(
         "[": "{[}",
         "]": "{]}",
         "-": "{-}",
+        "*": "{*}",  # at the start of a row it would belong to the end of the row before
+        "`": r"\textasciigrave{}",
         "−": "$-$",
         "±": r"$\pm$",
         "×": r"$\times$",
@@ -209,7 +211,7 @@ def csv_text(tables: Sequence[Table]) -> str:
 def _csv(text: str) -> str:
     """Text that a spreadsheet does not take for a formula."""
     line = plain(text, keep="")
-    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+    return f"'{line}" if line.lstrip().startswith(tuple("=+-@＝＋－＠")) else line
 
 
 def markdown_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:

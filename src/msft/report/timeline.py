@@ -6,7 +6,8 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from msft.history import History
-from msft.report.branches import Branch, Leaving, Line, epochs_to, leavings_of, rolled_back
+from msft.leavings import Leaving, leavings_of
+from msft.report.branches import Branch, Line, epochs_to, rolled_back
 from msft.report.chart import (
     BEST,
     FAINT,
@@ -16,6 +17,8 @@ from msft.report.chart import (
     PAPER,
     WENT_ON,
     add_axes,
+    beside,
+    name_rows,
     new_figure,
 )
 from msft.report.wording import label
@@ -58,7 +61,6 @@ def timeline(history: History, branches: Sequence[Branch], width: float) -> "Fig
     left = 130 if not narrow else 44 if rows.pressed else 26
     axes = add_axes(figure, left, 118 if narrow else 230, 12, 46)
     axes.grid(visible=False)
-    axes.spines["left"].set_visible(False)
     end = max((branch.end for branch in branches), default=1.0) or 1.0
     axes.set_xlim(-0.015 * end, 1.015 * end)
     axes.set_ylim(rows.height, 0)
@@ -71,7 +73,7 @@ def timeline(history: History, branches: Sequence[Branch], width: float) -> "Fig
         first, last = rows.pressed[0], rows.pressed[-1]
         places.append(rows.middle)
         names.append(f"{first}–{last}" if narrow else f"stages {first} to {last}")
-    axes.set_yticks(places, names)
+    name_rows(axes, dict(zip(places, names, strict=True)), size=11)
     _parts(axes, branches, rows)
     _jumps(axes, history, branches, rows)
     _leavers(axes, history, branches, rows, narrow)
@@ -141,35 +143,23 @@ def _leavers(
 ) -> None:
     """A dot where they left, and their names right of the branch, where no line passes."""
     left: dict[int, list[Leaving]] = {}
+    size = 11 if narrow else 12
     for item in leavings_of(history):
         left.setdefault(item.stage, []).append(item)
     for pressed in (True, False):
         stages = [stage for stage in left if (stage in rows.pressed) == pressed]
         xs = [epochs_to(history, left[stage][-1].checkpoint) for stage in stages]
         ys = [rows.at[stage] for stage in stages]
-        size = 4.5 if pressed else 8
-        axes.plot(xs, ys, "o", markersize=size, color=LEFT, markeredgecolor=PAPER)
+        axes.plot(xs, ys, "o", markersize=4.5 if pressed else 8, color=LEFT, markeredgecolor=PAPER)
         for stage, x in zip(stages, xs, strict=True):
             if not pressed:
                 names = label(", ".join(item.name for item in left[stage]), 12 if narrow else 28)
                 place = (max(branches[stage].end, x), rows.at[stage])
-                _beside(axes, place, f"{names} left", narrow)
+                beside(axes, place, f"{names} left", gap=8, colour=LEFT, size=size)
     many = sum(len(left.get(stage, [])) for stage in rows.pressed)
     if many:
         end = max(branches[stage].end for stage in rows.pressed)
-        _beside(axes, (end, rows.middle), f"{many} left", narrow)
-
-
-def _beside(axes: "Axes", place: tuple[float, float], text: str, narrow: bool) -> None:
-    axes.annotate(
-        text,
-        place,
-        (8, 0),
-        textcoords="offset points",
-        va="center",
-        color=LEFT,
-        fontsize=11 if narrow else 12,
-    )
+        beside(axes, (end, rows.middle), f"{many} left", gap=8, colour=LEFT, size=size)
 
 
 def _star(axes: "Axes", history: History, rows: _Rows) -> None:

@@ -1,4 +1,4 @@
-"""Methods × seeds of one recipe: what is missing is run, then all of it is compared."""
+"""`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
 
 import json
 import shutil
@@ -82,19 +82,19 @@ def _read_data(recipe: Recipe) -> None:
 def _show_tables(
     folders: Sequence[Path], missing: Sequence[str], recipe: Recipe, out: Path
 ) -> None:
-    from msft.report.compare_report import compare_text, write_compare
-    from msft.report.contenders import contenders_of
-    from msft.report.lineup import lineup_of
+    from msft.report.compared_run import compared_runs
+    from msft.report.comparison_report import contest_text, write_contest
+    from msft.report.contest import contest_of
 
     if not folders:
         raise UsageError(
             f"none of the runs is in {out}; expected folders such as {out / 'msft-s20'} (without "
             "--no-run they are made)"
         )
-    lineup = lineup_of(contenders_of(folders), recipe.report_split, missing)
-    paths = write_compare(lineup, out)
+    contest = contest_of(compared_runs(folders), recipe.report_split, missing)
+    paths = write_contest(contest, out)
     width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
-    print(compare_text(lineup, width), *paths, sep="\n")
+    print(contest_text(contest, width), *paths, sep="\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""A run that is compared with others: its log under a name of its own, and its scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msft.history import History
+from msft.report.evidence import Paired, paired, verdict_at
+from msft.report.run_files import read_history, verdicts_of
+from msft.report.wording import unit_of
+from msft.rollout import BASE, CheckpointId
+from msft.scores import Number, overall
+from msft.summary import summary_of
+from msft.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """label: tells it apart from the others, by its folder."""
+
+    label: str
+    folder: Path
+    history: History
+    summary: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        return self.history.start.method
+
+    @property
+    def seed(self) -> int:
+        return self.history.start.seed
+
+    @property
+    def best(self) -> CheckpointId:
+        return self.history.best or BASE
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its sub-datasets."""
+        return tuple(self.history.start.datasets)
+
+    def score(
+        self, names: Sequence[str], split: str, checkpoint: CheckpointId | None = None
+    ) -> Number | None:
+        """The mean over sub-datasets at its best checkpoint, or at another one.
+
+        None unless all of them are scored there, and where metrics are mixed the base model too.
+        """
+        known = self.history.known(checkpoint or self.best, split)
+        base = self.history.known(BASE, split)
+        scores = {name: known[name] for name in names if name in known}
+        mixed = len({score.metric for score in scores.values()}) > 1
+        if not names or len(scores) < len(names) or (mixed and not base.keys() >= scores.keys()):
+            return None
+        return overall(scores, base, self.history.start.settings["mean"])
+
+    def verdicts(self, split: str) -> dict[str, Verdict]:
+        """Rows right and wrong at its best checkpoint, of the sub-datasets that have them."""
+        known = verdicts_of(self.folder)
+        found = {
+            name: verdict_at(self.history, known, self.best, split, name) for name in self.names
+        }
+        return {name: verdict for name, verdict in found.items() if verdict is not None}
+
+
+def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
+    """The runs in these folders, under names that tell them apart."""
+    if not folders:
+        raise ValueError("no run folder was given; expected at least one")
+    histories = [read_history(folder) for folder in folders]
+    return [
+        ComparedRun(name, folder, history, summary_of(history))
+        for name, folder, history in zip(_labels(folders), folders, histories, strict=True)
+    ]
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    paths = [folder.resolve() for folder in folders]
+    names = [path.name for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    longer = [f"{path.parent.name}/{path.name}" for path in paths]
+    if len(set(longer)) == len(longer):
+        return longer
+    return [f"{number} {name}" for number, name in enumerate(names, start=1)]
+
+
+Rows = dict[str, tuple[Verdict, Verdict]]
+"""Per sub-dataset the verdicts of two runs on the same rows."""
+
+
+def same_rows(
+    one: ComparedRun, two: ComparedRun, split: str, of_two: Mapping[str, Verdict]
+) -> Rows | None:
+    """Of both best checkpoints; None unless the data are the same and all verdicts are there.
+
+    of_two: the second run's verdicts, which several may be compared with.
+    """
+    if one.history.start.fingerprint != two.history.start.fingerprint:
+        return None
+    first, second = one.verdicts(split), of_two
+    if any(
+        name not in first or name not in second or len(first[name]) != len(second[name])
+        for name in one.names
+    ):
+        return None
+    return {name: (first[name], second[name]) for name in one.names}
+
+
+def rows_apart(one: ComparedRun, rows: Rows) -> Paired | None:
+    """On how many of the same rows the first run is better, and on how many worse."""
+    total = Paired(0, 0, 0)
+    for name, (first, second) in rows.items():
+        pair = paired(first, second, unit_of(one.history, name) == "nll")
+        if pair is None:
+            return None
+        total += pair
+    return total

@@ -1,0 +1,269 @@
+"""A contest: entrants on one mixture, over which seeds and on which split they are compared.
+
+What tables and figures show of an entrant is the mean over the seeds that all of them have.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msft.folder import UsageError
+from msft.history import SELECTION, TEST
+from msft.report.compared_run import ComparedRun
+from msft.report.entrant import Entrant, entrants_by_method
+from msft.report.units import height, points
+from msft.report.wording import Unit, listed, si, unit_of
+from msft.rollout import BASE
+from msft.scores import Number, mean_gain
+from msft.statistics import mean
+
+BASELINE = "sft"
+ReportSplit = Literal["test", "selection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What tables and figures are made of.
+
+    seeds: means are over these: the seeds that all entrants have, or all if none is common.
+    names: the sub-datasets.
+    split: the one that reports.
+    baseline: differences are to it.
+    each: every entrant is one run by itself.
+    warnings: what makes the comparison less than it seems.
+    """
+
+    entrants: tuple[Entrant, ...]
+    seeds: tuple[int, ...]
+    names: tuple[str, ...]
+    split: str
+    baseline: Entrant
+    each: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> list[ComparedRun]:
+        return [run for entrant in self.entrants for run in entrant.runs.values()]
+
+    @property
+    def first(self) -> ComparedRun:
+        return self.entrants[0].first
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether means can be compared: all have the same sub-datasets."""
+        return same_datasets(self.runs)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that were scored, the one that reports first."""
+        scored = (SELECTION, TEST) if _any_tested(self.runs) else (SELECTION,)
+        return (self.split, *(split for split in scored if split != self.split))
+
+    @property
+    def title(self) -> str:
+        rows = sum(self.first.history.start.datasets.values())
+        return f"N = {len(self.names)}, {rows:,} rows"
+
+    @property
+    def sft(self) -> Entrant | None:
+        """What gains are measured against, if it is there."""
+        return self.baseline if self.baseline.method == BASELINE else None
+
+    @property
+    def others(self) -> list[Entrant]:
+        """All but SFT."""
+        return [entrant for entrant in self.entrants if entrant is not self.sft]
+
+    def unit(self, names: Sequence[str] = ()) -> Unit:
+        """The metric of these sub-datasets, or of all."""
+        runs = self.runs
+        units = {
+            next(unit_of(run.history, name) for run in runs if name in run.history.start.datasets)
+            for name in names or self.names
+        }
+        return units.pop() if len(units) == 1 else None
+
+    def score(self, entrant: Entrant, names: Sequence[str], split: str) -> Number | None:
+        """The mean score of these sub-datasets, over the seeds."""
+        return known_mean(run.score(names, split) for run in entrant.over(self.seeds))
+
+    def base_score(self, names: Sequence[str], split: str) -> Number | None:
+        """The base model's, from the runs of the baseline."""
+        runs = self.baseline.over(self.seeds)
+        return known_mean(run.score(names, split, BASE) for run in runs)
+
+    def gain(self, entrant: Entrant, name: str) -> float | None:
+        """Gain over SFT on a sub-dataset, as figures show it."""
+        unit = self.unit()
+        gains = [_gain(run, sft, name, self.split, unit) for run, sft in self.pairs(entrant)]
+        gain = known_mean(gains)
+        return None if gain is None else float(gain)
+
+    def mean_gain(self, entrant: Entrant) -> float | None:
+        """Gain over SFT of the mean over all sub-datasets, as figures show it."""
+        unit = self.unit()
+        gaps = [
+            minus(run.score(self.names, self.split), sft.score(self.names, self.split))
+            for run, sft in self.pairs(entrant)
+        ]
+        gap = known_mean(height(gap, unit) for gap in gaps)
+        return None if gap is None else points(gap, unit)
+
+    def pairs(self, entrant: Entrant) -> list[tuple[ComparedRun, ComparedRun]]:
+        """Runs with the SFT run of the same seed; each with each where no seed is shared."""
+        sft = self.sft.over(self.seeds) if self.sft else []
+        every = [(run, other) for run in entrant.over(self.seeds) for other in sft]
+        return [(run, other) for run, other in every if run.seed == other.seed] or every
+
+
+def contest_of(
+    runs: Sequence[ComparedRun],
+    report_split: ReportSplit = "test",
+    missing: Sequence[str] = (),
+) -> Contest:
+    """Methods by their seeds, all on one mixture; what has not finished is named and left out.
+
+    missing: names of runs that have not even begun.
+    """
+    finished = [run for run in runs if run.history.ended is not None]
+    warnings: list[str] = []
+    waiting = [*(run.label for run in runs if run.history.ended is None), *missing]
+    if waiting:
+        warnings.append(f"Not finished, and so not in the tables: {listed(waiting)}.")
+    if not finished:
+        raise UsageError("no run has finished yet, so there is nothing to compare")
+    if not same_datasets(finished):
+        raise UsageError(
+            f"{listed(run.label for run in finished)} have different sub-datasets; expected runs "
+            "of one recipe"
+        )
+    return _contest(entrants_by_method(finished), report_split, warnings)
+
+
+def contest_of_each(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> Contest:
+    """Every run an entrant by itself under its label, and the first is the baseline."""
+    if not runs:
+        raise ValueError("no run was given; expected at least one")
+    entrants = tuple(Entrant(run.label, run.method, {0: run}) for run in runs)
+    warnings: list[str] = []
+    running = [run.label for run in runs if run.history.ended is None]
+    if running:
+        warnings.append(f"Not finished yet: {listed(running)}.")
+    if not same_datasets(runs):
+        warnings.append("The runs have different sub-datasets; no means are shown.")
+    return _contest(entrants, report_split, warnings, entrants[0])
+
+
+def contests_of(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> list[Contest]:
+    """A contest of methods for each mixture and model, the smallest mixture first."""
+    found: dict[str, list[ComparedRun]] = {}
+    for run in runs:
+        start = run.history.start
+        key = json.dumps([sorted(start.datasets.items()), start.num_parameters])
+        found.setdefault(key, []).append(run)
+    contests = [
+        _contest(entrants_by_method(members), report_split, []) for members in found.values()
+    ]
+    return sorted(
+        contests,
+        key=lambda each: (len(each.names), sum(each.first.history.start.datasets.values())),
+    )
+
+
+def titles_of(contests: Sequence[Contest]) -> list[str]:
+    """What tells contests apart: their mixtures, and the models where these differ."""
+    sizes = [contest.first.history.start.num_parameters for contest in contests]
+    several = len(set(sizes)) > 1
+    return [
+        contest.title + (f", {si(size)} parameters" if several else "")
+        for contest, size in zip(contests, sizes, strict=True)
+    ]
+
+
+def _contest(
+    entrants: tuple[Entrant, ...],
+    report_split: ReportSplit,
+    warnings: list[str],
+    baseline: Entrant | None = None,
+) -> Contest:
+    runs = [run for entrant in entrants for run in entrant.runs.values()]
+    tested = all(run.score(run.names, TEST) is not None for run in runs)
+    if report_split == "test" and not tested and _any_tested(runs):
+        warnings.append("Not every run was scored on test, so validation is reported.")
+    return Contest(
+        entrants,
+        _common_seeds(entrants, warnings),
+        tuple(dict.fromkeys(name for run in runs for name in run.names)),
+        TEST if report_split == "test" and tested else SELECTION,
+        baseline or next((e for e in entrants if e.method == BASELINE), entrants[0]),
+        baseline is not None,
+        (*warnings, *_unlike(entrants)),
+    )
+
+
+def _common_seeds(entrants: Sequence[Entrant], warnings: list[str]) -> tuple[int, ...]:
+    every = sorted({seed for entrant in entrants for seed in entrant.runs})
+    common = tuple(seed for seed in every if all(seed in entrant.runs for entrant in entrants))
+    if len(common) == len(every):
+        return common
+    lacking = [
+        f"{entrant.label} {listed(str(seed) for seed in every if seed not in entrant.runs)}"
+        for entrant in entrants
+        if len(entrant.runs) < len(every)
+    ]
+    if not common:
+        warnings.append(
+            f"No seed was finished by every method (missing: {'; '.join(lacking)}), so each mean "
+            "is over the seeds that its method has, and they cannot be compared row by row."
+        )
+        return tuple(every)
+    warnings.append(
+        f"Means are over the seeds that every method has finished, {listed(map(str, common))}; "
+        f"missing: {'; '.join(lacking)}."
+    )
+    return common
+
+
+def _unlike(entrants: Sequence[Entrant]) -> list[str]:
+    """Runs under one seed that did not have the same data or model."""
+    found: list[str] = []
+    for seed in sorted({seed for entrant in entrants for seed in entrant.runs}):
+        runs = [entrant.runs[seed] for entrant in entrants if seed in entrant.runs]
+        prints = {tuple(sorted(run.history.start.fingerprint.items())) for run in runs}
+        if len(prints) > 1:
+            labels = listed(run.label for run in runs)
+            found.append(f"{labels} did not have the same data or base model: fingerprints differ.")
+    sizes = {run.history.start.num_parameters for e in entrants for run in e.runs.values()}
+    return [*found, "The models differ in size."] if len(sizes) > 1 else found
+
+
+def same_datasets(runs: Sequence[ComparedRun]) -> bool:
+    return len({frozenset(run.names) for run in runs}) == 1
+
+
+def _any_tested(runs: Sequence[ComparedRun]) -> bool:
+    return any(run.history.known(run.best, TEST) for run in runs)
+
+
+def minus(one: Number | None, two: Number | None) -> Number | None:
+    """A difference, if both are known."""
+    return None if one is None or two is None else one - two
+
+
+def known_mean(values: Iterable[Number | None]) -> Number | None:
+    """The mean, if there are values and all are known."""
+    found = [*values]
+    known = [value for value in found if value is not None]
+    return mean(known) if known and len(known) == len(found) else None
+
+
+def _gain(run: ComparedRun, sft: ComparedRun, name: str, split: str, unit: Unit) -> float | None:
+    """In the unit of the sub-dataset; where metrics are mixed, as the mean gain counts it."""
+    ours, theirs = (each.history.known(each.best, split).get(name) for each in (run, sft))
+    if ours is None or theirs is None:
+        return None
+    if unit is None:
+        return points(mean_gain({name: ours}, {name: theirs}), unit)
+    return points(ours.height - theirs.height, unit)

@@ -1,0 +1,78 @@
+"""Entrants of a comparison: a method with its runs by seed, or one run by itself."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msft.history import History
+from msft.report.compared_run import ComparedRun
+from msft.report.wording import epochs, method_name
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """runs: by seed, at least one."""
+
+    label: str
+    method: str
+    runs: Mapping[int, ComparedRun]
+
+    @property
+    def first(self) -> ComparedRun:
+        return next(iter(self.runs.values()))
+
+    @property
+    def budget(self) -> float:
+        """C in epochs."""
+        return budget_of(self.first.history)
+
+    def over(self, seeds: Sequence[int]) -> list[ComparedRun]:
+        """Its runs under these seeds, as far as there are any."""
+        return [self.runs[seed] for seed in seeds if seed in self.runs]
+
+
+def entrants_by_method(runs: Sequence[ComparedRun]) -> tuple[Entrant, ...]:
+    """Runs that differ in their seed alone are one entrant."""
+    groups: dict[tuple[str, int], dict[int, ComparedRun]] = {}
+    for run in runs:
+        key, again = _settings(run.history), 0
+        while run.seed in groups.get((key, again), {}):
+            again += 1  # the same run once more
+        groups.setdefault((key, again), {})[run.seed] = run
+    held = [*groups.values()]
+    firsts = [next(iter(group.values())) for group in held]
+    return tuple(
+        Entrant(label, run.method, group)
+        for label, run, group in zip(_labels(firsts), firsts, held, strict=True)
+    )
+
+
+def _settings(history: History) -> str:
+    """Everything but the seed; of the two budgets only the one that the method uses."""
+    start = history.start
+    settings: dict[str, Any] = dict(start.settings)
+    if start.method in ("sft", "dynamix", "ies", "sro", "soft_sro"):
+        settings.pop("compute_budget", None)
+    elif start.method in ("msft", "continual"):
+        settings.pop("train_ticks", None)
+    return json.dumps([start.method, settings], sort_keys=True, default=str)
+
+
+def _labels(runs: Sequence[ComparedRun]) -> list[str]:
+    """Names of methods; where two have the same one, with C, else by their folders."""
+    short = [method_name(run.method) for run in runs]
+    budgets = [
+        f"{name} C = {epochs(budget_of(run.history))}"
+        for name, run in zip(short, runs, strict=True)
+    ]
+    found = [
+        name if short.count(name) == 1 else budget if budgets.count(budget) == 1 else run.label
+        for name, budget, run in zip(short, budgets, runs, strict=True)
+    ]
+    return found if len(set(found)) == len(found) else [run.label for run in runs]
+
+
+def budget_of(history: History) -> float:
+    """C in epochs."""
+    return float(history.start.settings["compute_budget"]) / history.evals_per_epoch
