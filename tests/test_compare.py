@@ -607,6 +607,15 @@ def test_wrong_input_is_refused_before_anything_starts(
     assert not Path("out").exists()
 
 
+def test_a_tracker_that_is_not_installed_is_found_before_anything_starts(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("msft.engine.tracking.find_spec", lambda name: None)
+    assert main(["compare", str(recipe), "--out", "out", "--set", "report_to=trackio"]) == 2
+    assert "trackio" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
 def test_without_lists_everything_that_is_there_is_compared(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -731,7 +740,7 @@ def test_stop_resume_skip_fail_and_tables_end_to_end(
     capsys.readouterr()
     assert main(asked(*methods)) == 1
     found = capsys.readouterr()
-    assert "1 of 3 runs failed:\n  broken.method-s1: exit code 1" in found.err
+    assert "1 of 3 runs failed:\n  broken.method-s1: exit code 1, see out/broken" in found.err
     assert "by design" in Path("out/broken.method-s1.log").read_text()
     assert log.read_bytes().startswith(points)
     runs = {m: History(read_log(Path(f"out/{m}-s1/run.jsonl"))) for m in ("sft", "msft")}

@@ -46,20 +46,31 @@ def compare(
     if not failed or any(folder.is_finished() for folder in begun):
         _show_tables([folder.path for folder in begun], missing, recipe, out)
     if failed:
-        listed = "".join(f"\n  {name}: {exit_in_words(code)}" for name, code in failed.items())
         raise RunsFailed(
-            f"{len(failed)} of {len(asked)} runs failed:{listed}\nthe same command tries them "
-            "again and skips the others"
+            f"{len(failed)} of {len(asked)} runs failed:{_failures(failed, out)}\nthe same command "
+            "tries them again and skips the others"
         )
+
+
+def _failures(failed: dict[str, int], out: Path) -> str:
+    """Each run with how it ended, and where it says why, if that was not shown."""
+    logs = {name: out / f"{name}.log" for name in failed}
+    return "".join(
+        f"\n  {name}: {exit_in_words(code)}"
+        + (f", see {logs[name]}" if logs[name].exists() else "")
+        for name, code in failed.items()
+    )
 
 
 def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[str, int]:
     """Refuse what is wrong before anything starts, then run what is not done."""
     from msft.engine.session import refuse_changed
+    from msft.engine.tracking import refuse_missing
 
     refuse_unwritable(out)
     for each in asked:
         refuse_changed(each.recipe, each.folder)
+        refuse_missing(each.recipe.report_to)
     waiting = [each for each in asked if not each.is_done]
     for each in asked:
         if each not in waiting:

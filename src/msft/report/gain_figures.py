@@ -62,7 +62,7 @@ def gains_figure(contest: Contest, width: float) -> "Figure":
         return lying_dots(width, names, series, axis)
 
     def written(value: float) -> str:
-        return difference(value / points(1, unit), unit)
+        return difference(value / points(1, unit), unit or "accuracy")  # as it is drawn
 
     return lying_bars(width, names, series, axis, written)
 
