@@ -80,6 +80,8 @@ def _located(name: str) -> tuple[str, str | None]:
         if not path.is_file():
             raise RecipeError(f"model_name_or_path {name!r}: there is no such file")
         return str(path.parent), path.name
+    if (path / "best" / "config.json").is_file() and not (path / "config.json").exists():
+        raise RecipeError(f"{name!r} is the folder of a run; its model is {str(path / 'best')!r}")
     return name, None
 
 
