@@ -78,7 +78,7 @@ def test_a_model_that_is_not_there_is_a_recipe_error(
 def test_a_run_folder_says_where_its_model_is(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "config.json").write_text("{}")
-    with pytest.raises(RecipeError, match="its model is .*best"):
+    with pytest.raises(RecipeError, match=r"its model is .*best"):
         load_tokenizer(str(tmp_path), False)
 
 
