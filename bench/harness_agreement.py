@@ -78,11 +78,11 @@ class Remembered:
         self._known: dict[tuple[Encoded, ...], Likelihoods] = {}
         self.texts: list[str] = []
 
-    def likelihoods(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Likelihoods:
+    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
         key = tuple(rows)
         if key not in self._known:
             self._known[key] = self._decoder.likelihoods(rows, groups)
-        return self._known[key]
+        return lambda: self._known[key]
 
     def generate(
         self,
