@@ -110,13 +110,12 @@ class _Line(torch.autograd.Function):
             columns=TILE,
             num_stages=stages,
         )
-        kernels.backward_keys[triton.cdiv(tokens, TILE), k.shape[0]](
+        keys = _keys_tile(q.shape[-1])
+        kernels.backward_keys[triton.cdiv(tokens, keys["columns"]), k.shape[0]](
             *(q, k, v, slope, lse, delta, d_k, d_v, starts, ends, ctx.scale, tokens),
             *places,
             *sizes,
-            rows=TILE,
-            columns=TILE,
-            num_stages=stages,
+            **keys,
         )
         return d_q, d_k, d_v, None, None, None
 
@@ -142,8 +141,7 @@ def step_attention(
         *_strides(q, k, v),
         *_sizes(q, k),
         asking=max(16, triton.next_power_of_2(heads // k.shape[0])),
-        columns=TILE if dim > WIDE_HEADS else 2 * TILE,
-        num_stages=_stages(dim),
+        **_step_tile(dim),
     )
     return out, lse
 
@@ -162,6 +160,21 @@ def _dense(tensor: Tensor) -> Tensor:
 def _stages(dim: int) -> int:
     """Tiles that are on their way at a time."""
     return 2 if dim > WIDE_HEADS else 3
+
+
+def _keys_tile(dim: int) -> dict[str, int]:
+    """How the gradients of keys are cut up: smaller tiles, since one of them goes over all heads
+    that share a key."""
+    if dim > WIDE_HEADS:
+        return {"rows": TILE, "columns": TILE, "num_stages": 2}
+    return {"rows": TILE // 2, "columns": TILE // 2, "num_warps": 2, "num_stages": 2}
+
+
+def _step_tile(dim: int) -> dict[str, int]:
+    """How a row's slots are cut up: a step has few numbers, so it is bound by waiting for them."""
+    if dim > WIDE_HEADS:
+        return {"columns": TILE, "num_stages": 2}
+    return {"columns": TILE // 2, "num_warps": 1, "num_stages": 4}
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
