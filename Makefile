@@ -22,7 +22,7 @@ test: .venv/installed  ## all tests
 # Triton is a gigabyte, so it lies beside what everybody installs.
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
 	$(BIN)/pip install --quiet --no-deps --target .venv/triton triton
-	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/test_short_rows.py
+	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/test_short_rows.py tests/engine/test_update.py
 
 check: .venv/installed  ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from msft.engine import kernels, short_rows
+from msft.engine.adamw import AdamW
 
 KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 
@@ -28,7 +29,7 @@ class Compiler:
     def __getitem__(self, grid: Any) -> Any:
         return self._launch
 
-    def _launch(self, *args: Any, num_stages: int, **named: Any) -> None:
+    def _launch(self, *args: Any, num_stages: int = 3, num_warps: int = 4, **named: Any) -> None:
         names = self._kernel.arg_names
         given = dict(zip(names, args, strict=False)) | named
         fixed = {p.name: given[p.name] for p in self._kernel.params if p.is_constexpr}
@@ -41,7 +42,8 @@ class Compiler:
         source = ASTSource(
             self._kernel, signature, {(names.index(n),): v for n, v in fixed.items()}, even
         )
-        made = compiled(source, target=self._target, options={"num_stages": num_stages})
+        options = {"num_stages": num_stages, "num_warps": num_warps}
+        made = compiled(source, target=self._target, options=options)
         self._sizes[self._kernel.__name__] = made.metadata.shared
 
 
@@ -53,7 +55,7 @@ def kind_of(value: Any) -> str:
 
 def main(dim: int, capability: int) -> None:
     sizes: dict[str, int] = {}
-    for name in ("forward", "backward_queries", "backward_keys", "step"):
+    for name in ("forward", "backward_queries", "backward_keys", "step", "update"):
         setattr(kernels, name, Compiler(getattr(kernels, name), capability, sizes))
     q = torch.zeros(4, 64, dim, dtype=torch.bfloat16, requires_grad=True)
     k = torch.zeros(2, 64, dim, dtype=torch.bfloat16)
@@ -66,6 +68,12 @@ def main(dim: int, capability: int) -> None:
         stems = short_rows.Sight(sight.starts, None, (sight.starts, sight.starts))
         short_rows.line_attention(q, k, k, stems)
         short_rows.step_attention(q, k, k, (store, store), places, places)
+    for halved in (False, True):
+        weight = torch.nn.Parameter(torch.zeros(64, dim))
+        adamw = AdamW({"w": weight}, mixed=True, halved=halved, kernel=True)
+        weight.grad = torch.zeros(64, dim, dtype=torch.bfloat16)
+        adamw.ready(0.1)
+        adamw.step(0.0)
     print(json.dumps(sizes))
 
 

@@ -169,9 +169,10 @@ SHAPES = {
 
 def foreseen(size: str, tokens: int, answers: float = 0.185, optim: str = "adamw") -> Memory:
     """Training alone, without checkpoints or evaluations, as bench/train_speed.py does it."""
-    demand = Demand(round(1.5 * 91 * 64), answers, bf16=True, half_moments=optim != "adamw")
+    tokens_of_batch, half = round(1.5 * 91 * 64), optim != "adamw"
+    demand = Demand(tokens_of_batch, answers, bf16=True, half_moments=half, fused=True)
     none = Checkpoints(1, 0, restored=False, most=0)
-    work = Work(tokens, 468, None, "auto", fused=True, points=0)
+    work = Work(tokens, 468, None, "auto", points=0)
     return memory_of(SHAPES[size], demand, work, none, H200)
 
 
@@ -202,7 +203,7 @@ def test_keys_take_no_more_than_the_decoder_gives_them() -> None:
         memory_of(
             SHAPES["8B"],
             demand,
-            Work(6000, 468, None, "auto", fused=True, points=0, slots=slots),
+            Work(6000, 468, None, "auto", points=0, slots=slots),
             none,
             H200,
         ).evaluation

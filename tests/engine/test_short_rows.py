@@ -145,7 +145,7 @@ def test_shared_memory_is_enough_on_smaller_gpus(dim: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     sizes = json.loads(done.stdout)
-    assert len(sizes) == 4
+    assert len(sizes) == 5
     assert max(sizes.values()) <= 99 * 1024
 
 

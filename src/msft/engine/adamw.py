@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from msft.engine.attention import own_kernels
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 KINDS = ("exp_avg", "exp_avg_sq")
@@ -23,6 +25,7 @@ class AdamW:
     mixed: the model computes in bf16 from now on.
     halved: moments are kept in bf16, rounded at random so that small changes are not lost on
         average; for models whose fp32 moments do not fit.
+    kernel: whether one kernel takes a step (None: where there is one, see `has_kernel`).
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class AdamW:
         weight_decay: float = 0.0,
         mixed: bool = False,
         halved: bool = False,
+        kernel: bool | None = None,
     ) -> None:
         self._working = dict(working)
         self._mixed = mixed
@@ -45,6 +49,11 @@ class AdamW:
             for kind in KINDS
         }
         device = next(iter(self.masters.values())).device
+        if kernel is None:
+            dense = all(master.is_contiguous() for master in self.masters.values())
+            kernel = dense and has_kernel(device, mixed)
+        self._kernel = kernel
+        self._update: Any = None
         self._halved = halved
         self._decay = weight_decay
         self._count = torch.zeros((), device=device)
@@ -78,6 +87,9 @@ class AdamW:
         """What a step needs from the host, before it is taken or replayed."""
         self._rate.fill_(rate)
         self._steps += 1
+        if self._kernel:
+            self._update = self._update or self._made_update()
+            self._update.ready()
 
     def unready(self) -> None:
         """The step was not taken after all."""
@@ -106,14 +118,19 @@ class AdamW:
         """Take the gradients of the working weights, which are gone afterwards."""
         with torch.no_grad():
             gradients = self._taken()
-            if max_grad_norm:
-                _clip(list(gradients.values()), max_grad_norm)
+            shrink = _shrink(list(gradients.values()), max_grad_norm)
             self._count += 1 - self.bad
-            if self._halved:
-                self._halved_step(gradients)
+            if self._kernel:
+                numbers = self._numbers(shrink)
+                self._update.take(gradients, numbers, self._decay, self.bad)
             else:
-                self._fused_step(gradients)
-            self.refresh()
+                if shrink is not None:
+                    torch._foreach_mul_(list(gradients.values()), shrink)
+                if self._halved:
+                    self._halved_step(gradients)
+                else:
+                    self._fused_step(gradients)
+                self.refresh()
         self.forget()
 
     def sgd(self, rate: float) -> None:
@@ -125,15 +142,29 @@ class AdamW:
         self.forget()
 
     def _taken(self) -> dict[str, Tensor]:
-        """The gradients that there are: in fp32, where moments are."""
+        """The gradients that there are: in fp32, where moments are and no kernel widens them."""
         if self._sums:
             return dict(self._sums)
         found = {n: p.grad for n, p in self._working.items() if p.grad is not None}
-        if not self._mixed or self._halved:
+        if not self._mixed or self._halved or self._kernel:
             return found
         wide = {name: torch.empty_like(self.masters[name]) for name in found}
         torch._foreach_copy_(list(wide.values()), list(found.values()))
         return wide
+
+    def _made_update(self) -> Any:
+        from msft.engine.update import Update
+
+        means, squares = ([self.moments[f"{n}.{kind}"] for n in self.masters] for kind in KINDS)
+        working = [self._working[name] for name in self.masters]
+        return Update(self.masters, means, squares, working, BETAS, EPSILON)
+
+    def _numbers(self, shrink: Tensor | None) -> Tensor:
+        """What the kernel has to know of this step."""
+        count, rate = self._count.double(), self._rate.double()
+        first, second = (1 - beta**count for beta in BETAS)
+        by = torch.ones_like(rate) if shrink is None else shrink.double()
+        return torch.stack([rate, rate / first, second.sqrt(), by]).float()
 
     def _fused_step(self, gradients: dict[str, Tensor]) -> None:
         torch._fused_adamw_(
@@ -195,10 +226,18 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return dict(zip(tensors, copies, strict=True))
 
 
-def _clip(gradients: list[Tensor], most: float) -> None:
-    """Scale gradients down to a common norm of at most `most`, as torch does."""
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+def has_kernel(device: torch.device, mixed: bool) -> bool:
+    """Whether a step is one kernel there: Triton, and bf16 working weights."""
+    return mixed and device.type == "cuda" and own_kernels() is not None
+
+
+def _shrink(gradients: list[Tensor], most: float) -> Tensor | None:
+    """What brings gradients down to a common norm of at most `most`, as torch does; 0: nothing."""
+    if not most:
+        return None
+    norms = torch._foreach_norm(gradients, 2, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return (most / (norm + 1e-6)).clamp(max=1.0)
 
 
 def _rounded_at_random(wide: Tensor) -> Tensor:

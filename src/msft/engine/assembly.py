@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from msft.corpus import Corpus, load_corpus
+from msft.engine.adamw import has_kernel
 from msft.engine.decoding import Decoder
 from msft.engine.fit import Demand, fit_of
 from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers
@@ -79,31 +80,34 @@ def engine_of(
         half_moments=demand.half_moments,
     )
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
-    long = is_long(recipe, corpus, per_epoch) and device.type == "cuda"
-    fused = FusedLayers(loaded.model) if long else NOT_FUSED
+    fused = FusedLayers(loaded.model) if demand.fused else NOT_FUSED
     decoder = _decoder(recipe, loaded, device, fused)
     evaluator = Evaluator(corpus.tasks(recipe), decoder, loaded.tokenizer)
     return TorchEngine(loaded.model, rows, training, evaluator, fused)
 
 
-def is_long(recipe: Recipe, corpus: Corpus, per_epoch: int) -> bool:
+def is_long(recipe: Recipe, rows: int) -> bool:
     """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
     if recipe.torch_compile != "auto":
         return recipe.torch_compile
     epochs = recipe.num_train_epochs
     if recipe.method in ROLLING_BACK:
-        epochs = recipe.compute_budget * len(corpus.datasets) / 2
-    return not recipe.deterministic and per_epoch * epochs >= WORTH_COMPILING
+        epochs = recipe.compute_budget * len(recipe.datasets) / 2
+    steps = steps_of(rows, recipe.train_batch_size) * epochs
+    return not recipe.deterministic and steps >= WORTH_COMPILING
 
 
 def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
     tokens = sum(len(row.tokens) for row in rows)
+    bf16 = _bf16(recipe, device)
     return Demand(
         batch_tokens=round(1.5 * recipe.train_batch_size * tokens / len(rows)),
         answers=sum(row.answer_tokens for row in rows) / tokens,
-        bf16=_bf16(recipe, device),
+        bf16=bf16,
         half_moments=recipe.optim == "adamw_bf16",
+        fused=device.type == "cuda" and is_long(recipe, len(rows)),
+        lean=has_kernel(device, bf16),
     )
 
 

@@ -21,7 +21,7 @@ RECORDED_UP_TO = 1_000_000_000
 """Models with more weights are not bound by launches, so their steps are not recorded."""
 FP32, BF16 = 4, 2
 HALVED_STEP = 6
-"""fp32 tensors beside a weight while `adamw_bf16` moves it."""
+"""fp32 tensors beside a weight while `adamw_bf16` moves it without a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,16 @@ class Demand:
 
     batch_tokens: of a large batch.
     answers: share of the tokens that are answer tokens, at which the head is computed.
+    fused: layers are compiled; they keep what matrix products read, and nothing in between.
+    lean: one kernel takes the optimizer's step, and needs no memory for it.
     """
 
     batch_tokens: int
     answers: float
     bf16: bool
     half_moments: bool
+    fused: bool = False
+    lean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +127,18 @@ def fit_of(
 
 def best_fit(shape: Shape, free: int, demand: Demand, checkpointing: bool | Literal["auto"]) -> Fit:
     """The same before the model is there; `free`: of a device that holds nothing yet."""
-    needed = held_bytes(shape, demand) + gradient_bytes(shape, demand, summed=True)
-    left = SAFETY * (free - needed)
-    fitting = {again: int(left / token_bytes(shape, demand, again)) for again in (False, True)}
+
+    def fitting(again: bool, parts: bool) -> int:
+        needed = held_bytes(shape, demand) + gradient_bytes(shape, demand, parts)
+        return int(SAFETY * (free - needed) / token_bytes(shape, demand, again))
+
     again = checkpointing is True
     if checkpointing == "auto":
-        again = fitting[False] < demand.batch_tokens
-    recorded = (
-        not again and shape.parameters <= RECORDED_UP_TO and fitting[False] >= demand.batch_tokens
-    )
-    return Fit(max(512, fitting[again]), again, recorded)
+        again = fitting(False, parts=False) < demand.batch_tokens
+    tokens = fitting(again, parts=False)
+    whole = tokens >= demand.batch_tokens
+    recorded = whole and not again and shape.parameters <= RECORDED_UP_TO
+    return Fit(max(512, tokens if whole else fitting(again, parts=True)), again, recorded)
 
 
 def held_bytes(shape: Shape, demand: Demand) -> int:
@@ -141,29 +147,32 @@ def held_bytes(shape: Shape, demand: Demand) -> int:
     return shape.parameters * (FP32 + moments + (BF16 if demand.bf16 else 0))
 
 
-def gradient_bytes(shape: Shape, demand: Demand, summed: bool = False) -> int:
-    """Gradients; `summed`: with the fp32 copy that a step takes, or micro-batches add up in."""
+def gradient_bytes(shape: Shape, demand: Demand, parts: bool) -> int:
+    """Gradients; `parts`: with the fp32 copy in which micro-batches add up."""
     if not demand.bf16:
         return FP32 * shape.parameters
-    wide = summed and not demand.half_moments
-    return shape.parameters * (BF16 + (FP32 if wide else 0))
+    summed = parts and not demand.half_moments
+    return shape.parameters * (BF16 + (FP32 if summed else 0))
 
 
 def step_bytes(shape: Shape, demand: Demand) -> int:
     """Gradients, and what the optimizer's step takes beside them."""
-    beside = HALVED_STEP * FP32 * shape.largest if demand.half_moments else 0
-    return gradient_bytes(shape, demand, summed=True) + beside
+    gradients = gradient_bytes(shape, demand, parts=False)
+    if demand.lean or not demand.bf16:
+        return gradients
+    if demand.half_moments:
+        return gradients + HALVED_STEP * FP32 * shape.largest
+    return gradients + FP32 * shape.parameters
 
 
-def token_bytes(shape: Shape, demand: Demand, again: bool, fused: bool = False) -> float:
+def token_bytes(shape: Shape, demand: Demand, again: bool) -> float:
     """Activations that wait for the backward pass, and the head's logits.
 
     again: they are recomputed, all but a layer's input.
-    fused: compiled layers keep what the matrix products read, and nothing in between.
     """
     width = BF16 if demand.bf16 else FP32
     layer = width * (10 * shape.hidden + 4 * shape.inner)
-    if fused:
+    if demand.fused:
         layer = width * (6 * shape.hidden + 3 * shape.inner)
     kept = shape.layers * width * shape.hidden + layer if again else shape.layers * layer
     return kept + demand.answers * shape.vocabulary * (width + 2 * FP32)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from msft.corpus import Corpus
-from msft.engine.assembly import EVALUATED_TOKENS, demand_of, is_long
+from msft.engine.assembly import EVALUATED_TOKENS, demand_of
 from msft.engine.calibration import Calibration, calibrate
 from msft.engine.fit import Demand, Shape
 from msft.engine.generation import LINE_TOKENS
@@ -61,7 +61,6 @@ def needs_of(
     """loads, worst: where they were counted; without them only the peak is rougher."""
     demand = demand_of(recipe, corpus, torch.device(room.kind))
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
-    per_epoch = steps_of(len(rows), recipe.train_batch_size)
     read = recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind]
     scored = [load for (_, split), load in (loads or {}).items() if split == SELECTION]
     tokens = sum(load.tokens for load in scored)
@@ -72,7 +71,6 @@ def needs_of(
         longest=min(recipe.max_length, max(len(row.tokens) for row in rows)),
         micro_batch_tokens=recipe.micro_batch_tokens,
         checkpointing=recipe.gradient_checkpointing,
-        fused=room.kind == "cuda" and is_long(recipe, corpus, per_epoch),
         points=_points(worst, recipe.evals_per_epoch, len(corpus.datasets)),
         slots=_slots(scored, room, 4 * read),
         read=line,

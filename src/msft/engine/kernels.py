@@ -1,4 +1,5 @@
-"""Kernels for attention over short rows, in Triton; `short_rows.py` calls them.
+"""Our kernels, in Triton: attention over short rows (`short_rows.py` calls it), and an update of
+all weights (`update.py`).
 
 Flash attention is made for long rows: it gives each row of ninety tokens a tile of its own, most
 of it empty, and its backward pass copies what heads share. Here a tile is a piece of the *line*,
@@ -188,3 +189,55 @@ def step(  # type: ignore[no-untyped-def]
     tl.store(place, mixed.to(out.dtype.element_ty), mask=filled)
     sums = (best + tl.log2(total)) / LOG2_E
     tl.store(lse + (shared * repeats + head) * tokens + row, sums, mask=head < repeats)
+
+
+@triton.jit
+def update(  # type: ignore[no-untyped-def]
+    gradients, places, sizes, owners, turns, numbers, seed, bad, decay,
+    tensors: tl.constexpr, beta_1: tl.constexpr, beta_2: tl.constexpr, epsilon: tl.constexpr,
+    wide: tl.constexpr, halved: tl.constexpr, even: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """AdamW's step of one block of one weight; tables say where it lies with its moments."""
+    owner = tl.load(owners + tl.program_id(0))
+    source = tl.load(gradients + owner)
+    if (source != 0) & (tl.load(bad) == 0):
+        place = tl.load(turns + tl.program_id(0)) * block + tl.arange(0, block)
+        there = place < tl.multiple_of(tl.load(sizes + owner), even)
+        kind = tl.float32 if wide else tl.bfloat16
+        kept = tl.bfloat16 if halved else tl.float32
+        slopes = tl.multiple_of(source.to(tl.pointer_type(kind)), even) + place
+        masters = _places(places, owner, even, tl.float32) + place
+        means = _places(places + tensors, owner, even, kept) + place
+        squares = _places(places + 2 * tensors, owner, even, kept) + place
+        working = _places(places + 3 * tensors, owner, even, tl.bfloat16) + place
+
+        rate, stride = tl.load(numbers), tl.load(numbers + 1)
+        second, shrink = tl.load(numbers + 2), tl.load(numbers + 3)
+        slope = tl.load(slopes, mask=there, other=0.0).to(tl.float32) * shrink
+        weight = tl.load(masters, mask=there, other=0.0)
+        mean = tl.load(means, mask=there, other=0.0).to(tl.float32)
+        square = tl.load(squares, mask=there, other=0.0).to(tl.float32)
+        mean = beta_1 * mean + (1 - beta_1) * slope
+        square = beta_2 * square + (1 - beta_2) * slope * slope
+        weight -= rate * decay * weight
+        weight -= stride * mean / (tl.sqrt(square) / second + epsilon)
+        tl.store(masters, weight, mask=there)
+        tl.store(working, weight.to(tl.bfloat16), mask=there)
+        if halved:
+            noise = tl.randint(tl.load(seed) + owner, place.to(tl.int32))
+            mean = _rounded(mean, noise)
+            square = _rounded(square, noise >> 16)
+        tl.store(means, mean.to(kept), mask=there)
+        tl.store(squares, square.to(kept), mask=there)
+
+
+@triton.jit
+def _places(table, owner, even: tl.constexpr, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.multiple_of(tl.load(table + owner).to(tl.pointer_type(kind)), even)
+
+
+@triton.jit
+def _rounded(numbers, noise):  # type: ignore[no-untyped-def]
+    """To what bf16 can hold, up or down with the chances that keep the mean."""
+    bits = numbers.to(tl.int32, bitcast=True) + (noise & 0xFFFF).to(tl.int32)
+    return (bits & -65536).to(tl.float32, bitcast=True)

@@ -12,6 +12,7 @@ from msft.engine.fit import (
     CPU_TOKENS,
     FP32,
     Demand,
+    Fit,
     Shape,
     best_fit,
     gradient_bytes,
@@ -84,6 +85,7 @@ class Memory:
     row: the same of the longest row alone, recomputed where that is allowed.
     evaluation: keys, activations and predictions. snapshot: a copy of weights and moments.
     checkpoints: that wait in memory, with the newest one's moments.
+    recorded: steps are, so what a batch and a step need stays theirs.
     """
 
     held: int
@@ -95,6 +97,7 @@ class Memory:
     evaluation: int
     snapshot: int
     checkpoints: int
+    recorded: bool
 
     @property
     def least(self) -> int:
@@ -109,7 +112,8 @@ class Memory:
     @property
     def work(self) -> int:
         """What is done comes after each other: a batch, a step, an evaluation, a snapshot."""
-        return max(self.backward, self.step, self.evaluation, self.snapshot)
+        training, other = max(self.backward, self.step), max(self.evaluation, self.snapshot)
+        return training + other if self.recorded else max(training, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,6 @@ class Work:
     batch_tokens, longest: tokens of the largest batch, and of the longest row.
     micro_batch_tokens: as the recipe has them; None: what fits.
     checkpointing: as the recipe has it.
-    fused: layers are compiled.
     points: that can be kept at a time, since a roll-out has no more.
     slots, read, predicted: of an evaluation, tokens whose keys are kept, tokens of a forward pass,
         and those of them whose prediction is wanted.
@@ -129,7 +132,6 @@ class Work:
     longest: int
     micro_batch_tokens: int | None
     checkpointing: Any
-    fused: bool
     points: int
     slots: int = 0
     read: int = 0
@@ -144,17 +146,15 @@ def memory_of(
     base = FP32 * shape.parameters
     if room.kind == "cuda" and base > BASE_ON_DEVICE * room.total:
         base = 0
-    again, most = work.checkpointing is True, CPU_TOKENS
+    fit = Fit(CPU_TOKENS, work.checkpointing is True, recorded=False)
     if room.kind == "cuda":
         fit = best_fit(shape, room.free, demand, work.checkpointing)
-        again, most = fit.gradient_checkpointing, fit.micro_batch_tokens
-    most = work.micro_batch_tokens or most
-    parts = work.batch_tokens > most
+    again, most = fit.gradient_checkpointing, work.micro_batch_tokens or fit.micro_batch_tokens
     tokens = max(work.longest, min(work.batch_tokens, most))
-    kept = token_bytes(shape, demand, again, work.fused)
-    sums = gradient_bytes(shape, demand, summed=True) if parts else 0
+    kept = token_bytes(shape, demand, again)
+    sums = gradient_bytes(shape, demand, parts=True) if work.batch_tokens > most else 0
     allowed = work.checkpointing is not False and room.kind == "cuda"
-    least = token_bytes(shape, demand, again or allowed, work.fused)
+    least = token_bytes(shape, demand, again or allowed)
     state = held + base + LIBRARIES[room.kind]
     left = replace(room, free=max(0, room.free - state))
     before = min(work.points, checkpoints.held(left)[0]) - 1  # when the next one is made
@@ -169,6 +169,7 @@ def memory_of(
         evaluation=evaluation_bytes(shape, demand, work, room),
         snapshot=checkpoints.aside,
         checkpoints=before * checkpoints.each + newest if before > 0 else 0,
+        recorded=fit.recorded and demand.bf16,
     )
 
 
