@@ -174,6 +174,21 @@ def peak_gb() -> float:
     return torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
 
 
+def reserved_gb() -> float:
+    """With what torch holds back and recorded steps keep: what a card has to have."""
+    return torch.cuda.max_memory_reserved() / 1e9 if torch.cuda.is_available() else 0.0
+
+
+def smaller_card(gigabytes: float) -> None:
+    """Let this process have no more of the device's memory, and believe that there is no more."""
+    context = 650_000_000  # of CUDA and its libraries, which torch does not count
+    most = int(gigabytes * 1e9) - context
+    torch.cuda.set_per_process_memory_fraction(
+        most / torch.cuda.get_device_properties(0).total_memory
+    )
+    torch.cuda.mem_get_info = lambda device=None: (most - torch.cuda.memory_reserved(), most)
+
+
 class Clock:
     """Tokens and seconds of the measured steps, in blocks; `step` is called after every step.
 
@@ -208,6 +223,7 @@ class Clock:
         rate = rates[len(rates) // 2]
         found = {"tok/s": rate, "slowest": rates[0], "fastest": rates[-1]}
         found |= {"MFU": 6 * parameters * rate / MATRIX_RATE, "GB": peak_gb()}
+        found |= {"reserved GB": reserved_gb()}
         steps = self._done - self._ends[0]
         seconds = self._marks[-1][0] - self._marks[0][0]
         return found | {"steps": steps, "ms/step": 1000 * seconds / max(1, steps)}

@@ -69,7 +69,8 @@ def synthetic(length: int, count: int, spread: bool, max_length: int) -> Any:
     split = EncodedSplit(examples, tuple(rows), ())
     own = [{"prompt": "q", "completion": "a"}]
     spec = {"name": "a", "train": own, "validation": own}
-    recipe = Recipe(model_name_or_path="tiny", datasets=[spec], max_length=max_length)
+    given = {"max_length": max_length, "torch_compile": True}
+    recipe = Recipe(model_name_or_path="tiny", datasets=[spec], **given)
     data = SubDataset(recipe.datasets[0], "prompt", split, split, None, (), None, "", ())
     return recipe, Corpus({"a": data})
 
@@ -144,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     report = Report("growth", options.out)
     deepest = SHAPES[SHAPE]["num_hidden_layers"]
-    training = ("tok/s", "MFU", "GB", "ms/step")
+    training = ("tok/s", "MFU", "GB", "reserved GB", "ms/step")
     for part in options.parts:
         columns: tuple[str, ...] = training
         if part == "layers":

@@ -9,6 +9,7 @@ of which the median counts. The device is waited for at the ends of blocks only.
 --sizes  135M (real SmolLM2 weights if installed), 0.5B, 3B, 8B (random weights), tiny (to try it)
 --only   peers whose names contain one of these: msft trl loop liger "trl: padded"
 --all    every variant at every size (else, from 0.5B on, those that can be the best)
+--card   only so many GB of the GPU's memory, as on a smaller card
 --peers  folder of unpacked wheels (trl, datasets, liger-kernel …) behind what is installed
 
 If memory does not hold 64 rows at once, a peer gets micro-batches of 16, then activation
@@ -44,6 +45,7 @@ from common import (
     free,
     parser_of,
     recipe_of,
+    smaller_card,
     synchronize,
     training_rows,
     unpatched,
@@ -111,7 +113,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--peers")
+    parser.add_argument("--card", type=float, metavar="GB")
     options = parser.parse_args()
+    if options.card:
+        smaller_card(options.card)
     report = Report("train", options.out)
     for size in options.sizes:
         source = Source(size)
@@ -130,7 +135,8 @@ def main() -> None:
             report.attempt(limit, partial(_measured, call, parameters), **where)
         _with_ratios(report, size)
         title = f"{size}, {parameters / 1e6:,.0f} M weights, batches of {BATCH} rows"
-        columns = ("peer", "tok/s", "slowest", "fastest", "MFU", "GB", "ms/step", "how", "msft is")
+        columns = ("peer", "tok/s", "slowest", "fastest", "MFU", "GB", "reserved GB", "ms/step")
+        columns = (*columns, "how", "msft is")
         report.table(title, columns, size=size)
 
 

@@ -33,6 +33,7 @@ from common import (
     peak_gb,
     random_model,
     recipe_of,
+    reserved_gb,
     synchronize,
 )
 
@@ -209,6 +210,7 @@ def main() -> None:
         "best": summary["best"]["checkpoint"],
         "log bytes": size,
         "GB": peak_gb(),
+        "reserved GB": reserved_gb(),
     }
     scores = {split: summary["best"][split] for split in ("validation", "test")}
     for split, found in scores.items():

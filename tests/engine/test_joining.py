@@ -6,6 +6,7 @@ from families import FAMILIES, model_of
 from torch import Tensor, nn
 
 from msft.engine.attention import RowLayout, layout
+from msft.engine.fusing import FusedLayers
 from msft.engine.joining import Join, JoinedProjections, together
 
 LENGTHS = [12, 8]
@@ -44,6 +45,38 @@ def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
     assert torch.allclose(some[0], logits[0, :5], atol=1e-5)
     assert [name for name, _ in model.named_parameters()] == names
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_compiled_layers_hand_their_gradients_out(family: str) -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model = model_of(family)
+    logits, slopes = computed(model)
+    fused = FusedLayers(model, backend="aot_eager")
+    fused.lay_together()
+    for _ in range(2):
+        with fused:
+            ours, our_slopes = computed(model)
+        assert torch.allclose(ours, logits, atol=1e-5)
+        assert our_slopes.keys() == slopes.keys()
+        assert all(torch.allclose(our_slopes[n], slopes[n], atol=1e-5) for n in slopes)
+    assert 0 < counters["stats"]["unique_graphs"] <= 6
+
+
+def test_gradients_of_several_passes_add_up() -> None:
+    layers = [nn.Linear(4, 6, bias=False), nn.Linear(4, 2, bias=False)]
+    join, given = Join(layers), torch.randn(3, 4)
+    join.lay_together()
+    for times in (1, 2):
+        loss = join.part(0, given).sum() + 2 * join.part(1, given).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for number, layer in enumerate(layers):
+            assert layer.weight.grad is not None
+            expected = times * (1 + number) * given.sum(0).expand_as(layer.weight)
+            assert torch.allclose(layer.weight.grad, expected)
 
 
 def test_weights_that_lie_together_are_written_through() -> None:

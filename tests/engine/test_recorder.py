@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,11 +43,12 @@ class Device:
     current: Any = field(default_factory=Stream)
     pools: int = 0
     captures: list[tuple[int, Any, Graph]] = field(default_factory=list)
+    rehearsals: list[tuple[int, Any]] = field(default_factory=list)
     broken: bool = False
 
-    def handle(self) -> int:
+    def pool(self) -> SimpleNamespace:
         self.pools += 1
-        return self.pools
+        return SimpleNamespace(id=self.pools)
 
     def enter(self, stream: Any) -> None:
         self.current = stream
@@ -67,6 +69,11 @@ class Device:
         self.current = before
 
     @contextmanager
+    def inside(self, pool: SimpleNamespace) -> Iterator[None]:
+        self.rehearsals.append((pool.id, self.current))
+        yield
+
+    @contextmanager
     def on(self, stream: Any) -> Iterator[None]:
         before, self.current = self.current, stream
         yield
@@ -79,7 +86,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     for name, value in {
         "Stream": Stream,
         "CUDAGraph": Graph,
-        "graph_pool_handle": toy.handle,
+        "MemPool": toy.pool,
+        "use_mem_pool": toy.inside,
         "current_stream": lambda: toy.current,
         "set_stream": toy.enter,
         "graph": toy.graph,
@@ -147,6 +155,15 @@ def test_a_capture_that_fails_leaves_the_stream_in_force(device: Device) -> None
     assert device.current is before
     assert measured(measurer, plan, times=3) == measured(Measurer(False), plan)
     assert len(device.captures) == 2, "and is not tried again"
+
+
+def test_a_rehearsal_leaves_its_memory_to_the_recording(device: Device) -> None:
+    before, recorder = device.current, Recorder()
+    with recorder.rehearsing():
+        assert device.current is recorder.stream
+    assert device.current is before
+    recorder.recorded(lambda: None)
+    assert [capture[:2] for capture in device.captures] == device.rehearsals
 
 
 def test_memory_that_runs_out_is_said(device: Device) -> None:

@@ -66,8 +66,10 @@ def _attention(
 ) -> tuple[Tensor, None]:
     if not _layouts:
         raise RuntimeError("this model runs inside msft's `with layout(...)` only")
-    how = How(options)
-    return _layouts[-1].attend(module, q[0], k[0], v[0], how)[None], None
+    q, k, v = (
+        tensor.squeeze(0) for tensor in (q, k, v)
+    )  # [0] has a dear gradient: zeros, copied to
+    return _layouts[-1].attend(module, q, k, v, How(options))[None], None
 
 
 AttentionInterface.register(NAME, _attention)

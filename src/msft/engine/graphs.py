@@ -65,11 +65,8 @@ class StepGraphs:
 
     def _record(self, shape: Shape) -> None:
         line = Line.over(self._buffer, shape)
-        aside = self._recorder.stream
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        with self._recorder.rehearsing():
             self._rehearse(line, self._longest)
-        torch.cuda.current_stream().wait_stream(aside)
 
         def work() -> None:
             self._losses.copy_(self._step(line, self._longest))

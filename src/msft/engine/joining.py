@@ -3,6 +3,8 @@
 A model asks for queries, keys and values by three products, and for the two halves of its gate by
 two; the smaller ones leave most of a GPU idle. Inside `with joined:` the first of them computes
 all, and the others hand out their part. What they compute, and the names of weights, stay.
+
+Once their weights lie together, the whole takes the gradient and hands parts of it to the layers.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +17,43 @@ from torch.nn import functional
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers that read the same input, in the order in which models call them."""
+MANY = 3
+"""Gradients of so many parts are laid side by side as they are."""
+
+
+@torch.library.custom_op("msft::side_by_side", mutates_args=())
+def side_by_side(parts: list[Tensor]) -> Tensor:
+    """`torch.cat` that the compiler leaves alone.
+
+    It would compute each part everywhere to choose one of them: for the gradients of three
+    projections that takes four times as long as to copy them.
+    """
+    return torch.cat(parts, -1)
+
+
+@side_by_side.register_fake
+def _(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts, -1)
+
+
+class _Parted(torch.autograd.Function):
+    """`torch.split` with `side_by_side` as its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        return torch.split(whole, sizes, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        return side_by_side(list(slopes)), None
+
+
+def parted(whole: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Parts of the last axis."""
+    if len(sizes) < MANY or not torch.is_grad_enabled():
+        return torch.split(whole, sizes, -1)
+    made: tuple[Tensor, ...] = _Parted.apply(whole, sizes)  # type: ignore[no-untyped-call]
+    return made
 
 
 class Join:
@@ -28,22 +67,30 @@ class Join:
         self._made: tuple[Tensor, ...] = ()
 
     def lay_together(self) -> None:
-        """Let the weights be parts of one tensor, so that without gradients nothing is copied."""
+        """Let the weights be parts of one tensor, so that nothing is copied."""
         whole = torch.cat([layer.weight.data for layer in self.layers])
         for layer, part in zip(self.layers, torch.split(whole, self._sizes), strict=True):
             layer.weight.data = part
         self._whole = whole
+        if self.layers[0].weight.requires_grad:
+            whole.requires_grad_().register_post_accumulate_grad_hook(self._hand_out)  # type: ignore[no-untyped-call]
+
+    def _hand_out(self, whole: Tensor) -> None:
+        """The gradient of the whole is that of its layers."""
+        assert whole.grad is not None, "called when there is one"
+        slopes = torch.split(whole.grad, self._sizes)
+        whole.grad = None
+        for layer, slope in zip(self.layers, slopes, strict=True):
+            layer.weight.grad = slope if layer.weight.grad is None else layer.weight.grad + slope
 
     def part(self, number: int, given: Tensor) -> Tensor:
         """What one of the layers makes of its input; the first one makes it for all."""
         if number == 0:
-            weight = self._whole
-            if weight is None or torch.is_grad_enabled():
-                weights: list[Tensor] = [layer.weight for layer in self.layers]
-                weight = torch.cat(weights)
+            weights: list[Tensor] = [layer.weight for layer in self.layers]
+            weight = torch.cat(weights) if self._whole is None else self._whole
             biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
             bias = torch.cat(biases) if biases else None
-            self._made = torch.split(functional.linear(given, weight, bias), self._sizes, -1)
+            self._made = parted(functional.linear(given, weight, bias), self._sizes)
             self._given = given
         if given is not self._given:
             layer = self.layers[number]
@@ -90,13 +137,16 @@ class JoinedProjections(AbstractContextManager[None]):
 
 
 def together(model: nn.Module) -> list[list[nn.Linear]]:
-    """Plain layers of one width, all with a bias or all without, under one module."""
+    """Plain layers of one width under one module, all with a bias and trained, or none of them."""
     found: list[list[nn.Linear]] = []
     for module in model.modules():
         for names in TOGETHER:
             layers = [getattr(module, name, None) for name in names]
             plain = [layer for layer in layers if type(layer) is nn.Linear]
-            kinds = {(layer.in_features, layer.bias is None) for layer in plain}
+            kinds = {
+                (layer.in_features, layer.bias is None, layer.weight.requires_grad)
+                for layer in plain
+            }
             if len(plain) == len(names) and len(kinds) == 1:
                 found.append(plain)
     return found

@@ -6,7 +6,8 @@ from torch 2.12 on the first of them that ends takes it away from the others
 (https://github.com/pytorch/pytorch/issues/193402). So whoever records has a `Recorder`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,16 +15,25 @@ import torch
 class Recorder:
     """Makes graphs that run one at a time and end together.
 
-    stream: where they are captured; what is rehearsed, or replayed beside others, goes there too.
+    stream: where they are captured; what is replayed beside others goes there too.
     """
 
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.MemPool()
 
     def renew(self) -> None:
         """All graphs have ended: torch does not take up the name of their memory again."""
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.MemPool()
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """What is done inside goes where graphs are captured, and leaves them its memory."""
+        before = torch.cuda.current_stream()
+        self.stream.wait_stream(before)
+        with torch.cuda.stream(self.stream), torch.cuda.use_mem_pool(self._pool):
+            yield
+        before.wait_stream(self.stream)
 
     def recorded(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """A graph of `work`, which is not done now; None: it waits for the host, say."""
@@ -31,7 +41,7 @@ class Recorder:
         before = torch.cuda.current_stream()
         threads = "thread_local"  # others may be writing checkpoints meanwhile
         try:
-            with torch.cuda.graph(graph, self._pool, self.stream, capture_error_mode=threads):
+            with torch.cuda.graph(graph, self._pool.id, self.stream, capture_error_mode=threads):  # type: ignore[arg-type]
                 work()
         except torch.OutOfMemoryError:
             raise

@@ -269,13 +269,13 @@ class TorchEngine:
 
     def _nll(self, line: Line) -> Tensor:
         """Negative log-likelihood of each answer token, in fp32."""
-        logits = self.model(
+        logits: Tensor = self.model(
             input_ids=line.tokens[None],
             position_ids=line.positions[None],
             logits_to_keep=line.targets,
             use_cache=False,
-        ).logits[0]
-        return functional.cross_entropy(logits.float(), line.labels, reduction="none")
+        ).logits
+        return functional.cross_entropy(logits.squeeze(0).float(), line.labels, reduction="none")
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
         return batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
