@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from io import StringIO
 from pathlib import Path
@@ -19,12 +20,12 @@ from msft.cli import main
 from msft.folder import RunFolder, UsageError
 from msft.history import History
 from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
-from msft.processes import Job, carry_out
+from msft.processes import IS_JOB, Job, carry_out
 from msft.recipe import load_recipe
 from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
 from msft.report.compared_run import compared_runs, same_rows
 from msft.report.comparison_report import contest_text, tables_of, write_contest
-from msft.report.contest import Contest, contest_of, contests_of
+from msft.report.contest import Contest, contest_of, contest_of_each, contests_of
 from msft.report.figure_sections import comparison_figures
 from msft.report.groups import groups_of
 from msft.report.paper_tables import (
@@ -254,6 +255,43 @@ def test_spread_and_first_places_with_ties(three: Contest, tmp_path: Path) -> No
     }
     alone = lined_up([made(tmp_path / "one", "sft", 20, right(1, 2, 3, 4))])
     assert places_table(alone) is None
+
+
+def caption(table: Table | None) -> str:
+    assert table is not None
+    return table.note
+
+
+def test_the_caption_of_first_places_says_what_is_counted(three: Contest, tmp_path: Path) -> None:
+    said = caption(places_table(three))
+    assert said.startswith(
+        "A method has a first place on a sub-dataset where no other one scores better. That makes "
+        "4 first places, one for each of 4 sub-datasets. Where several are equally good"
+    )
+    by_run = contest_of_each(three.runs)
+    assert caption(places_table(by_run)).startswith("A run has a first place on a sub-dataset")
+    folders = {
+        (method, seed): made(tmp_path / "two", method, seed, right(1, 2, 3, 4))
+        for method in ("sft", "msft")
+        for seed in (20, 30)
+    }
+    several = lined_up([*folders.values()])
+    said = caption(places_table(several))
+    counted = "8 first places, one for each of 4 sub-datasets under each of 2 seeds."
+    assert counted in said
+    (section,) = [each for each in comparison_figures(several.runs) if each.key == "places"]
+    assert counted in section.text
+    apart = lined_up([folders["sft", 20], folders["msft", 30]])
+    said = caption(places_table(apart))
+    assert "means over a method's own seeds. That makes 4 first places, one for each of 4" in said
+    lacking = right(1, 2, 3, names=NAMES[:3])
+    scored = [made(tmp_path / "all", "sft", 20, right(1, 2, 3, 4), right(1, 2, 3, 4))]
+    scored.append(made(tmp_path / "some", "msft", 20, right(1, 2, 3, 4), lacking))
+    contest = replace(lined_up(scored), split="test")
+    said = caption(places_table(contest))
+    assert (
+        "3 first places, one for each of 4 sub-datasets, except where a score is missing." in said
+    )
 
 
 def test_a_method_that_is_equal_everywhere_has_a_spread_of_nothing(tmp_path: Path) -> None:
@@ -634,6 +672,72 @@ def test_without_lists_everything_that_is_there_is_compared(
     assert "not in the tables: continual-s3, dynamix-s3, ies-s3, sro-s3 and soft_sro-s3" in shown
 
 
+def torn(log: Path) -> None:
+    """A line in the middle is no event any more."""
+    first, _, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([first, b'{"event":"rollout","rol\n', *rest]))
+
+
+def beheaded(log: Path) -> None:
+    """Every line is an event, but the first one is gone."""
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
+
+
+def gutted(log: Path) -> None:
+    """A point without the roll-out that it belongs to."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(line for line in lines if b'"rollout"' not in line))
+
+
+def no_file(log: Path) -> None:
+    log.unlink()
+    log.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (torn, "line 2: Unterminated string"),
+        (beheaded, "its first event does not start a run"),
+        (gutted, r"its events do not fit together \(IndexError"),
+        (no_file, "Is a directory"),
+    ],
+)
+@pytest.mark.parametrize("named", [[], ["--methods", "sft,msft", "--seeds", "3,20"]])
+def test_a_log_that_cannot_be_read_is_named_and_the_others_are_compared(
+    broken: Callable[[Path], None],
+    why: str,
+    named: list[str],
+    recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for method in ("sft", "msft"):
+        for seed in (3, 20):
+            made(Path("out"), method, seed, right(1, 2, 3, 4), right(1, 2, 3, 4))
+    broken(Path("out/msft-s20/run.jsonl"))
+    command = ["compare", str(recipe), "--no-run", "--out", "out", *named]
+    assert main(command) == 1
+    found = capsys.readouterr()
+    assert "msft: 1 run cannot be read:\n  msft-s20: " in found.err
+    assert re.search(why, found.err)
+    assert "traceback" not in found.err
+    shown = " ".join(found.out.split())
+    assert "Not readable, and so not in the tables: msft-s20 (" in shown
+    assert re.search(why, shown)
+    assert "Not finished" not in shown
+    rows = list(csv.DictReader(StringIO(Path("out/compare.csv").read_text())))
+    seeds = {(r["row"], r["column"]): r["value"] for r in rows if r["table"] == "seeds"}
+    assert seeds["SFT", "seed 20"] == seeds["mSFT", "seed 3"] == "25.0"
+    assert seeds["mSFT", "seed 20"] == ""
+    assert "msft-s20 (" in Path("out/compare.html").read_text()
+    for method, seed in (("sft", 3), ("sft", 20), ("msft", 3)):
+        Path(f"out/{method}-s{seed}/run.jsonl").write_text("{}\n{}\n")
+    Path("out/compare.csv").unlink()
+    assert main(command) == 1
+    assert "4 runs cannot be read" in capsys.readouterr().err
+    assert not Path("out/compare.csv").exists()
+
+
 def job(name: str, code: str, folder: Path) -> Job:
     return Job(name, (sys.executable, "-c", code), folder / f"{name}.log")
 
@@ -706,6 +810,26 @@ def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> No
     assert not (tmp_path / "b.up").exists()
 
 
+def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise Stopped("SIGTERM")
+
+    monkeypatch.setattr("msft.engine.session.train", stopped)
+    command = ["train", str(recipe), "--out", "out"]
+    assert main(command) == 4
+    assert "To go on: msft train" in capsys.readouterr().err
+    code = "import os, sys; sys.exit(0 if os.environ[sys.argv[1]] else 1)"
+    told = Job("told", (sys.executable, "-c", code, IS_JOB), recipe.with_name("told.log"))
+    assert carry_out([told], [None], lambda text: None, quiet=True) == {}
+    monkeypatch.setenv(IS_JOB, "1")
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 4
+    assert "To go on" not in capsys.readouterr().err
+
+
 def asked(*arguments: str) -> list[str]:
     command = ["compare", "recipe.yaml", "--out", "out", "--methods", "sft,msft"]
     return [*command, "--set", "num_train_epochs=6", *arguments]
@@ -732,6 +856,7 @@ def test_stop_resume_skip_fail_and_tables_end_to_end(
         _, errors = started.communicate()
     assert started.returncode == 4
     assert "stopped by SIGTERM; nothing is lost. To go on: msft compare recipe.yaml" in errors
+    assert errors.count("To go on") == 1  # and not the run's own, which would go on alone
     points = log.read_bytes()
     assert not RunFolder(log.parent).is_finished()
 

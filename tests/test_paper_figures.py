@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from mortal import quick_folder
@@ -19,12 +20,15 @@ from msft.methods import METHODS
 from msft.report.bars import rows_of
 from msft.report.chart import WIDE, drawing
 from msft.report.compared_run import ComparedRun, compared_runs
-from msft.report.contest import contests_of
+from msft.report.contest import Contest, contests_of
 from msft.report.epoch_figures import rows_per_epoch
 from msft.report.figure_files import FORMATS, formats_of, write_figures
 from msft.report.figure_sections import comparison_figures, run_figures, run_sections
 from msft.report.gain_figures import gains, parts_figure
 from msft.report.peak_figures import divergence, mean_shifts, peaks, peaks_of
+from msft.report.reproduction import settings_of
+from msft.report.results import chosen
+from msft.report.score_figure import score_figure, score_text
 from msft.report.section import Section, shown
 from msft.report.share_figure import share_figure, shares
 from msft.report.standings import rounds_of, spread_of
@@ -129,6 +133,25 @@ def test_peaks_and_their_distances_from_the_peak_of_the_mean(folder: Path) -> No
     assert [found.distance(name) for name in curves] == [0.25, 0.5, 0.0]
     assert found.ordered == ["early", "same", "late"]
     assert "The furthest is late, 0.5 epochs away" in run_sections(run.history)[0].text
+
+
+def test_one_epoch_is_no_plural(folder: Path) -> None:
+    curves = {"early": hits(10, 10, 10, 10, 10), "late": hits(10, 20, 30, 40, 60)}
+    (run,) = compared_runs([written(folder / "run", curves)])
+    (section,) = run_sections(run.history)
+    assert "the peak of the mean at 1 epoch (the paper's Fig. 2)" in section.text
+    assert section.text.endswith("The furthest is early, 1 epoch away.")
+    assert chosen(run.history, run.summary) == (
+        "Checkpoint r0-t4 was chosen on validation from 5 candidates, lies 1 epoch down its path, "
+        "and training took 1 epoch in all."
+    )
+    values = dict(settings_of(run.history))
+    assert values["compute_budget"] == "1 epoch, 4 ticks"
+    assert values["num_train_epochs"] == "2 epochs, 8 ticks"
+    (run,) = compared_runs([written(folder / "half", {"a": hits(1, 2, 3), "b": hits(3, 2, 1)})])
+    (section,) = run_sections(run.history)
+    assert "the mean at 0 epochs" in section.text
+    assert section.text.endswith("The furthest is a, 0.5 epochs away.")
 
 
 def test_peaks_of_losses_are_their_lowest_points(folder: Path) -> None:
@@ -314,6 +337,47 @@ def test_own_metrics_are_drawn_too(folder: Path) -> None:
     paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
     runs = compared_runs(paths)
     assert_drawn([*comparison_figures(runs), *run_figures(runs[0].history)], folder)
+
+
+def axes_of(contest: Contest) -> dict[str, tuple[list[str], set[float]]]:
+    """The scores figure: by the label of an axis, the names at it and where its dots are."""
+    found: dict[str, tuple[list[str], set[float]]] = {}
+    with drawing():
+        figure = score_figure(contest, 1000)
+    for axes in figure.axes:
+        if label := axes.get_xlabel():
+            names = [text.get_text() for text in axes.texts]
+            dots = [x for line in axes.lines for x, _ in np.asarray(line.get_xydata()).tolist()]
+            found[label] = names, set(dots)
+    return found
+
+
+def test_each_unit_of_scores_has_an_axis_of_its_own(folder: Path) -> None:
+    tests = [
+        {"a": accuracy(50, 100), "b": nll(20.0, 10), "c": value(7.5), "d": accuracy(80, 100)},
+        {"a": accuracy(60, 100), "b": nll(15.0, 10), "c": value(8.5), "d": accuracy(90, 100)},
+    ]
+    runs = compared_runs(
+        [
+            written(folder / method, {name: [s, s] for name, s in test.items()}, method, test)
+            for method, test in zip(("sft", "msft"), tests, strict=True)
+        ]
+    )
+    (contest,) = contests_of(runs)
+    assert axes_of(contest) == {
+        "accuracy, % (test)": (["a", "d"], {50, 60, 80, 90}),
+        "nll, nats (test)": (["b"], {1.5, 2.0}),
+        "score (test)": (["c"], {7.5, 8.5}),
+    }
+    assert "each metric has an axis of its own" in score_text(contest)
+    assert_drawn([Section("scores", "", "", partial(score_figure, contest))], folder)
+    plain = [
+        made(folder, f"{method}-1", method, a=accuracy(50, 100), b=accuracy(60, 100))
+        for method in ("sft", "msft")
+    ]
+    (contest,) = contests_of(plain)
+    assert axes_of(contest) == {"accuracy, % (test)": (["a", "b"], {50, 60})}
+    assert "axis of its own" not in score_text(contest)
 
 
 def test_divergence_is_found_by_its_folders(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.folder import RunFolder, UsageError, refuse_unwritable, write_json
+from msft.processes import silent_stop
 
 if TYPE_CHECKING:
     from msft.recipe import Recipe
@@ -79,7 +80,8 @@ def plan(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train, or go on."""
-    _train(options, None, options.out)
+    with silent_stop():
+        _train(options, None, options.out)
 
 
 def replay(options: argparse.Namespace) -> None:

@@ -8,10 +8,18 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from msft.signals import Stopped
+
+IS_JOB = "MSFT_IS_JOB"
+"""The variable in the environment that tells a process that it is a job."""
+
+_STOPPED = 4
+"""The exit code of a command that a signal stopped."""
 
 _WAIT = 0.2
 """Seconds between two looks at the processes."""
@@ -93,11 +101,22 @@ def _stopping() -> Iterator[list[_Going]]:
             each.process.wait()
 
 
+@contextmanager
+def silent_stop() -> Iterator[None]:
+    """A signal ends a job without a word: who started it says how to go on with all of them."""
+    try:
+        yield
+    except Stopped:
+        if IS_JOB not in os.environ:
+            raise
+        raise SystemExit(_STOPPED) from None
+
+
 def _started(job: Job, device: str | None, hidden: bool) -> _Going:
     """In a session of its own, so that Ctrl-C reaches it once, through us."""
-    environment: Mapping[str, str] = os.environ
+    environment = {**os.environ, IS_JOB: "1"}
     if device is not None:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device}
+        environment["CUDA_VISIBLE_DEVICES"] = device
     sys.stdout.flush()
     with ExitStack() as stack:
         file = None
@@ -127,6 +146,6 @@ def _ending(each: _Going, hidden: bool) -> str:
 
 
 def exit_in_words(code: int) -> str:
-    if code == 4:
+    if code == _STOPPED:
         return "stopped by a signal"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -6,18 +6,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msft.folder import RunFolder, UsageError, refuse_unwritable
 from msft.methods import METHODS, SHARED_OPTIONS
 from msft.processes import Job, carry_out, devices, exit_in_words
 from msft.recipe import Recipe, RecipeError, load_recipe
 
+if TYPE_CHECKING:
+    from msft.report.compared_run import FoundRuns
+
 Say = Callable[[str], None]
 
 
 class RunsFailed(Exception):
-    """Some runs failed; the others are done."""
+    """Some runs failed, or their logs cannot be read; the others are done."""
 
 
 def compare(
@@ -35,21 +38,27 @@ def compare(
     methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
         `run` nothing is started, and by default everything that is there is compared.
     """
+    from msft.report.compared_run import found_in
+    from msft.report.wording import counted
+
     recipe = load_recipe(source, overrides)
     asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)
-    if not run and methods is None and seeds is None:
-        _show_tables(found_runs(out), [], recipe, out)
-        return
+    whatever = not run and methods is None and seeds is None
     failed = _run(asked, out, quiet, say) if run else {}
-    begun = [each.folder for each in asked if each.folder.events()]
-    missing = [each.name for each in asked if each.folder not in begun]
-    if not failed or any(folder.is_finished() for folder in begun):
-        _show_tables([folder.path for folder in begun], missing, recipe, out)
+    found = found_in(folders_in(out) if whatever else [each.folder.path for each in asked])
+    wrong: list[str] = []
     if failed:
-        raise RunsFailed(
+        wrong.append(
             f"{len(failed)} of {len(asked)} runs failed:{_failures(failed, out)}\nthe same command "
             "tries them again and skips the others"
         )
+    if found.unreadable:
+        reasons = [f"\n  {name}: {why}" for name, why in found.unreadable.items()]
+        wrong.append(f"{counted(len(reasons), 'run')} cannot be read:{''.join(reasons)}")
+    if not wrong or any(each.history.ended for each in found.runs):
+        _show_tables(found, [] if whatever else found.empty, recipe, out)
+    if wrong:
+        raise RunsFailed("\n".join(wrong))
 
 
 def _failures(failed: dict[str, int], out: Path) -> str:
@@ -90,19 +99,16 @@ def _read_data(recipe: Recipe) -> None:
     load_corpus(recipe, load_tokenizer(name, trust), load_context(name, trust))
 
 
-def _show_tables(
-    folders: Sequence[Path], missing: Sequence[str], recipe: Recipe, out: Path
-) -> None:
-    from msft.report.compared_run import compared_runs
+def _show_tables(found: "FoundRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
     from msft.report.comparison_report import contest_text, write_contest
     from msft.report.contest import contest_of
 
-    if not folders:
+    if not found.runs:
         raise UsageError(
             f"none of the runs is in {out}; expected folders such as {out / 'msft-s20'} (without "
             "--no-run they are made)"
         )
-    contest = contest_of(compared_runs(folders), recipe.report_split, missing)
+    contest = contest_of(found.runs, recipe.report_split, missing, found.unreadable)
     paths = write_contest(contest, out)
     width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
     print(contest_text(contest, width), *paths, sep="\n")
@@ -200,13 +206,13 @@ def _refuse_twice(words: Sequence[object], option: str) -> None:
         raise UsageError(f"{option} has {twice[0]} twice; name it once")
 
 
-def found_runs(out: Path) -> list[Path]:
-    """The folders of runs that have begun, in the order of the methods and seeds."""
+def folders_in(out: Path) -> list[Path]:
+    """What has the name of a run's folder, in the order of the methods and seeds."""
     order = list(METHODS)
     found: list[tuple[int, str, int, Path]] = []
     for folder in out.iterdir() if out.is_dir() else ():
         method, mark, seed = folder.name.rpartition("-s")
-        if mark and seed.isascii() and seed.isdigit() and RunFolder(folder).events():
+        if mark and seed.isascii() and seed.isdigit():
             place = order.index(method) if method in order else len(order)
             found.append((place, method, int(seed), folder))
     return [folder for *_, folder in sorted(found)]

@@ -28,6 +28,15 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class Panel:
+    """Names that share an axis, and the series over them. axis: its label."""
+
+    names: Sequence[str]
+    series: Sequence[Series]
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of a figure: places of the names that it shows, and a row for those left out."""
 
@@ -72,13 +81,30 @@ def lying_axes(
     width: float, names: Sequence[str], rows: Rows, row: float, entries: Sequence[Entry]
 ) -> tuple["Figure", "Axes"]:
     """A figure with a legend and one row of `row` pixels per name, the first on top."""
-    labels = rows.labels(names, 15 if width <= NARROW else 24)
-    top = legend_height(entries, width)
-    figure = new_figure(width, top + rows.count * row + 50)
-    axes = add_axes(figure, name_margin(labels), 8, top + 4, 44)
-    name_lying_rows(axes, labels)
-    draw_legend(figure, entries)
+    figure, (axes,) = stacked_axes(width, [(names, rows)], row, entries)
     return figure, axes
+
+
+def stacked_axes(
+    width: float,
+    parts: Sequence[tuple[Sequence[str], Rows]],
+    row: float,
+    entries: Sequence[Entry],
+) -> tuple["Figure", list["Axes"]]:
+    """The same with several axes below each other, each with names of its own."""
+    longest = 15 if width <= NARROW else 24
+    labels = [rows.labels(names, longest) for names, rows in parts]
+    margin = name_margin([text for texts in labels for text in texts])
+    heights = [rows.count * row + 50 for _, rows in parts]
+    top = legend_height(entries, width)
+    figure = new_figure(width, top + sum(heights))
+    found: list[Axes] = []
+    for number, texts in enumerate(labels):
+        above, below = sum(heights[:number]), sum(heights[number + 1 :])
+        found.append(add_axes(figure, margin, 8, top + above + 4, below + 44))
+        name_lying_rows(found[-1], texts)
+    draw_legend(figure, entries)
+    return figure, found
 
 
 def name_lying_rows(axes: "Axes", labels: Sequence[str]) -> None:
@@ -127,16 +153,27 @@ def lying_bars(
     return figure
 
 
-def lying_dots(
-    width: float, names: Sequence[str], series: Sequence[Series], axis: str, zero: bool = True
-) -> "Figure":
+def lying_dots(width: float, panels: Sequence[Panel], zero: bool = True) -> "Figure":
     """Names from top to bottom, one dot per series: for more series than bars can show.
 
+    panels: below each other; all have the same series.
     zero: with a line there.
     """
-    rows = rows_of(len(names))
+    series = panels[0].series
     entries = [Entry(one.label, one.colour, "dot") for one in series]
-    figure, axes = lying_axes(width, names, rows, max(34, 9 * len(series)), entries)
+    parts = [(panel.names, rows_of(len(panel.names))) for panel in panels]
+    figure, every = stacked_axes(width, parts, max(34, 9 * len(series)), entries)
+    for axes, panel, (_, rows) in zip(every, panels, parts, strict=True):
+        _dots(axes, panel.series, rows)
+        if zero:
+            axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
+        axes.margins(x=0.04)
+        axes.set_xlabel(panel.axis)
+        axes.locator_params(axis="x", nbins=4 if width <= NARROW else 8)
+    return figure
+
+
+def _dots(axes: "Axes", series: Sequence[Series], rows: Rows) -> None:
     step = 0.7 / max(len(series), 3)
     for number, one in enumerate(series):
         known = [
@@ -161,12 +198,6 @@ def lying_dots(
         color=GRID,
         linewidth=1,
     )
-    if zero:
-        axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
-    axes.margins(x=0.04)
-    axes.set_xlabel(axis)
-    axes.locator_params(axis="x", nbins=4 if width <= NARROW else 8)
-    return figure
 
 
 def room(

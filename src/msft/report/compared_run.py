@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msft.folder import RunFolder
 from msft.history import History
+from msft.log import LogError, Opened
 from msft.report.evidence import Paired, paired, verdict_at
 from msft.report.run_files import read_history, verdicts_of
 from msft.report.wording import unit_of
@@ -74,6 +76,41 @@ def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
         ComparedRun(name, folder, history, summary_of(history))
         for name, folder, history in zip(_labels(folders), folders, histories, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """What folders hold, of which some may hold no run.
+
+    empty: labels of those where none has begun.
+    unreadable: labels of those whose logs cannot be read, and why.
+    """
+
+    runs: list[ComparedRun]
+    empty: list[str]
+    unreadable: dict[str, str]
+
+
+def found_in(folders: Sequence[Path]) -> FoundRuns:
+    """The runs in these folders, one by one: a broken log is no reason to leave out the others."""
+    found = FoundRuns([], [], {})
+    for label, folder in zip(_labels(folders), folders, strict=True):
+        log = RunFolder(folder).log
+        try:
+            events = RunFolder(folder).events()
+            if not events:
+                found.empty.append(label)
+                continue
+            if not isinstance(events[0], Opened):
+                raise LogError(f"{log}: its first event does not start a run; restore it")
+            history = History(events)
+            found.runs.append(ComparedRun(label, folder, history, summary_of(history)))
+        except (LogError, OSError) as error:
+            found.unreadable[label] = str(error)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f"{log}: its events do not fit together ({error!r}); restore it"
+            found.unreadable[label] = why
+    return found
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:

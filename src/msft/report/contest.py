@@ -4,7 +4,7 @@ What tables and figures show of an entrant is the mean over the seeds that all o
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,16 +122,21 @@ def contest_of(
     runs: Sequence[ComparedRun],
     report_split: ReportSplit = "test",
     missing: Sequence[str] = (),
+    unreadable: Mapping[str, str] | None = None,
 ) -> Contest:
     """Methods by their seeds, all on one mixture; what has not finished is named and left out.
 
     missing: names of runs that have not even begun.
+    unreadable: names of runs whose logs cannot be read, and why.
     """
     finished = [run for run in runs if run.history.ended is not None]
     warnings: list[str] = []
     waiting = [*(run.label for run in runs if run.history.ended is None), *missing]
     if waiting:
         warnings.append(f"Not finished, and so not in the tables: {listed(waiting)}.")
+    if unreadable:
+        told = [f"{name} ({why})" for name, why in unreadable.items()]
+        warnings.append(f"Not readable, and so not in the tables: {listed(told)}.")
     if not finished:
         raise UsageError("no run has finished yet, so there is nothing to compare")
     if not same_datasets(finished):

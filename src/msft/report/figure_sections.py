@@ -24,9 +24,9 @@ from msft.report.method_figures import (
 from msft.report.peak_figures import peaks, peaks_of
 from msft.report.section import Section
 from msft.report.share_figure import share_figure
-from msft.report.standings import spread_of
+from msft.report.standings import places_text, spread_of
 from msft.report.timeline import timeline
-from msft.report.wording import epochs, listed, method_name
+from msft.report.wording import epochs, epochs_in_words, listed, method_name
 from msft.statistics import mean
 
 
@@ -38,9 +38,9 @@ def run_sections(history: History) -> list[Section]:
         furthest = max(peaked.peaks, key=peaked.distance)
         text = (
             "Scores of the first roll-out, in which everybody is trained, each with its peak, and "
-            f"how far that is from the peak of the mean at {epochs(peaked.mean)} epochs (the "
-            f"paper's Fig. 2). The furthest is {furthest}, {epochs(peaked.distance(furthest))} "
-            "epochs away."
+            f"how far that is from the peak of the mean at {epochs_in_words(peaked.mean)} (the "
+            f"paper's Fig. 2). The furthest is {furthest}, "
+            f"{epochs_in_words(peaked.distance(furthest))} away."
         )
         draw = partial(peaks, history)
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
@@ -116,10 +116,7 @@ def _spreads(contests: Sequence[Contest]) -> list[Section]:
         )
         draw = partial(spread_figure, contests)
         found.append(Section("spread", "Spread over sub-datasets", text, draw))
-    text = (
-        f"On how many sub-datasets each method is first on {splits}; equal ones are all first, so "
-        "the numbers may add up to more than there are (the paper's Fig. 4, right)."
-    )
+    text = f"On {splits} (the paper's Fig. 4, right). {places_text(contests)}"
     return [*found, Section("places", "First places", text, partial(places_figure, contests))]
 
 

@@ -13,7 +13,7 @@ from msft.decomposition import (
     mean_parts,
 )
 from msft.history import SELECTION, TEST
-from msft.report.bars import Series, lying_axes, lying_bars, lying_dots, room, rows_of
+from msft.report.bars import Panel, Series, lying_axes, lying_bars, lying_dots, room, rows_of
 from msft.report.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
 from msft.report.contest import Contest
 from msft.report.entrant import Entrant
@@ -59,7 +59,7 @@ def gains_figure(contest: Contest, width: float) -> "Figure":
     ]
     axis = f"gain over SFT on {contest.split}, {gain_unit(unit)}".rstrip(", ")
     if len(series) > MOST_BARS:
-        return lying_dots(width, names, series, axis)
+        return lying_dots(width, [Panel(names, series, axis)])
 
     def written(value: float) -> str:
         return difference(value / points(1, unit), unit or "accuracy")  # as it is drawn

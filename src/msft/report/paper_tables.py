@@ -11,10 +11,10 @@ from msft.history import TEST
 from msft.report.contest import Contest, known_mean, minus
 from msft.report.entrant import Entrant
 from msft.report.groups import groups_of
-from msft.report.standings import rounds_of, spread_of
+from msft.report.standings import places_text, rounds_of, spread_of
 from msft.report.tables import EMPTY, Cell, Rank, Row, Table, ranked
 from msft.report.units import height, per_cent
-from msft.report.wording import Unit, counted, difference, listed, number, si
+from msft.report.wording import Unit, difference, listed, number, si
 from msft.scores import Number
 from msft.statistics import first_places, mean
 
@@ -160,8 +160,7 @@ def spread_table(contest: Contest) -> Table | None:
 
 def places_table(contest: Contest) -> Table | None:
     """How often a method is the best on a sub-dataset, under each seed; None if alone."""
-    rounds = rounds_of(contest)
-    places = first_places(rounds)
+    places = first_places(rounds_of(contest))
     if not places:
         return None
     ranks = ranked([Fraction(places[entrant.label].first) for entrant in contest.entrants])
@@ -175,12 +174,10 @@ def places_table(contest: Contest) -> Table | None:
         )
         for entrant, rank in zip(contest.entrants, ranks, strict=True)
     )
-    of = f"{counted(len(contest.names), 'sub-dataset')} and {counted(len(contest.seeds), 'seed')}"
     return Table(
         "places",
         f"First places on {contest.split}",
-        f"Over {of}, {counted(len(rounds), 'round')} in all. On a tie every one of the best has "
-        "the place, so the places may add up to more. A place may hang on one row.",
+        places_text([contest]),
         ("method", "first places", "of these shared"),
         tuple(rows),
     )

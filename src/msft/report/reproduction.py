@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msft.environment import Environment
 from msft.history import History
-from msft.report.wording import counted, epochs, listed
+from msft.report.wording import counted, epochs_in_words, listed
 
 
 def reproduction_text(has_recipe: bool) -> str:
@@ -28,7 +28,8 @@ def settings_of(history: History) -> Iterator[tuple[str, str]]:
     for key, value in start.settings.items():
         if key in ("compute_budget", "train_ticks"):
             name = "num_train_epochs" if key == "train_ticks" else key
-            yield name, f"{epochs(value / history.evals_per_epoch)} epochs, {value} ticks"
+            lasts = epochs_in_words(value / history.evals_per_epoch)
+            yield name, f"{lasts}, {counted(value, 'tick')}"
         elif isinstance(value, Mapping):
             prefix = {"method": "method_options", "rollout": "method_options"}.get(key, key)
             for option, chosen in value.items():

@@ -13,6 +13,7 @@ from msft.report.wording import (
     difference,
     difference_in_words,
     epochs,
+    epochs_in_words,
     in_words,
     mean_unit,
     method_name,
@@ -112,17 +113,17 @@ def chosen(history: History, summary: Mapping[str, Any]) -> str:
     best = history.best
     if best is None:
         return ""
-    trained = f"{epochs(summary['epochs_trained'])} epochs were trained in all"
-    path = epochs(summary["best"]["epochs"])
+    trained = f"training took {epochs_in_words(summary['epochs_trained'])} in all"
+    path = summary["best"]["epochs"]
     if history.reported:
         named = f"The method itself names checkpoint {best}, nothing was chosen"
-        return f"{named}; Ep. is {path}, and {trained}."
+        return f"{named}; Ep. is {epochs(path)}, and {trained}."
     candidates = counted(summary["best"]["candidates"], "candidate")
     if best == BASE:
         return f"The base model was chosen on validation from {candidates}; {trained}."
     return (
-        f"Checkpoint {best} was chosen on validation from {candidates}, lies {path} epochs down "
-        f"its path, and {trained}."
+        f"Checkpoint {best} was chosen on validation from {candidates}, lies "
+        f"{epochs_in_words(path)} down its path, and {trained}."
     )
 
 

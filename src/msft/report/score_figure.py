@@ -1,14 +1,15 @@
 """Scores of all entrants of a contest beside each other, sub-dataset by sub-dataset."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.report.bars import Series, lying_dots
+from msft.report.bars import Panel, Series, lying_dots
 from msft.report.chart import colour_at
 from msft.report.contest import Contest
 from msft.report.entrant import Entrant
 from msft.report.evidence import wilson
-from msft.report.units import points
-from msft.report.wording import listed
+from msft.report.units import points, score_unit
+from msft.report.wording import Unit, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,22 +25,33 @@ def score_text(contest: Contest) -> str:
         text += "; the lines are Wilson's 95 % intervals"
     if not _single(contest):
         text += f"; mean over seeds {listed(map(str, contest.seeds))}"
-    if "accuracy" in units and len(units) > 1:
-        text += "; other metrics as they are"
+    if len(units) > 1:
+        text += "; each metric has an axis of its own"
     return text + (". Of nll, lower is better." if "nll" in units else ".")
 
 
 def score_figure(contest: Contest, width: float) -> "Figure":
-    series = [
+    """Sub-datasets with the same metric share an axis."""
+    by_unit: dict[Unit, list[str]] = {}
+    for name in contest.names:
+        by_unit.setdefault(contest.unit((name,)), []).append(name)
+    panels = [
+        Panel(names, _series(contest, names), f"{score_unit(unit)} ({contest.split})")
+        for unit, names in by_unit.items()
+    ]
+    return lying_dots(width, panels, zero=False)
+
+
+def _series(contest: Contest, names: Sequence[str]) -> list[Series]:
+    return [
         Series(
             entrant.label,
             colour_at(place),
-            [_score(contest, entrant, name) for name in contest.names],
-            [_interval(contest, entrant, name) for name in contest.names],
+            [_score(contest, entrant, name) for name in names],
+            [_interval(contest, entrant, name) for name in names],
         )
         for place, entrant in enumerate(contest.entrants)
     ]
-    return lying_dots(width, contest.names, series, f"score on {contest.split}", zero=False)
 
 
 def _single(contest: Contest) -> bool:

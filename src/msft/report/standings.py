@@ -1,9 +1,12 @@
 """How evenly an entrant of a contest does, and how often it comes first: one rule for tables and
 figures."""
 
+from collections.abc import Sequence
+
 from msft.report.contest import Contest, known_mean
 from msft.report.entrant import Entrant
 from msft.report.units import height
+from msft.report.wording import counted
 from msft.scores import Number
 from msft.statistics import mean, sample_sd
 
@@ -24,14 +27,35 @@ def spread_of(contest: Contest, entrant: Entrant) -> float | None:
     return float(mean(spreads))
 
 
+def places_text(contests: Sequence[Contest]) -> str:
+    """What a first place is, and how many there are in these contests."""
+    who = "run" if all(contest.each for contest in contests) else "method"
+    rounds = sum(len(rounds_of(contest)) for contest in contests)
+    every = sum(len(contest.names) * len(_turns(contest)) for contest in contests)
+    own = any(len(contest.seeds) > len(_turns(contest)) for contest in contests)
+    first, *others = contests
+    over = f" over {len(contests)} mixtures or models"
+    if not others:
+        over = f", one for each of {counted(len(first.names), 'sub-dataset')}"
+        seeds = len(_turns(first))
+        over += f" under each of {counted(seeds, 'seed')}" if seeds > 1 else ""
+    return (
+        f"A {who} has a first place on a sub-dataset where no other one scores better. "
+        + ("Scores are means over a method's own seeds. " if own else "")
+        + f"That makes {counted(rounds, 'first place')}{over}"
+        + (", except where a score is missing" if rounds < every else "")
+        + ". Where several are equally good, each has the place, so that the numbers may add up "
+        "to more. One row can decide a place."
+    )
+
+
 def rounds_of(contest: Contest) -> list[dict[str, Number]]:
     """Heights by entrant on each sub-dataset that all are scored on, under each seed.
 
     Where no seed is common to all, one round per sub-dataset, of the means over their seeds.
     """
-    common = all(seed in entrant.runs for entrant in contest.entrants for seed in contest.seeds)
     rounds: list[dict[str, Number]] = []
-    for seeds in [(seed,) for seed in contest.seeds] if common else [contest.seeds]:
+    for seeds in _turns(contest):
         for name in contest.names:
             unit = contest.unit((name,))
             scores = {
@@ -46,3 +70,9 @@ def rounds_of(contest: Contest) -> list[dict[str, Number]]:
             if len(heights) == len(contest.entrants) > 1:
                 rounds.append(heights)
     return rounds
+
+
+def _turns(contest: Contest) -> list[tuple[int, ...]]:
+    """The seeds that are compared together: each by itself, or all where none is common."""
+    common = all(seed in entrant.runs for entrant in contest.entrants for seed in contest.seeds)
+    return [(seed,) for seed in contest.seeds] if common else [contest.seeds]

@@ -89,6 +89,12 @@ def epochs(number_of: float) -> str:
     return f"{number_of:.2f}".rstrip("0").rstrip(".")
 
 
+def epochs_in_words(number_of: float) -> str:
+    """1 epoch, 0.5 epochs"""
+    text = epochs(number_of)
+    return f"{text} epoch" if text == "1" else f"{text} epochs"
+
+
 def p_value(p: Fraction | float) -> str:
     number_of = float(p)
     if number_of < 0.001:
