@@ -9,7 +9,8 @@ from families import model_of, rows_of
 from torch import nn
 
 from msft.engine.adamw import AdamW, _rounded_at_random, copied
-from msft.engine.fusing import FusedLayers, decoder_layers
+from msft.engine.buffers import NO_LABEL
+from msft.engine.fusing import FusedLayers, answer_losses, decoder_layers, losses_of
 from msft.engine.torch_engine import TorchEngine, TrainingSettings
 from msft.feeds import Batch
 from msft.worker import Scored
@@ -170,6 +171,24 @@ def test_fused_layers_share_one_code_and_only_inside_the_block() -> None:
     layers = decoder_layers(fused.model)
     assert len(layers) == fused.model.config.num_hidden_layers
     assert all(layer._compiled_call_impl is None for layer in layers)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_compiled_losses_are_the_plain_ones(kind: torch.dtype) -> None:
+    torch._dynamo.reset()
+    fused = FusedLayers(model_of("llama"), backend="aot_eager")
+    found = []
+    for losses in (answer_losses, losses_of(fused)):
+        torch.manual_seed(0)
+        logits = torch.randn(5, 30).to(kind).requires_grad_()
+        loss = losses(logits, torch.tensor([3, 0, NO_LABEL, 29, 7]))
+        (loss.sum() / 4).backward()  # type: ignore[no-untyped-call]
+        assert loss.dtype == torch.float32
+        assert loss[2] == 0
+        found.append((loss, logits.grad))
+    for plain, compiled in zip(*found, strict=True):
+        assert torch.allclose(plain, compiled, atol=1e-6)
 
 
 def test_copies_go_to_the_host_where_the_device_has_no_room(

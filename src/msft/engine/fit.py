@@ -30,7 +30,7 @@ class Demand:
 
     batch_tokens: of a large batch.
     answers: share of the tokens that are answer tokens, at which the head is computed.
-    fused: layers are compiled; they keep what matrix products read, and nothing in between.
+    fused: layers and losses are compiled; they keep what matrix products read, and no copy in fp32.
     lean: one kernel takes the optimizer's step, and needs no memory for it.
     """
 
@@ -175,7 +175,8 @@ def token_bytes(shape: Shape, demand: Demand, again: bool) -> float:
     if demand.fused:
         layer = width * (6 * shape.hidden + 3 * shape.inner)
     kept = shape.layers * width * shape.hidden + layer if again else shape.layers * layer
-    return kept + demand.answers * shape.vocabulary * (width + 2 * FP32)
+    prediction = 2 * width if demand.fused else width + 2 * FP32  # with its gradient
+    return kept + demand.answers * shape.vocabulary * prediction
 
 
 def _is_plain(model: nn.Module) -> bool:

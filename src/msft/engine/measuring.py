@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from msft.engine.fusing import answer_losses
 from msft.engine.plans import AnswerPlan
 from msft.engine.recorder import Recorder
 from msft.engine.shared import Line
@@ -106,10 +106,5 @@ def _work(plan: AnswerPlan, forward: Forward) -> Tensor:
 
 
 def _line(logits: Tensor, labels: Tensor) -> Tensor:
-    losses = [
-        functional.cross_entropy(some.float(), right, reduction="none")
-        for some, right in zip(
-            torch.split(logits, HEAD_TOKENS), torch.split(labels, HEAD_TOKENS), strict=True
-        )
-    ]
-    return torch.cat(losses)
+    parts = (torch.split(tensor, HEAD_TOKENS) for tensor in (logits, labels))
+    return torch.cat([answer_losses(*part) for part in zip(*parts, strict=True)])

@@ -20,6 +20,7 @@ from msft.engine.fit import (
     step_bytes,
     token_bytes,
 )
+from msft.engine.measuring import HEAD_TOKENS
 from msft.engine.room import Room, room_of
 from msft.engine.torch_engine import BASE_ON_DEVICE
 from msft.tiers import MemoryTier
@@ -180,7 +181,7 @@ def evaluation_bytes(shape: Shape, demand: Demand, work: Work, room: Room) -> in
     if room.kind == "cuda":
         keys = min(keys, int(room.total * MEMORY_OF_KEYS))
     passing = work.read * width * (3 * shape.inner + 4 * shape.hidden)
-    wide = min(work.predicted, 4096) if demand.bf16 else work.predicted
+    wide = min(work.predicted, HEAD_TOKENS) if demand.bf16 else work.predicted
     predictions = shape.vocabulary * (work.predicted * width + 2 * wide * FP32)
     return keys + passing + predictions
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.attention import Layout, RowLayout, layout
 from msft.engine.buffers import batches
 from msft.engine.cache import Cache, CacheLayout
+from msft.engine.fusing import answer_losses
 from msft.engine.lines import Group, LineBuilder, grouped, question
 from msft.engine.texts import Texts
 from msft.predictor import Likelihoods
@@ -77,7 +77,7 @@ class PlainDecoder:
                     starts = [shared] * len(line.lengths)
                     present = CacheLayout(cache, line.lengths, starts, self._device)
                 logits = self._forward(line.tokens, line.positions, present, line.targets)
-                nll = functional.cross_entropy(logits.float(), line.labels, reduction="none")
+                nll = answer_losses(logits, line.labels)
                 sums.index_add_(0, line.owners, nll.cpu())
                 tokens += len(line.tokens)
         return sums.tolist(), tokens

@@ -14,13 +14,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from msft.encoding import Encoded
 from msft.engine.adamw import AdamW, copied
 from msft.engine.attention import PackedLayout, RowLayout, layout
 from msft.engine.buffers import NO_LABEL, Line, Row, batches, line_of, row_means
-from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers
+from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers, losses_of
 from msft.engine.graphs import NotRecorded, StepGraphs
 from msft.engine.later import Later, NotANumber, refuse_not_numbers
 from msft.feeds import Batch, Losses
@@ -80,6 +79,7 @@ class TorchEngine:
     ) -> None:
         self.model = model
         self._fused = fused
+        self._losses = losses_of(fused)
         self.device: torch.device = next(model.parameters()).device
         self._rows = {name: [Row.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
@@ -275,7 +275,7 @@ class TorchEngine:
             logits_to_keep=line.targets,
             use_cache=False,
         ).logits
-        return functional.cross_entropy(logits.squeeze(0).float(), line.labels, reduction="none")
+        return self._losses(logits.squeeze(0), line.labels)
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
         return batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
