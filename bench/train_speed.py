@@ -186,9 +186,7 @@ def with_msft(source: Source, recipe: Any, rows: Rows, clock: Callable[[], Clock
         engine.work(batch)
     synchronize()
     prepared = time.perf_counter() - begun
-    timing = (
-        clock()
-    )  # the peak stays: replayed steps use memory that was taken as they were recorded
+    timing = clock()  # the peak stays: replayed steps use what was taken as they were recorded
     timing.how = f"{recipe.optim}, prepared in {prepared:.0f} s"
     for batch in batches:
         if not timing.step(engine.work(batch)[1]):

@@ -1,6 +1,8 @@
 """The engine's promises: state comes back bit by bit, and a look-ahead leaves no trace."""
 
+from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from families import FAMILIES, model_of, rows_of
 
 from msft.encoding import Encoded
 from msft.engine.decoding import Decoder
+from msft.engine.graphs import NotRecorded
 from msft.engine.torch_engine import NotANumber, TorchEngine, TrainingSettings
 from msft.feeds import Batch
 from msft.worker import Scored
@@ -217,3 +220,28 @@ def test_the_score_before_a_snapshot_is_the_score_after_its_restore_bitwise() ->
     engine.load(weights)
     engine.load_optimizer(moments)
     assert scored() == before
+
+
+@pytest.mark.parametrize("reason", [torch.OutOfMemoryError, NotRecorded])
+def test_recorded_steps_that_cannot_be_are_gone_before_the_plain_one(
+    reason: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their memory is what the plain step needs."""
+
+    class Graphs:
+        def shape_of(self, rows: Any) -> Any:
+            return SimpleNamespace(tokens=1)
+
+        def run(self, rows: Any) -> Any:
+            raise reason
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(graphs()))
+    seen: list[Any] = []
+    engine, plain = engine_of(), engine_of()
+    engine._graphs = Graphs()  # type: ignore[assignment]
+    graphs = ref(engine._graphs)
+    assert list(engine.work(ALL)[0].rows) == list(plain.work(ALL)[0].rows)
+    assert seen == [None], "nobody holds them when the cache is emptied"
+    engine.work(ALL)
+    plain.work(ALL)
+    assert same(engine.weights(), plain.weights())

@@ -66,10 +66,24 @@ def _attention(
 ) -> tuple[Tensor, None]:
     if not _layouts:
         raise RuntimeError("this model runs inside msft's `with layout(...)` only")
-    q, k, v = (
-        tensor.squeeze(0) for tensor in (q, k, v)
-    )  # [0] has a dear gradient: zeros, copied to
+    q, k, v = (_Only.apply(tensor) for tensor in (q, k, v))  # type: ignore[no-untyped-call]
     return _layouts[-1].attend(module, q, k, v, How(options))[None], None
+
+
+class _Only(torch.autograd.Function):
+    """The only one of a batch. Its gradient lies in memory as the batch does: compiled layers would
+    copy it else, if only the stride of that one differs."""
+
+    @staticmethod
+    def forward(ctx: Any, batch: Tensor) -> Tensor:
+        ctx.strides = batch.stride()
+        return batch.squeeze(0)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        if slope.stride() == ctx.strides[1:]:
+            return slope.as_strided((1, *slope.shape), ctx.strides)
+        return slope[None]
 
 
 AttentionInterface.register(NAME, _attention)

@@ -138,7 +138,7 @@ class TorchEngine:
     def _kept(self, weight: Tensor) -> Tensor:
         """A copy of a base weight: on the device where that is cheap, else in host memory."""
         if self.device.type == "cuda":
-            total = torch.cuda.get_device_properties(self.device).total_memory
+            total = torch.cuda.mem_get_info(self.device)[1]
             if 4 * self.num_parameters > BASE_ON_DEVICE * total:
                 return weight.cpu()
         return weight.clone()
@@ -161,25 +161,29 @@ class TorchEngine:
     def _step(self, rows: Sequence[Row], batch: Batch) -> Later:
         """One optimizer step: losses of the rows before it."""
         rate = self._settings.rate(self._adamw.steps)
-        graphs = self._graphs
-        if graphs and graphs.shape_of(rows).tokens <= self._micro_batch_tokens:
-            try:
-                self._adamw.ready(rate)
-                return Later(graphs.run(rows), batch.rows)
-            except torch.OutOfMemoryError:
-                self._adamw.unready()
-                self._graphs = None  # no room for recorded steps: as they come, then
-                self._clear()
-            except NotRecorded:
-                self._adamw.unready()
-                self._graphs = None  # a model that waits for the host, say
-                self._clear()
+        replayed = self._replayed(rows, batch, rate)
+        if replayed is not None:
+            return replayed
         losses = Later(self._gradients(rows), batch.rows)
         if self.device.type == "cpu":
             losses[0]  # raises before a step that must not be taken
         self._adamw.ready(rate)
         self._adamw.step(self._settings.max_grad_norm)
         return losses
+
+    def _replayed(self, rows: Sequence[Row], batch: Batch, rate: float) -> Later | None:
+        """The same by a recorded step; None: it has to be taken as it comes."""
+        if self._graphs is None or self._graphs.shape_of(rows).tokens > self._micro_batch_tokens:
+            return None
+        try:
+            self._adamw.ready(rate)
+            return Later(self._graphs.run(rows), batch.rows)
+        except (torch.OutOfMemoryError, NotRecorded):
+            pass  # no room for it, or a model that waits for the host; what it held is free now
+        self._adamw.unready()
+        self._graphs = None
+        self._clear()
+        return None
 
     def _recorded_step(self, line: Line, longest: int) -> Tensor:
         losses = self._padded_gradients(line, longest)
