@@ -235,11 +235,10 @@ def test_recorded_steps_that_cannot_be_are_gone_before_the_plain_one(
         def run(self, rows: Any) -> Any:
             raise reason
 
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(graphs()))
-    seen: list[Any] = []
     engine, plain = engine_of(), engine_of()
     engine._graphs = Graphs()  # type: ignore[assignment]
-    graphs = ref(engine._graphs)
+    held, seen = ref(engine._graphs), list[Any]()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(held()))
     assert list(engine.work(ALL)[0].rows) == list(plain.work(ALL)[0].rows)
     assert seen == [None], "nobody holds them when the cache is emptied"
     engine.work(ALL)
