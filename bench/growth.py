@@ -56,10 +56,10 @@ STEPS, BATCH, TOKENS, ANSWER = 20, 64 if CUDA else 4, 95, 17
 PARTS = ("layers", "length", "batch", "rows", "shots", "stages")
 
 
-def synthetic(length: int, count: int, spread: bool, max_length: int) -> Any:
-    """A recipe and a corpus of random rows; `spread`: of half to one and a half times the length,
-    as real rows are."""
-    random = Random(0)
+def synthetic(length: int, batch: int, spread: bool) -> Any:
+    """A recipe and a corpus of random rows for eight batches; `spread`: of half to one and a half
+    times the length, as real rows are."""
+    random, count = Random(0), 8 * batch
     rows = []
     for _ in range(count):
         size = random.randrange(length // 2, length * 3 // 2 + 1) if spread else length
@@ -69,7 +69,7 @@ def synthetic(length: int, count: int, spread: bool, max_length: int) -> Any:
     split = EncodedSplit(examples, tuple(rows), ())
     own = [{"prompt": "q", "completion": "a"}]
     spec = {"name": "a", "train": own, "validation": own}
-    given = {"max_length": max_length, "torch_compile": True}
+    given = {"max_length": 2048, "train_batch_size": batch, "torch_compile": True}
     recipe = Recipe(model_name_or_path="tiny", datasets=[spec], **given)
     data = SubDataset(recipe.datasets[0], "prompt", split, split, None, (), None, "", ())
     return recipe, Corpus({"a": data})
@@ -79,7 +79,7 @@ def trained(layers: int, length: int, batch: int, spread: bool, options: Any) ->
     """tok/s of the 135M shape."""
     config = AutoConfig.for_model(**(SHAPES[SHAPE] | {"num_hidden_layers": layers}))
     model = random_model(config, torch.float32, "msft")
-    recipe, corpus = synthetic(length, 8 * batch, spread, 2048)
+    recipe, corpus = synthetic(length, batch, spread)
     tokenizer = Source("tiny").tokenizer
     engine = engine_for(recipe, corpus, LoadedModel(model, tokenizer, SHAPE))
     clock = Clock(6 if options.quick else STEPS, options.seconds)

@@ -40,7 +40,7 @@ from msft.engine.models import LoadedModel, load_model
 from msft.engine.tokenizers import context_of
 from msft.evaluation import Answered, Evaluator, Task
 from msft.formats import Example
-from msft.predictor import Generated, Likelihoods
+from msft.predictor import Generated, Leaves, Likelihoods
 from msft.recipe import Recipe
 from msft.tasks.grading import NUMBER
 
@@ -88,20 +88,19 @@ class Remembered:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Callable[[int, Sequence[int]], bool],
+        leaves: Leaves,
         groups: Sequence[int],
     ) -> Generated:
         """What the decoder gives with `leaves`; that cuts here, so that `texts` are whole."""
 
-        def asks(_: int, tokens: Sequence[int]) -> bool:
-            return NEXT_QUESTION in self._text(tokens[-8:])
+        def asks(_: int, tokens: Sequence[int], known: int) -> int | None:
+            ends = range(known + 1, len(tokens) + 1)
+            parts = ((end, self._text(tokens[max(0, end - 8) : end])) for end in ends)
+            return next((end for end, text in parts if NEXT_QUESTION in text), None)
 
         whole = self._decoder.generate(prompts, limits, asks, groups)
         self.texts = [self._text(row) for row in whole.rows]
-        cut = [
-            next((row[:end] for end in range(1, len(row)) if leaves(number, row[:end])), row)
-            for number, row in enumerate(whole.rows)
-        ]
+        cut = [row[: leaves(number, row, 0)] for number, row in enumerate(whole.rows)]
         return Generated(cut, whole.tokens)
 
     def _text(self, tokens: Sequence[int]) -> str:

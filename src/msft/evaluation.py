@@ -7,7 +7,6 @@ reference (`nll`).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import repeat
 from math import fsum
 from typing import Any, Literal, TypeVar
@@ -20,6 +19,7 @@ from msft.encoding import (
     encoded_prompts,
     texts_of,
 )
+from msft.endings import Endings
 from msft.formats import Example
 from msft.metrics import judged_by, normal, own_metric
 from msft.predictor import Likelihoods, Predictor
@@ -102,6 +102,7 @@ class Evaluator:
         self._predictor = predictor
         self._tokenizer = tokenizer
         self._text = texts_of(tokenizer)
+        self._endings = Endings(self._text, len(tokenizer))
         self._known: dict[tuple[Any, ...], Any] = {}
         self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
 
@@ -158,8 +159,8 @@ class Evaluator:
 
         rows, prompts, limits, groups = self._once(("ask", names, split), ask)
 
-        def leaves(number: int, tokens: Sequence[int]) -> bool:
-            return self._leaves(rows[number], tokens, early)
+        def leaves(number: int, tokens: Sequence[int], known: int) -> int | None:
+            return self._leaves(rows[number], tokens, known, early)
 
         generated = self._predictor.generate(prompts, limits, leaves, groups)
         answers: dict[str, list[Answered]] = {name: [] for name in names}
@@ -167,23 +168,14 @@ class Evaluator:
             answers[row.task.name].append(self._judged(row, self._text(tokens)))
         return answers, generated.tokens
 
-    def _leaves(self, row: _Question, tokens: Sequence[int], early: bool) -> bool:
-        """Whether nothing that a row may still say changes its worth."""
-        if row.task.name in self._own:
-            return False
-        if row.task.grader is not None:
-            breaks = tokens[-1] in self._breaks
-            return breaks and row.task.grader.finished(self._text(tokens))
-        if not early or tokens == row.reference[: len(tokens)]:
-            return False
-        said = normal(self._text(tokens).rstrip("\ufffd"))
-        return not normal(row.example.completion).startswith(said)
-
-    @cached_property
-    def _breaks(self) -> frozenset[int]:
-        """Tokens after which a graded answer may be finished: a line ends, or a question starts."""
-        pieces = ((token, self._text([token])) for token in range(len(self._tokenizer)))
-        return frozenset(token for token, text in pieces if "\n" in text or ":" in text)
+    def _leaves(self, row: _Question, tokens: Sequence[int], known: int, early: bool) -> int | None:
+        """After how many tokens nothing that a row may still say changes its worth."""
+        task = row.task
+        if task.name in self._own or (task.grader is None and not early):
+            return None
+        if task.grader is not None:
+            return self._endings.graded(task.grader, tokens, known)
+        return self._endings.wrong(row.example.completion, row.reference, tokens, known)
 
     def _judged(self, row: _Question, said: str) -> Answered:
         task, example = row.task, row.example

@@ -6,6 +6,10 @@ from typing import Protocol
 
 from msft.encoding import Encoded
 
+Leaves = Callable[[int, Sequence[int], int], int | None]
+"""leaves(row, tokens so far, how many of them were known before): after how many of them the
+row may leave the batch; None: it goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Generated:
@@ -33,7 +37,7 @@ class Predictor(Protocol):
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Callable[[int, Sequence[int]], bool],
+        leaves: Leaves,
         groups: Sequence[int],
     ) -> Generated: ...
 

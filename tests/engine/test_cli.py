@@ -128,6 +128,9 @@ def test_validate_and_plan_say_what_is_there(
     out = capsys.readouterr().out
     assert "one epoch: 144 rows" in out
     assert out.count("⟦") == 3
+    assert main(["validate", str(recipe), "--set", "train_batch_size=144"]) == 0
+    out = capsys.readouterr().out
+    assert " tokens, 1 step\nnote: an epoch has 1 step but 2 evaluations; " in out
     assert main(["plan", str(recipe)]) == 0
     out = capsys.readouterr().out
     assert "→" in out

@@ -1,5 +1,6 @@
 """Generation says what transformers' `generate` says, row by row, however the rows are batched."""
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -72,7 +73,11 @@ def test_rows_have_limits_of_their_own_and_leave_when_they_may() -> None:
     limits = [1, 2, 3, 4, 5, 6]
     decoder = Decoder(model, [], 10**6)
     assert [len(row) for row in decoder.generate(prompts, limits).rows] == limits
-    early = decoder.generate(prompts, [6] * 6, lambda row, tokens: len(tokens) > row)
+
+    def leaves(row: int, tokens: Sequence[int], known: int) -> int | None:
+        return len(tokens) if len(tokens) > row else None
+
+    early = decoder.generate(prompts, [6] * 6, leaves)
     assert [len(row) for row in early.rows] == [1, 2, 3, 4, 5, 6]
     full = decoder.generate(prompts, [6] * 6)
     assert [row[: len(mine)] for row, mine in zip(full.rows, early.rows, strict=True)] == early.rows

@@ -15,7 +15,7 @@ from msft.engine.models import load_model
 from msft.engine.tokenizers import tiny_tokenizer
 from msft.evaluation import Evaluator, Task
 from msft.metrics import normal
-from msft.predictor import Generated, Likelihoods
+from msft.predictor import Generated, Leaves, Likelihoods
 from msft.recipe import RecipeError
 from msft.scores import accuracy
 from msft.tasks.grading import LETTER, NUMBER, Grader
@@ -41,7 +41,7 @@ class Parrot:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Callable[[int, Sequence[int]], bool],
+        leaves: Leaves,
         groups: Sequence[int],
     ) -> Generated:
         self.groups.append(list(groups))
@@ -54,7 +54,8 @@ class Parrot:
             while len(row) < min(limit, len(answer)):
                 row.append(answer[len(row)])
                 self.tokens += 1
-                if row[-1] != TOKENIZER.eos_token_id and leaves(number, row) and self._hasty:
+                over = row[-1] == TOKENIZER.eos_token_id
+                if not over and leaves(number, row, len(row) - 1) and self._hasty:
                     break
             rows.append(row)
         return Generated(rows, self.tokens)
@@ -261,3 +262,38 @@ def test_a_metric_that_fails_is_named_with_its_row(metric: str, said: str) -> No
     judge = evaluator({"what?": "x"}, {"what?": "x"}, metric=f"{__name__}:{metric}")
     with pytest.raises(BadScore, match=rf"a: .*(what\?.*{said}|{said}.*what\?)"):
         judge(["a"], "test")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        " 2 + 3 = 5\n#### 5\nQ: and then?",
+        " so:\nit is #### 7",
+        " FAQ: no\n\nQ: 1 + 1?\nA: #### 2\n",
+        " ##\n## 5\n#### 6\r\nmore",
+        "\nQ: at once",
+        " nothing to see: here\n" * 3,
+    ],
+)
+@pytest.mark.parametrize("grader", [NUMBER, None])
+def test_many_tokens_are_looked_at_as_one_after_the_other(said: str, grader: Grader | None) -> None:
+    wanted = {"q?": " 2 + 3 = 5\n#### 5"}
+    row = (asked := evaluator({}, wanted, grader=grader))._questions("a", "test")[0]
+    tokens = TOKENIZER.encode(said)
+    single = next(
+        (
+            end
+            for end in range(1, len(tokens) + 1)
+            if asked._leaves(row, tokens[:end], end - 1, early=True)
+        ),
+        None,
+    )
+    for size in (2, 7, len(tokens)):
+        parts = (
+            asked._leaves(row, tokens[: start + size], start, early=True)
+            for start in range(0, len(tokens), size)
+        )
+        assert next((end for end in parts if end), None) == single
+    if grader is not None:
+        ends = [n for n in range(1, len(tokens) + 1) if grader.finished(asked._text(tokens[:n]))]
+        assert single == next(iter(ends), None)

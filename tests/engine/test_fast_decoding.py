@@ -17,13 +17,13 @@ from test_decoding import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
 from msft.encoding import Encoded
-from msft.engine.attention import plain_varlen
 from msft.engine.decoding import Decoder
 from msft.engine.generation import FastDecoder
 from msft.engine.lines import answer_lines, bounds_of, grouped
 from msft.engine.plans import bucket_of, smaller_bucket
 from msft.engine.shared import Kernels
 from msft.engine.stepping import Waits
+from msft.engine.varlen import plain_varlen
 
 WINDOWED = ("mistral", "gemma2")
 CPU = torch.device("cpu")
@@ -132,15 +132,18 @@ def test_few_rows_and_small_limits(prompts: list[Tokens], limit: int) -> None:
 
 @pytest.mark.parametrize("ends", [(), (END,), tuple(range(0, VOCABULARY, 9))])
 def test_a_row_ends_exactly_where_leaves_says_so(ends: tuple[int, ...]) -> None:
-    """However late the host looks: as if it had looked after each token, and in order."""
+    """However late the host looks: as if it had looked after each token, each once and in order."""
     model = model_of("qwen3").eval()
     prompts, groups = grouped_prompts([17, 0], 20)
     limits = [Random(number).randrange(1, 30) for number in range(40)]
     heard: dict[int, list[list[int]]] = {}
 
-    def leaves(row: int, tokens: Sequence[int]) -> bool:
-        heard.setdefault(row, []).append(list(tokens))
-        return sum(tokens) % 11 == row % 11
+    def leaves(row: int, tokens: Sequence[int], known: int) -> int | None:
+        for end in range(known + 1, len(tokens) + 1):
+            heard.setdefault(row, []).append(list(tokens[:end]))
+            if sum(tokens[:end]) % 11 == row % 11:
+                return end
+        return None
 
     ours = fast(model, ends=ends).generate(prompts, limits, leaves, groups)
     whole = plain(model, ends=()).generate(prompts, limits, groups=groups).rows
@@ -161,7 +164,11 @@ def test_a_row_ends_exactly_where_leaves_says_so(ends: tuple[int, ...]) -> None:
 def test_tokens_through_the_model_do_not_depend_on_when_the_host_looks() -> None:
     model = model_of("llama").eval()
     prompts, groups = grouped_prompts([40, 20, 3], 5)
-    said = fast(model).generate(prompts, [NEW] * 15, lambda row, tokens: len(tokens) > row, groups)
+
+    def leaves(row: int, tokens: Sequence[int], known: int) -> int | None:
+        return row + 1 if len(tokens) > row else None
+
+    said = fast(model).generate(prompts, [NEW] * 15, leaves, groups)
     own = sum(
         len(prompt) - (40, 20, 0)[group] for prompt, group in zip(prompts, groups, strict=True)
     )

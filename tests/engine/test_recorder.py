@@ -12,13 +12,13 @@ import torch
 from families import model_of
 
 from msft.encoding import Encoded
-from msft.engine.attention import plain_varlen
 from msft.engine.generation import FastDecoder
 from msft.engine.measuring import RECORDS_KEPT, Measurer
 from msft.engine.plans import AnswerPlan, answer_plan
 from msft.engine.recorder import Recorder
 from msft.engine.shared import Kernels, Line, Unsuited
 from msft.engine.stepping import Graphs
+from msft.engine.varlen import plain_varlen
 
 CPU = torch.device("cpu")
 

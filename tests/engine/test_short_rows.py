@@ -13,9 +13,10 @@ import torch
 from families import END, model_of
 from torch import Tensor
 
-from msft.engine.attention import own_kernels, plain_varlen
+from msft.engine.attention import own_kernels
 from msft.engine.decoding import Decoder
 from msft.engine.shared import Kernels
+from msft.engine.varlen import plain_varlen
 
 short_rows = pytest.importorskip(
     "msft.engine.short_rows", reason="Triton is not installed", exc_type=ImportError

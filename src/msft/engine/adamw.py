@@ -220,8 +220,7 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         whole = torch.empty(size, dtype=dtype, device=held[0].device)
     except torch.OutOfMemoryError:
         whole = torch.empty(size, dtype=dtype)
-    parts = torch.split(whole, [tensor.numel() for tensor in held])
-    copies = [part.view(tensor.shape) for part, tensor in zip(parts, held, strict=True)]
+    copies = torch._utils._unflatten_dense_tensors(whole, held)  # type: ignore[no-untyped-call]
     torch._foreach_copy_(copies, held)
     return dict(zip(tensors, copies, strict=True))
 

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import torch
 
 from msft.encoding import Encoded
-from msft.engine.attention import own_kernels, varlen
+from msft.engine.attention import own_kernels
 from msft.engine.fusing import NOT_FUSED, Fused
 from msft.engine.generation import FastDecoder
 from msft.engine.plain import PlainDecoder
 from msft.engine.shared import Kernels, Unsuited
-from msft.engine.texts import Leaves, Texts
-from msft.predictor import Generated, Likelihoods
+from msft.engine.texts import Texts
+from msft.engine.varlen import varlen
+from msft.predictor import Generated, Leaves, Likelihoods
 
 MEMORY_OF_KEYS = 1 / 8
 """The share of the device's memory that keys and values may take."""
@@ -54,12 +55,12 @@ class Decoder:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves = lambda row, tokens: False,
+        leaves: Leaves = lambda row, tokens, known: None,
         groups: Sequence[int] | None = None,
     ) -> Generated:
         """The most likely next tokens of each prompt, one after the other, up to its limit.
 
-        A row ends with an end token, at its limit, or where `leaves` is first true of it.
+        A row ends with an end token, at its limit, or where `leaves` says so.
         groups: a number for each row; None: all rows are one group.
         """
 

@@ -205,4 +205,4 @@ class Mail:
             if event is not None:
                 event.synchronize()
             for row, said in zip(rows, tokens.t().tolist(), strict=False):
-                self._texts.add_all(row, said)
+                self._texts.add(row, said)

@@ -124,8 +124,9 @@ class PlainDecoder:
         chosen = self._forward(line.tokens, line.positions, present, line.targets).argmax(-1)
         tokens = len(line.tokens)
         while True:
-            said = zip(numbers, chosen.tolist(), strict=True)
-            staying = [place for place, (n, token) in enumerate(said) if texts.add(n, token)]
+            for number, token in zip(numbers, chosen.tolist(), strict=True):
+                texts.add(number, [token])
+            staying = [place for place, number in enumerate(numbers) if texts.open(number)]
             if not staying:
                 return tokens
             if len(staying) < len(numbers):

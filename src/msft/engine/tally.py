@@ -13,7 +13,7 @@ from msft.encoding import Encoded, Tokenizer
 from msft.engine.lines import grouped, question
 from msft.engine.plans import answer_plan
 from msft.evaluation import Evaluator, Task
-from msft.predictor import Generated, Likelihoods
+from msft.predictor import Generated, Leaves, Likelihoods
 from msft.scores import Score
 
 LINE = 2**62
@@ -58,7 +58,7 @@ class _Counter:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Callable[[int, Sequence[int]], bool],
+        leaves: Leaves,
         groups: Sequence[int],
     ) -> Generated:
         return Generated([[] for _ in prompts], _with_prefixes(prompts, prompts, groups))
@@ -104,12 +104,10 @@ class Tally(Evaluator):
         asked = self._questions(name, split)
         limits = [row.limit for row in asked]
         prompts = [row.prompt for row in asked]
-        read = self._predictor.generate(prompts, limits, _never, [0] * len(asked)).tokens
+        read = self._predictor.generate(
+            prompts, limits, lambda row, tokens, known: None, [0] * len(asked)
+        ).tokens
         written = sum(min(len(row.reference), row.limit) - 1 for row in asked)
         task = self._tasks[name]
         cut_short = task.grader is None and task.metric == "accuracy"
         return Load(count, read + written, written, cut_short, slots=read + sum(limits))
-
-
-def _never(row: int, tokens: Sequence[int]) -> bool:
-    return False

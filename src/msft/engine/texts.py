@@ -1,9 +1,8 @@
 """What rows have said so far, and when each of them is done."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
-Leaves = Callable[[int, Sequence[int]], bool]
-"""leaves(row, tokens generated so far): whether the row may leave the batch."""
+from msft.predictor import Leaves
 
 
 class Texts:
@@ -16,20 +15,21 @@ class Texts:
         self._leaves = leaves
         self._done = [False] * len(limits)
 
-    def add(self, number: int, token: int) -> bool:
-        """Another token of a row that is not done; whether the row goes on."""
+    def add(self, number: int, tokens: Sequence[int]) -> None:
+        """The next tokens of a row, which may be done; those after its end are dropped."""
+        if self._done[number]:
+            return
         row = self.rows[number]
-        row.append(token)
-        done = token in self._ends or len(row) >= self.limits[number] or self._leaves(number, row)
-        self._done[number] = done
-        return not done
-
-    def add_all(self, number: int, tokens: Iterable[int]) -> None:
-        """The next tokens of a row; those after its end are dropped."""
-        if not self._done[number]:
-            for token in tokens:
-                if not self.add(number, token):
-                    return
+        before, room = len(row), self.limits[number] - len(row)
+        row += tokens[:room]
+        if not self._ends.isdisjoint(row[before:]):
+            del row[next(n for n in range(before, len(row)) if row[n] in self._ends) + 1 :]
+        over = row[-1] in self._ends or len(row) == self.limits[number]
+        asked = row[:-1] if over else row
+        kept = self._leaves(number, asked, before) if len(asked) > before else None
+        if kept is not None:
+            del row[kept:]
+        self._done[number] = over or kept is not None
 
     def open(self, number: int) -> bool:
         return not self._done[number]

@@ -15,6 +15,9 @@ from typing import Protocol
 
 from msft.tasks.prompts import MARK
 
+QUESTION = "Q:"
+"""What a next question starts with."""
+
 
 class Grader(Protocol):
     """Finds the answer in a text; two texts with the same answer (not None) agree."""
@@ -49,7 +52,7 @@ class Marked:
 
 
 _LINE_END = re.compile(r"[\r\n]")
-_NEXT_QUESTION = re.compile(r"[\r\n]Q:")
+_NEXT_QUESTION = re.compile(rf"[\r\n]{QUESTION}")
 """Not all that `splitlines` splits at: U+2028 and the like are blanks inside an answer."""
 _OPEN = r"[\s({\[*:,\"'`]*+"
 _LEAD = (
