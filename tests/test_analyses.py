@@ -182,8 +182,10 @@ def test_the_moments_are_the_recipes_choice(tmp_path: Path) -> None:
 
 def test_nobody_overfits(tmp_path: Path) -> None:
     learners = {name: Learner(limit=99.0, passes=20.0, validation_rows=10000) for name in LEARNERS}
-    with pytest.raises(UsageError, match="no sub-dataset peaked before the end of 6 epochs"):
-        divergence(recipe_of(learners), tmp_path, simulated(learners))
+    for number, said in ((6, "6 epochs, so"), (1, "1 epoch, so")):
+        recipe = recipe_of(learners, num_train_epochs=number)
+        with pytest.raises(UsageError, match=f"no sub-dataset peaked before the end of {said}"):
+            divergence(recipe, tmp_path / str(number), simulated(learners))
 
 
 @pytest.mark.parametrize(

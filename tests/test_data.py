@@ -354,6 +354,11 @@ def test_repeats_are_counted() -> None:
     rows = numbered(2) + numbered(2) + numbered(1)
     found = loaded(train=rows, validation=numbered(2, 10), test=numbered(2, 12))
     assert found.notes == ("train: 3 rows repeat an earlier one",)
+    once = loaded(train=rows[:3], validation=numbered(1, 10), validation_rows=5)
+    assert once.notes == (
+        "validation: 1 row, fewer than validation_rows 5; all are used",
+        "train: 1 row repeats an earlier one",
+    )
 
 
 def test_splits_share_a_format() -> None:

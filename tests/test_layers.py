@@ -36,6 +36,7 @@ def ours(name: str) -> set[str]:
 
 
 HEART = {
+    "amounts.py": set[str](),
     "draws.py": set[str](),
     "scores.py": set[str](),
     "options.py": set[str](),

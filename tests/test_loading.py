@@ -194,7 +194,7 @@ def test_rows_of_a_folder_are_the_user_s_to_mend(tmp_path: Path) -> None:
         loaded(CSQA, data_dir=str(tmp_path))
     data = loaded({**CSQA, "skip_bad_rows": True}, data_dir=str(tmp_path))
     assert len(data.train) == 4
-    assert data.notes[0].startswith("train: 1 bad rows skipped (first: ")
+    assert data.notes[0].startswith("train: 1 bad row skipped (first: ")
 
 
 def test_a_row_of_a_benchmark_must_be_an_object(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_bad_rows_of_the_hub_are_skipped_and_counted(hub: Hub) -> None:
     assert sizes(data) == (8, 2, 2)
     train, test = data.notes
     assert train.startswith("train: 2 bad rows skipped (first: a, train, row 1: the label is ''")
-    assert test.startswith("test: 1 bad rows skipped (first: a, test, row 3: ")
+    assert test.startswith("test: 1 bad row skipped (first: a, test, row 3: ")
 
 
 def test_a_hub_of_bad_rows_only_is_refused(hub: Hub) -> None:
@@ -306,8 +306,11 @@ def test_official_splits_that_overlap_lose_rows_from_train(hub: Hub) -> None:
     assert questions(data.train) == questions(loaded({"benchmark": "openbookqa"}).train)
     assert not questions(data.train) & (questions(data.validation) | questions(data.test))
     assert not questions(data.validation) & questions(data.test)
-    left_out = "rows of the official split are left out, since a later split asks the same"
-    assert data.notes == (f"validation: 1 {left_out}", f"train: 3 {left_out}")
+    why = "left out, since a later split asks the same"
+    assert data.notes == (
+        f"validation: 1 row of the official split is {why}",
+        f"train: 3 rows of the official split are {why}",
+    )
 
 
 def test_the_data_folder_comes_before_the_hub(hub: Hub, tmp_path: Path) -> None:
@@ -366,6 +369,8 @@ def test_some_rows_must_be_left_to_train() -> None:
     assert len(loaded({**spec, "num_fewshot": 3}).train) == 1
     with pytest.raises(DataError, match="num_fewshot is 4, but there are only 4 train rows"):
         loaded({**spec, "num_fewshot": 4})
+    with pytest.raises(DataError, match="but there is only 1 train row to choose from"):
+        loaded({**spec, "train": own(1), "num_fewshot": 1})
     twice = {**spec, "train": [*own(2), *own(2)], "num_fewshot": 2}
     with pytest.raises(DataError, match="there are only 2 train rows to choose from"):
         loaded(twice)
@@ -464,7 +469,7 @@ def test_what_another_sub_dataset_trains_is_told() -> None:
             },
         }
     )
-    assert notes == {"a": [], "b": ["test: 1 rows ask what trained rows of a ask"]}
+    assert notes == {"a": [], "b": ["test: 1 row asks what trained rows of a ask"]}
 
 
 def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(

@@ -219,7 +219,7 @@ def test_bad_rows_are_counted_once() -> None:
     spec["train"].append({"prompt": "p", "completion": "", "kind": "x"})
     notes = [note for sub in pieces(spec).values() for note in sub.loaded.notes]
     assert len(notes) == 1
-    assert notes[0].startswith("train: 1 bad rows skipped")
+    assert notes[0].startswith("train: 1 bad row skipped")
 
 
 def test_a_made_benchmark_has_no_columns() -> None:

@@ -199,6 +199,8 @@ def test_a_name_cannot_move_the_cursor() -> None:
     assert "\x1b" not in text
     assert text.count("does NOT fit") == 2
     assert "time: not known, since it is a test" in text
+    assert "one epoch: 1 row, 3 tokens, 2 steps of 1 row, 1 evaluation\n" in text
+    assert "one evaluation: 1 row, 4 tokens through" in text
 
 
 @pytest.mark.parametrize(

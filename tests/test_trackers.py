@@ -145,6 +145,7 @@ def test_a_rollback_is_a_marker_at_the_present_step(events: list[Event], tmp_pat
     assert [step for step, _ in tracker.series("rollback")] == ends
     texts = [text for _, text in tracker.series("rollback_text")]
     assert texts[0].startswith("quick left; back from ")
+    assert [text[text.index("(") :] for text in texts[:2]] == ["(1 epoch)", "(3.5 epochs)"]
     for text, (_, checkpoint) in zip(texts, jumps, strict=True):
         assert f"to {checkpoint} (" in text
     committed = [values["epoch_committed"] for _, values in tracker.told if "rollback" in values]

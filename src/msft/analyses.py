@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msft.amounts import counted
 from msft.branching import fork_of
 from msft.divergence import changes, mean_shift
 from msft.folder import RunFolder, UsageError, write_json
@@ -16,7 +17,7 @@ from msft.history import TEST, History
 from msft.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.run_files import read_history
-from msft.report.wording import counted, epochs, mean_unit, si
+from msft.report.wording import epochs, epochs_in_words, mean_unit, si
 from msft.rollout import ticks_of
 from msft.summary import summary_of
 from msft.sweep import options_of
@@ -72,9 +73,9 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
     fork = fork_of(with_all, [spec.name for spec in recipe.datasets if not spec.keep] or names)
     if fork is None:
         raise UsageError(
-            f"no sub-dataset peaked before the end of {epochs(recipe.num_train_epochs)} epochs, so "
-            "there is none to leave out; raise num_train_epochs or learning_rate, and give "
-            "another --out"
+            "no sub-dataset peaked before the end of "
+            f"{epochs_in_words(recipe.num_train_epochs)}, so there is none to leave out; raise "
+            "num_train_epochs or learning_rate, and give another --out"
         )
     excluded, legs = fork
     method = "msft.branching:without_first"

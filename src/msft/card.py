@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from msft.amounts import counted
 from msft.history import History
 from msft.summary import summary_of
 
@@ -20,8 +21,8 @@ def card_of(history: History, model: str) -> str:
         f"# {model}, fine-tuned with msft ({summary['method']})",
         "",
         f"Checkpoint `{best['checkpoint']}` of a run with seed {summary['seed']}"
-        f" ({summary['status']}), after {best['epochs']:g} epochs on the path to it;"
-        f" chosen from {best['candidates']} scored points by the validation mean.",
+        f" ({summary['status']}), after {counted(best['epochs'], 'epoch')} on the path to it;"
+        f" chosen from {counted(best['candidates'], 'scored point')} by the validation mean.",
         "",
         "| sub-dataset | rows | validation | test |",
         "| --- | --- | --- | --- |",

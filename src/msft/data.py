@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msft.amounts import counted
 from msft.draws import sampled
 from msft.formats import DataError, Example, Message, example_of, format_of
 from msft.overlap import question_of, refuse_overlap, repeats, without_overlap
@@ -159,9 +160,8 @@ def _skipped(splits: dict[str, Split]) -> list[str]:
                 f"{form}; bring them into one format"
             )
         if read.skipped:
-            notes.append(
-                f"{split}: {len(read.skipped)} bad rows skipped (first: {read.skipped[0]})"
-            )
+            bad = counted(len(read.skipped), "bad row")
+            notes.append(f"{split}: {bad} skipped (first: {read.skipped[0]})")
     return notes
 
 
@@ -173,9 +173,9 @@ def _held_out(
     size = max(1, round(fraction * len(questions)))
     if size >= len(questions):
         raise DataError(
-            f"{rows[0].where}: {name} has {len(questions)} different rows, and "
-            f"validation_fraction {fraction} of them would leave none to train; add rows, or "
-            "lower validation_fraction"
+            f"{rows[0].where}: {name} has {counted(len(questions), 'different row')}, and "
+            f"validation_fraction {fraction} would leave none to train; add rows, or lower "
+            "validation_fraction"
         )
     drawn = sampled(len(questions), size, seed, "validation", name)
     held = {questions[number] for number in drawn}
@@ -192,7 +192,8 @@ def _capped(
     if most is None or len(rows) == most:
         return rows
     if len(rows) < most:
-        notes.append(f"{split}: {len(rows)} rows, fewer than {split}_rows {most}; all are used")
+        found = counted(len(rows), "row")
+        notes.append(f"{split}: {found}, fewer than {split}_rows {most}; all are used")
         return rows
     chosen = sampled(len(rows), most, seed, "rows", spec.name, split)
     return tuple(rows[number] for number in sorted(chosen))
@@ -214,8 +215,9 @@ def _set_aside(
     spare = _different([row for row in rows if question_of(row) not in trained])
     own = _different(train)
     if len(spare) + len(own) <= shots:
+        there = "there is" if len(own) == 1 else "there are"
         raise DataError(
-            f"{name}: num_fewshot is {shots}, but there are only {len(own)} train rows "
+            f"{name}: num_fewshot is {shots}, but {there} only {counted(len(own), 'train row')} "
             "to choose from, and some must be left to train; lower num_fewshot"
         )
     drawn = sampled(len(spare), min(shots, len(spare)), seed, "shots", name)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from msft.amounts import counted
 from msft.formats import DataError, Example
 from msft.subdataset import shown
 
@@ -63,9 +64,10 @@ def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ..
         kept[split] = tuple(row for row in rows[split] if question_of(row) not in scored)
         removed = len(rows[split]) - len(kept[split])
         if removed:
+            verb = "is" if removed == 1 else "are"
             notes.append(
-                f"{split}: {removed} rows of the official split are left out, since a later split "
-                "asks the same"
+                f"{split}: {counted(removed, 'row')} of the official split {verb} left out, since "
+                "a later split asks the same"
             )
         scored |= {question_of(row) for row in rows[split]}
     return {split: kept[split] for split in rows}
@@ -74,7 +76,11 @@ def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ..
 def repeats(rows: Rows) -> list[str]:
     """A note for each split with rows that repeat an earlier one of it."""
     counts = {s: len(found) - len(set(map(question_of, found))) for s, found in rows.items()}
-    return [f"{s}: {count} rows repeat an earlier one" for s, count in counts.items() if count]
+    return [
+        f"{s}: {counted(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier one"
+        for s, count in counts.items()
+        if count
+    ]
 
 
 def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
@@ -85,9 +91,10 @@ def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
         for split in ("validation", "test"):
             asked = _long(splits.get(split, ()))
             for other, known in trained.items():
-                if other != name and asked & known:
+                if other != name and (same := len(asked & known)):
+                    verb = "asks" if same == 1 else "ask"
                     notes[name].append(
-                        f"{split}: {len(asked & known)} rows ask what trained rows of {other} ask"
+                        f"{split}: {counted(same, 'row')} {verb} what trained rows of {other} ask"
                     )
     return notes
 

@@ -4,7 +4,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.report.wording import counted, label, si
+from msft.amounts import counted
+from msft.report.wording import label, si
 from msft.validation import table
 
 COLUMNS = (
@@ -57,11 +58,11 @@ def _data(content: Mapping[str, Any]) -> list[str]:
     epoch, evaluation = content["epoch"], content["evaluation"]
     lines = [
         *table(rows),
-        f"one epoch: {epoch['rows']:,} rows, {epoch['tokens']:,} tokens, "
-        f"{counted(epoch['steps'], 'step')} of {epoch['batch_size']} rows, "
+        f"one epoch: {counted(epoch['rows'], 'row')}, {counted(epoch['tokens'], 'token')}, "
+        f"{counted(epoch['steps'], 'step')} of {counted(epoch['batch_size'], 'row')}, "
         f"{counted(epoch['evaluations'], 'evaluation')}",
-        f"one evaluation: {evaluation['rows']:,} rows, {evaluation['tokens']:,} tokens through the "
-        "model (what rows share, once)",
+        f"one evaluation: {counted(evaluation['rows'], 'row')}, "
+        f"{counted(evaluation['tokens'], 'token')} through the model (what rows share, once)",
     ]
     if evaluation["written"]:
         lines.append(

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import IO, Protocol
 
+from msft.amounts import counted
 from msft.history import SELECTION, TEST, History
 from msft.log import Asked, Decided, Ended, Event, Measured, Reached
 from msft.rollout import BASE, CheckpointId
@@ -143,8 +144,9 @@ def described(event: Event, board: Board) -> str | None:
         case Asked():
             epochs = event.ticks / history.evals_per_epoch
             names = _some(list(event.active), ", ")
-            long = f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'}"
-            return f"stage {event.rollout}: {long} from {event.start} on {names}"
+            return (
+                f"stage {event.rollout}: {counted(epochs, 'epoch')} from {event.start} on {names}"
+            )
         case Reached():
             full = history.has_mean(event.checkpoint)
             loss = f"loss {event.loss[0] / event.loss[1]:.3f} " if event.loss[1] else ""

@@ -38,8 +38,8 @@ def compare(
     methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
         `run` nothing is started, and by default everything that is there is compared.
     """
+    from msft.amounts import counted
     from msft.report.compared_run import found_in
-    from msft.report.wording import counted
 
     recipe = load_recipe(source, overrides)
     asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msft.amounts import counted
 from msft.history import SELECTION, TEST, History
 from msft.log import Asked, Decided, Event, Measured, Reached
 from msft.rollout import BASE, CheckpointId
@@ -152,9 +153,10 @@ class Trackers:
         left = f"{', '.join(event.names)} left; " if isinstance(event, Decided) else ""
         stage = len(self._history.stages) - 1 - isinstance(event, Asked)
         epochs = _epochs(self._history, self._standing)
+        after = counted(epochs, "epoch")
         return {
             "rollback": stage,
-            "rollback_text": f"{left}back from {before} to {self._standing} ({epochs:g} epochs)",
+            "rollback_text": f"{left}back from {before} to {self._standing} ({after})",
             "epoch_committed": epochs,
         }
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
+from msft.amounts import counted
 from msft.corpus import Corpus, SubDataset
 from msft.encoding import Encoded, Tokenizer
 from msft.formats import Example
@@ -35,11 +36,12 @@ def validation_text(recipe: Recipe, corpus: Corpus) -> str:
     tokens = sum(len(row.tokens) for d in corpus.datasets.values() for row in d.train.rows)
     lines = [*table([COLUMNS, *rows]), ""]
     steps = -(-trained // recipe.train_batch_size)
-    lines.append(f"one epoch: {trained:,} rows, {tokens:,} tokens, {steps:,} steps")
+    parts = {"row": trained, "token": tokens, "step": steps}
+    lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
     if steps < recipe.evals_per_epoch:
         lines.append(
-            f"note: an epoch has {steps} steps but {recipe.evals_per_epoch} evaluations; some "
-            "ticks will have no step and repeat the scores before them"
+            f"note: an epoch has {counted(steps, 'step')} but {recipe.evals_per_epoch} "
+            "evaluations; some ticks will have no step and repeat the scores before them"
         )
     if any(dataset.exemplars for dataset in corpus.datasets.values()):
         lines.append(
@@ -128,7 +130,8 @@ def shown_rows(corpus: Corpus, tokenizer: Tokenizer, count: int) -> str:
     for dataset in corpus.datasets.values():
         pairs = zip(dataset.train.examples, dataset.train.rows, strict=True)
         for example, row in list(pairs)[:count]:
-            lines += ["", f"--- {dataset.name} ({example.where}), {len(row.tokens)} tokens"]
+            size = counted(len(row.tokens), "token")
+            lines += ["", f"--- {dataset.name} ({example.where}), {size}"]
             lines.append(printable(marked(row, tokenizer)))
     return "\n".join(lines)
 
@@ -165,9 +168,10 @@ def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool
     mean = format(test["mean"], form) if test else "-"
     rows.append((label, format(best["validation"]["mean"], form), mean))
     head = (
-        f"{summary['method']}: best is {best['checkpoint']} after {best['epochs']:g} epochs, "
-        f"chosen from {best['candidates']} points on validation ({summary['ended_by']}; "
-        f"{summary['epochs_trained']:g} epochs trained in all)"
+        f"{summary['method']}: best is {best['checkpoint']} after "
+        f"{counted(best['epochs'], 'epoch')}, chosen from "
+        f"{counted(best['candidates'], 'point')} on validation "
+        f"({summary['ended_by']}; {counted(summary['epochs_trained'], 'epoch')} trained in all)"
     )
     reports = "validation, which also selected" if report_split == "selection" else "test"
     return "\n".join([head, *table(rows), f"reported on {reports if test else 'validation'}"])

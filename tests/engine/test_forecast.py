@@ -14,6 +14,7 @@ from toys import RULES, recipe_of, write_data
 
 from msft.cli import main
 from msft.corpus import Corpus, load_corpus
+from msft.engine.assembly import is_long
 from msft.engine.calibration import calibrate
 from msft.engine.decoding import Decoder
 from msft.engine.fit import Demand, Shape, best_fit, held_bytes, named_shape, shape_of
@@ -167,24 +168,38 @@ SHAPES = {
 }
 
 
-def foreseen(size: str, tokens: int, answers: float = 0.185, optim: str = "adamw") -> Memory:
+def foreseen(
+    size: str, tokens: int, optim: str = "adamw", lean: bool = True, room: Room = H200
+) -> Memory:
     """Training alone, without checkpoints or evaluations, as bench/train_speed.py does it."""
-    tokens_of_batch, half = round(1.5 * 91 * 64), optim != "adamw"
-    demand = Demand(tokens_of_batch, answers, bf16=True, half_moments=half, fused=True)
+    batch, half = round(1.5 * 91 * 64), optim != "adamw"
+    demand = Demand(batch, 0.185, bf16=True, half_moments=half, fused=True, lean=lean)
     none = Checkpoints(1, 0, restored=False, most=0)
     work = Work(tokens, 468, None, "auto", points=0)
-    return memory_of(SHAPES[size], demand, work, none, H200)
+    return memory_of(SHAPES[size], demand, work, none, room)
 
 
 @pytest.mark.parametrize(
-    ("size", "tokens", "optim", "measured"),
-    [("3B", 6381, "adamw", 67.15), ("8B", 6117, "adamw_bf16", 108.0)],
+    ("size", "tokens", "optim", "lean", "measured"),
+    [
+        ("135M", 7062, "adamw", True, 6.94),
+        ("8B", 6117, "adamw_bf16", True, 111.5),
+        ("3B", 6381, "adamw", False, 67.15),
+        ("8B", 6117, "adamw_bf16", False, 108.0),
+    ],
 )
 def test_memory_is_what_was_measured_on_an_h200(
-    size: str, tokens: int, optim: str, measured: float
+    size: str, tokens: int, optim: str, lean: bool, measured: float
 ) -> None:
     """Tokens of the largest batch there was; see docs/plan.md."""
-    assert foreseen(size, tokens, optim=optim).peak / GB == pytest.approx(measured, rel=0.05)
+    assert foreseen(size, tokens, optim, lean).peak / GB == pytest.approx(measured, rel=0.05)
+
+
+def test_half_a_billion_weights_fit_on_a_card_of_24_gb() -> None:
+    """As measured with no more than that of an H200's memory: recorded, in one batch."""
+    memory = foreseen("0.5B", 7062, room=Room("cuda", 23_350_000_000, 23_350_000_000, 128 * GB))
+    assert memory.recorded
+    assert memory.peak / GB == pytest.approx(15.61, rel=0.05)
 
 
 @pytest.mark.parametrize(("size", "measured"), [("135M", 3.1), ("0.5B", 9.518)])
@@ -194,6 +209,23 @@ def test_what_stays_between_recorded_steps_is_what_was_measured(size: str, measu
     stays = memory.held + memory.base + memory.libraries
     assert stays / GB == pytest.approx(measured, rel=0.02)
     assert memory.peak > stays + memory.backward / 2
+
+
+@pytest.mark.parametrize(("size", "free"), [("8B", 150), ("3B", 60), ("0.5B", 10)])
+def test_what_micro_batches_add_up_in_is_needed(size: str, free: int) -> None:
+    """A batch that does not fit at once takes fp32 sums of gradients, however small its parts."""
+    memory = foreseen(size, 48_000, room=Room("cuda", free * GB, free * GB, 128 * GB))
+    assert memory.least > 20 * SHAPES[size].parameters
+    assert memory.least > free * GB
+    assert not memory.recorded
+
+
+@pytest.mark.parametrize(("datasets", "long"), [(21, True), (1, False)])
+def test_a_run_is_as_long_as_its_sub_datasets_are_many(datasets: int, long: bool) -> None:
+    """One entry of a recipe may be split into many."""
+    rows = [{"prompt": "p", "completion": "c"}]
+    recipe = Recipe("tiny", [{"name": "a", "train": rows, "validation": rows}], method="msft")
+    assert is_long(recipe, 10_500, datasets) is long
 
 
 def test_keys_take_no_more_than_the_decoder_gives_them() -> None:

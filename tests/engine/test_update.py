@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from families import model_of, rows_of
 from torch import Tensor, nn
 
 from msft.engine.adamw import AdamW
+from msft.engine.torch_engine import TorchEngine, TrainingSettings
+from msft.feeds import Batch
+from msft.worker import Scored
 
 pytest.importorskip("msft.engine.update", reason="Triton is not installed", exc_type=ImportError)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -144,3 +148,38 @@ def test_a_recorded_step_finds_its_gradients_again() -> None:
         graph.replay()
     stepped(other, list(plain.values()), 4, 0.0)
     assert all(torch.equal(adamw.masters[n], other.masters[n]) for n in mine)
+
+
+@pytest.mark.parametrize("half_moments", [False, True])
+def test_an_engine_with_it_learns_and_resumes_to_the_bit(
+    half_moments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msft.engine.adamw.has_kernel", lambda device, mixed: mixed)
+    torch._C._set_mkldnn_enabled(False)  # some virtual CPUs claim bf16 that they do not have
+    try:
+        batch = Batch(tuple(("a", number) for number in range(8)))
+        settings = TrainingSettings(
+            learning_rate=1e-3, bf16=True, half_moments=half_moments, micro_batch_tokens=60
+        )
+
+        def engine() -> TorchEngine:
+            model = model_of("llama", 1.0).to(DEVICE)
+            return TorchEngine(model, {"a": rows_of(8)}, settings, lambda *_: Scored({}, 0))
+
+        one, other = engine(), engine()
+        first = sum(one.work(batch)[0].rows)
+        for _ in range(4):
+            one.work(batch)
+        one.seed(1)
+        for each in (one, other):  # the interpreter cuts a working copy off, loading rounds it
+            each.load(one.weights())
+        other.load_optimizer(one.optimizer())
+        ahead = [list(one.work(batch)[0].rows) for _ in range(2)]
+        other.seed(1)
+        again = [list(other.work(batch)[0].rows) for _ in range(2)]
+        assert ahead == again
+        assert sum(ahead[-1]) < first
+        ours, theirs = one.weights(), other.weights()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    finally:
+        torch._C._set_mkldnn_enabled(True)

@@ -1,11 +1,11 @@
 """The engine: the only place with torch.
 
 `tokenizers` and `gguf` say what is known of a model without its weights, and import no torch;
-`models` loads it. `attention` lets rows stand in one line without seeing each other; `short_rows`
-calls the `kernels` for it that are our own.
+`models` loads it. `attention` lets rows stand in one line without seeing each other, by `varlen`
+(torch's kernel) or `short_rows`, which calls the `kernels` that are our own.
 
 Training: `torch_engine` is the engine, `buffers` lays a step out on the host, `adamw` is the
-optimizer on fp32 masters, `graphs` records steps, `fusing` compiles layers, `joining` makes one
+optimizer on fp32 masters and `update` its one kernel, `graphs` records steps, `fusing` compiles layers and losses, `joining` makes one
 matrix product of several, `later` hands losses out when they are asked for, `fit` says what memory
 holds. `recorder` makes the CUDA graphs of all that is recorded.
 

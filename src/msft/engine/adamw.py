@@ -227,7 +227,10 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def has_kernel(device: torch.device, mixed: bool) -> bool:
     """Whether a step is one kernel there: Triton, and bf16 working weights."""
-    return mixed and device.type == "cuda" and own_kernels() is not None
+    try:
+        return mixed and device.type == "cuda" and own_kernels() is not None
+    except torch.OutOfMemoryError:  # of a device that somebody else has filled
+        return False
 
 
 def _shrink(gradients: list[Tensor], most: float) -> Tensor | None:

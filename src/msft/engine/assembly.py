@@ -86,13 +86,13 @@ def engine_of(
     return TorchEngine(loaded.model, rows, training, evaluator, fused)
 
 
-def is_long(recipe: Recipe, rows: int) -> bool:
+def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
     """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
     if recipe.torch_compile != "auto":
         return recipe.torch_compile
     epochs = recipe.num_train_epochs
     if recipe.method in ROLLING_BACK:
-        epochs = recipe.compute_budget * len(recipe.datasets) / 2
+        epochs = recipe.compute_budget * datasets / 2
     steps = steps_of(rows, recipe.train_batch_size) * epochs
     return not recipe.deterministic and steps >= WORTH_COMPILING
 
@@ -106,7 +106,7 @@ def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
         answers=sum(row.answer_tokens for row in rows) / tokens,
         bf16=bf16,
         half_moments=recipe.optim == "adamw_bf16",
-        fused=device.type == "cuda" and is_long(recipe, len(rows)),
+        fused=device.type == "cuda" and is_long(recipe, len(rows), len(corpus.datasets)),
         lean=has_kernel(device, bf16),
     )
 

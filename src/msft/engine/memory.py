@@ -83,7 +83,8 @@ class Memory:
 
     held: weights, moments and the working copy. base: the base model's weights, if they are here.
     step: gradients and what the optimizer's step needs. backward: activations of a batch.
-    row: the same of the longest row alone, recomputed where that is allowed.
+    row: the same of the longest row alone, recomputed where that is allowed, and what micro-batches
+        add up in where there are some.
     evaluation: keys, activations and predictions. snapshot: a copy of weights and moments.
     checkpoints: that wait in memory, with the newest one's moments.
     recorded: steps are, so what a batch and a step need stays theirs.
@@ -166,11 +167,11 @@ def memory_of(
         libraries=LIBRARIES[room.kind],
         step=step,
         backward=round(tokens * kept) + sums,
-        row=round(work.longest * least),
+        row=round(work.longest * least) + sums,
         evaluation=evaluation_bytes(shape, demand, work, room),
         snapshot=checkpoints.aside,
         checkpoints=before * checkpoints.each + newest if before > 0 else 0,
-        recorded=fit.recorded and demand.bf16,
+        recorded=fit.recorded and demand.bf16 and work.batch_tokens <= most,
     )
 
 

@@ -28,12 +28,19 @@ class Recorder:
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """What is done inside goes where graphs are captured, and leaves them its memory."""
+        """What is done inside goes where graphs are captured, and leaves them its memory: that of
+        this thread, so not what a backward pass takes.
+
+        Inside, torch does not give back what it keeps for later if memory runs out, so before.
+        """
+        torch.cuda.empty_cache()
         before = torch.cuda.current_stream()
         self.stream.wait_stream(before)
-        with torch.cuda.stream(self.stream), torch.cuda.use_mem_pool(self._pool):
-            yield
-        before.wait_stream(self.stream)
+        try:
+            with torch.cuda.stream(self.stream), torch.cuda.use_mem_pool(self._pool):
+                yield
+        finally:
+            before.wait_stream(self.stream)
 
     def recorded(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """A graph of `work`, which is not done now; None: it waits for the host, say."""

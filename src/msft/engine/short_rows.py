@@ -15,6 +15,8 @@ from msft.engine import kernels
 
 TILE = 64
 """Tokens of a tile."""
+FEWEST = 16
+"""Rows and columns of the smallest matrix product that Triton knows."""
 WIDE_HEADS = 64
 """Wider heads than this leave less room for tiles in a GPU's shared memory (99 kB on many)."""
 
@@ -140,8 +142,7 @@ def step_attention(
         *(q, k, v, *store, out, lse, starts, lengths, scale, rows),
         *_strides(q, k, v),
         *_sizes(q, k),
-        asking=max(16, triton.next_power_of_2(heads // k.shape[0])),
-        **_step_tile(dim),
+        **_step_tile(dim, heads // k.shape[0]),
     )
     return out, lse
 
@@ -170,11 +171,12 @@ def _keys_tile(dim: int) -> dict[str, int]:
     return {"rows": TILE // 2, "columns": TILE // 2, "num_warps": 2, "num_stages": 2}
 
 
-def _step_tile(dim: int) -> dict[str, int]:
+def _step_tile(dim: int, repeats: int) -> dict[str, int]:
     """How a row's slots are cut up: a step has few numbers, so it is bound by waiting for them."""
-    if dim > WIDE_HEADS:
-        return {"columns": TILE, "num_stages": 2}
-    return {"columns": TILE // 2, "num_warps": 1, "num_stages": 4}
+    asking = max(FEWEST, triton.next_power_of_2(repeats))
+    if dim > WIDE_HEADS or asking > FEWEST:
+        return {"asking": asking, "columns": TILE, "num_stages": 2}
+    return {"asking": asking, "columns": TILE // 2, "num_warps": 1, "num_stages": 4}
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
@@ -184,4 +186,4 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
     """Heads, those of them that share keys, numbers of a head, and these filled up."""
     heads, _, dim = q.shape
-    return heads, heads // k.shape[0], dim, max(16, triton.next_power_of_2(dim))
+    return heads, heads // k.shape[0], dim, max(FEWEST, triton.next_power_of_2(dim))

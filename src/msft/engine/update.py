@@ -51,6 +51,8 @@ class Update:
         self._even = not any(number % EVEN for number in (*addresses, *sizes))
         self._table: Tensor | None = None
         self._recorded: list[Tensor] = []
+        nothing = torch.zeros(4, device=self._device)
+        self._launch([0] * len(sizes), False, nothing, 0.0, nothing)  # compiled before a recording
 
     def ready(self) -> None:
         """Have host memory for the next table: a step that is being recorded cannot get any."""
@@ -68,14 +70,24 @@ class Update:
         """
         found = {name: gradient.contiguous() for name, gradient in gradients.items()}
         addresses = [found[n].data_ptr() if n in found else 0 for n in self._names]
-        wide = next(iter(found.values())).dtype == torch.float32
+        wide = any(gradient.dtype == torch.float32 for gradient in found.values())
+        seed = torch.randint(2**62, (1,), device=self._device) if self._halved else None
+        self._launch(addresses, wide, numbers, decay, bad, seed)
+
+    def _launch(
+        self,
+        addresses: Sequence[int],
+        wide: bool,
+        numbers: Tensor,
+        decay: float,
+        bad: Tensor,
+        seed: Tensor | None = None,
+    ) -> None:
+        """An address of 0: no gradient."""
         even = self._even and not any(address % EVEN for address in addresses)
-        seed = self._owners
-        if self._halved:
-            seed = torch.randint(2**62, (1,), device=self._device)
         kernels.update[(len(self._owners),)](
             *(self._sent(addresses), self._places, self._sizes, self._owners, self._turns),
-            *(numbers, seed, bad, decay),
+            *(numbers, self._owners if seed is None else seed, bad, decay),
             *(len(self._names), *self._betas, self._epsilon),
             *(wide, self._halved, EVEN if even else 1, BLOCK),
             num_warps=8,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from msft.amounts import counted
 from msft.history import SELECTION, TEST
 from msft.report.compared_run import ComparedRun, Rows, rows_apart, same_rows
 from msft.report.contest import Contest, minus
@@ -10,7 +11,7 @@ from msft.report.evidence import Paired
 from msft.report.paper_tables import score_cell
 from msft.report.tables import EMPTY, Cell, Row, Table, ranked
 from msft.report.units import height, per_cent
-from msft.report.wording import Unit, counted, difference, epochs
+from msft.report.wording import Unit, difference, epochs
 from msft.rollout import BASE
 from msft.scores import Number
 from msft.statistics import DRAWS, Bootstrap, mean, paired_bootstrap, paired_t, sample_sd

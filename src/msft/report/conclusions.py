@@ -1,9 +1,10 @@
 """What a comparison says in words: the best in one sentence, and what to know before reading on."""
 
+from msft.amounts import counted
 from msft.history import TEST
 from msft.report.contest import Contest
 from msft.report.units import height
-from msft.report.wording import counted, difference_in_words, in_words, listed
+from msft.report.wording import difference_in_words, in_words, listed
 from msft.scores import Number
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msft.amounts import counted
 from msft.history import SELECTION, TEST, History
 from msft.report.intervals import Intervals
 from msft.report.wording import (
     NOTHING,
     Unit,
-    counted,
     difference,
     difference_in_words,
     epochs,

@@ -3,10 +3,10 @@ figures."""
 
 from collections.abc import Sequence
 
+from msft.amounts import counted
 from msft.report.contest import Contest, known_mean
 from msft.report.entrant import Entrant
 from msft.report.units import height
-from msft.report.wording import counted
 from msft.scores import Number
 from msft.statistics import mean, sample_sd
 

@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Iterable
 from fractions import Fraction
 
+from msft.amounts import counted
 from msft.history import History
 from msft.rollout import BASE
 from msft.scores import Metric, Number
@@ -91,8 +92,7 @@ def epochs(number_of: float) -> str:
 
 def epochs_in_words(number_of: float) -> str:
     """1 epoch, 0.5 epochs"""
-    text = epochs(number_of)
-    return f"{text} epoch" if text == "1" else f"{text} epochs"
+    return counted(round(number_of, 2), "epoch")
 
 
 def p_value(p: Fraction | float) -> str:
@@ -117,7 +117,3 @@ def listed(names: Iterable[str]) -> str:
     """a, b and c"""
     *rest, last = [*names] or [""]
     return f"{', '.join(rest)} and {last}" if rest else last
-
-
-def counted(amount: int, noun: str) -> str:
-    return f"{amount:,} {noun}" + ("" if amount == 1 else "s")

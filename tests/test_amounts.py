@@ -1,0 +1,45 @@
+"""One of a thing is said in the singular, wherever things are counted."""
+
+import pytest
+
+from msft.amounts import counted
+from msft.card import card_of
+from msft.report.wording import epochs_in_words
+from msft.summary import summary_of
+from msft.testing.simulated import Learner, simulate
+from msft.validation import result_text
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        (0, "0 epochs"),
+        (1, "1 epoch"),
+        (1.0, "1 epoch"),
+        (2, "2 epochs"),
+        (0.125, "0.125 epochs"),
+        (1.5, "1.5 epochs"),
+        (1 / 3, "0.333333 epochs"),
+        (1234567, "1,234,567 epochs"),
+    ],
+)
+def test_only_one_is_singular(amount: float, said: str) -> None:
+    assert counted(amount, "epoch") == said
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [(0.999, "1 epoch"), (1.004, "1 epoch"), (1.25, "1.25 epochs"), (1 / 3, "0.33 epochs")],
+)
+def test_what_is_rounded_to_one_is_singular_too(amount: float, said: str) -> None:
+    assert epochs_in_words(amount) == said
+
+
+def test_a_run_of_one_epoch() -> None:
+    history = simulate("sft", {"a": Learner(limit=9.0)}, num_train_epochs=1, evals_per_epoch=1)
+    card = card_of(history, "m")
+    assert "), after 1 epoch on the path to it; chosen from 2 scored points by" in card
+    summary = summary_of(history)
+    text = result_text(summary | {"best": summary["best"] | {"candidates": 1}})
+    said = "after 1 epoch, chosen from 1 point on validation (budget; 1 epoch trained in all)"
+    assert text.splitlines()[0].endswith(said)
