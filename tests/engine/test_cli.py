@@ -326,7 +326,7 @@ def test_no_room_on_disk_is_exit_3_and_nothing_is_started(
 
 
 def test_a_signal_stops_it_with_4_and_the_command_that_resumes(recipe: Path) -> None:
-    command = ["train", str(recipe), "--out", "out", "--set", "num_train_epochs=50"]
+    command = ["train", str(recipe), "--out", "out", "--set", "num_train_epochs=1000"]
     run = started(*command, cwd=recipe.parent)
     assert run.stdout is not None
     for line in run.stdout:

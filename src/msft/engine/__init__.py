@@ -5,9 +5,9 @@
 (torch's kernel) or `short_rows`, which calls the `kernels` that are our own.
 
 Training: `torch_engine` is the engine, `buffers` lays a step out on the host, `adamw` is the
-optimizer on fp32 masters and `update` its one kernel, `graphs` records steps, `fusing` compiles layers and losses, `joining` makes one
-matrix product of several, `later` hands losses out when they are asked for, `fit` says what memory
-holds. `recorder` makes the CUDA graphs of all that is recorded.
+optimizer on fp32 masters and `update` its one kernel, `graphs` records steps, `fusing` compiles
+layers and losses, `joining` makes one matrix product of several, `later` hands losses out when they
+are asked for, `fit` says what memory holds. `recorder` makes the CUDA graphs of all that there is.
 
 Evaluation: `decoding` chooses the way. The fast one is `generation` with `plans` and `lines` (who
 shares what), `shared` (keys and attention over them), `measuring` (losses of answers) and
