@@ -1,11 +1,13 @@
 """The header of GGUF files, written here byte by byte."""
 
 import struct
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from msft.engine.gguf import read_header
+from msft.engine.gguf import read_header, read_once
 from msft.engine.models import count_parameters
 from msft.engine.tokenizers import gguf_header, load_context, load_tokenizer
 from msft.recipe import RecipeError
@@ -108,3 +110,21 @@ def test_a_damaged_file_is_refused_at_once(tmp_path: Path, content: bytes) -> No
     for ask in (load_context, count_parameters, load_tokenizer):
         with pytest.raises(RecipeError, match=r"model.gguf' is no readable GGUF file"):
             ask(path)
+
+
+def test_a_file_is_read_once_for_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def reader(path: str) -> object:
+        read.append(path)
+        return object()
+
+    package = SimpleNamespace(GGUFReader=reader)  # another release may not have the other one
+    monkeypatch.setitem(sys.modules, "gguf", package)
+    with read_once():
+        assert package.GGUFReader("a") is package.GGUFReader("a")
+        assert package.GGUFReader("b") is not package.GGUFReader("a")
+    assert read == ["a", "b"]
+    with pytest.raises(ValueError, match="in the middle"), read_once():
+        raise ValueError("in the middle")
+    assert package.GGUFReader is reader

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from msft.engine.gguf import read_header
+from msft.engine.gguf import read_header, read_once
 from msft.recipe import RecipeError
 
 TINY = "tiny"
@@ -61,7 +61,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
             raise RecipeError(f"{name!r} is a GGUF file; pip install gguf to read it")
     quiet = redirect_stderr(StringIO()) if gguf else nullcontext()  # GGUF has a bar of its own
     try:
-        with quiet:
+        with quiet, read_once() if gguf else nullcontext():
             return getattr(transformers, kind).from_pretrained(
                 where, trust_remote_code=trust, **options
             )
