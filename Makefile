@@ -55,15 +55,20 @@ GPU := PYTHONPATH=src:tests/engine:$(PYTHONPATH) PYTHONUNBUFFERED=1 $(PYTHON)
 
 bench-gpu:  ## on a machine with a GPU and torch: checks, then each target against its peers
 	mkdir -p $(RESULTS)
+	$(GPU) -m pytest tests/engine/test_short_rows.py tests/engine/test_update.py
 	$(GPU) bench/gpu_check.py
 	$(GPU) bench/eval_check.py
 	$(GPU) bench/precision.py --data $(DATA) --out $(RESULTS)/precision.jsonl
 	$(GPU) bench/train_speed.py --data $(DATA) --peers $(PEERS) --out $(RESULTS)/train.jsonl
+	$(GPU) bench/train_speed.py --data $(DATA) --sizes 0.5B --only msft --card 24 \
+		--out $(RESULTS)/train.jsonl
 	$(GPU) bench/eval_speed.py --data $(DATA) --out $(RESULTS)/eval.jsonl
 	$(GPU) bench/snapshots.py --out $(RESULTS)/snapshots.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl \
 		--from $(RESULTS)/train.jsonl $(RESULTS)/eval.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --method sft
+	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --shape 0.5B \
+		--set method_options.max_stages=2
 	$(GPU) bench/growth.py --data $(DATA) --out $(RESULTS)/growth.jsonl
 
 clean:  ## remove what was made
