@@ -435,7 +435,10 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
     assert found.difference == pytest.approx((0.15 / 2.0 + 0.25) / 2)
     assert found.below == 0
     assert spread_table(contest) is None
-    assert main_tables(contest)[0].head[-2] == "mean gain"
+    (table,) = main_tables(contest)
+    assert table.head[-2] == "mean gain"
+    for said in (terminal(table), markdown(table), latex(table)):
+        assert "behind a score: the difference to SFT" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("mixed", [False, True])

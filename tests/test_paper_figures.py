@@ -24,7 +24,7 @@ from msft.report.contest import Contest, contests_of
 from msft.report.epoch_figures import rows_per_epoch
 from msft.report.figure_files import FORMATS, formats_of, write_figures
 from msft.report.figure_sections import comparison_figures, run_figures, run_sections
-from msft.report.gain_figures import gains, parts_figure
+from msft.report.gain_figures import gains, gains_figure, parts_figure
 from msft.report.peak_figures import divergence, mean_shifts, peaks, peaks_of
 from msft.report.reproduction import settings_of
 from msft.report.results import chosen
@@ -289,6 +289,13 @@ def test_gains_of_losses_are_turned_and_mixed_ones_are_relative(folder: Path) ->
         assert gain == pytest.approx(0.5 if name == "nll" else 25.0)  # nats; per cent of 2.0
         sections = comparison_figures(runs)
         assert ("parts" in keys(sections)) == (name == "nll")
+        drawn = gains_figure(contest, WIDE)
+        texts = [text.get_text() for text in drawn.axes[0].texts]
+        assert [text for text in texts if text.isalpha()] == (
+            ["mean", "a", "b"] if name == "nll" else ["a", "b"]
+        )
+        (said,) = (section.text for section in sections if section.key == "gains")
+        assert ("no mean is drawn" in said) == (name == "mixed")
         assert_drawn(sections, folder / name)
 
 

@@ -11,7 +11,8 @@ from rich.live import Live
 
 from msft.livetable import MOST_ROWS, LiveTable, chosen, cut, drawn, sparkline
 from msft.log import Decided, Event, Measured, Reached, read_log
-from msft.progress import Board, PlainLines, progress
+from msft.progress import Board, PlainLines, described, progress
+from msft.rollout import checkpoint_id
 from msft.scores import nll
 from msft.summary import summary_of
 from msft.testing.simulated import Learner, simulate
@@ -260,3 +261,29 @@ def test_the_result_names_a_mean_of_gains(events: list[Event]) -> None:
     plain, gains = (result_text(summary, mixed=mixed).split() for mixed in (False, True))
     assert plain[plain.index("mean") + 1] == f"{mean:.4f}"
     assert " ".join(gains[gains.index("mean") :]).startswith(f"mean gain over base {mean:+.4f}")
+
+
+def test_a_reader_who_goes_away_does_not_stop_a_run(events: list[Event]) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    lines = PlainLines(Closed())
+    for event in events:
+        lines.event(event, live=True)
+
+
+def test_a_resumed_run_says_after_what_it_goes_on(events: list[Event]) -> None:
+    out = io.StringIO()
+    lines = PlainLines(out)
+    known = [number for number, event in enumerate(events) if isinstance(event, Reached)][1]
+    for number, event in enumerate(events):
+        lines.event(event, live=number > known)
+    assert out.getvalue().startswith("going on after r0-t2\n  r0-t3 ")
+    assert out.getvalue().count("going on") == 1
+
+
+def test_a_stage_in_which_nobody_leaves_is_said() -> None:
+    board = Board()
+    said = described(Decided("go_on", checkpoint_id(1, 8)), board)
+    assert said == "  -> nobody left: all were still at their highest; on from r1-t8"

@@ -224,12 +224,49 @@ def test_aliases_are_read_with_a_note(tmp_path: Path) -> None:
     assert found == recipe(max_length=128, num_train_epochs=2)
     assert found.notes[0] == f"{path}, line 1: base_model was read as model_name_or_path"
     assert [note.split(": ")[0] for note in found.notes] == [
-        f"{path}, line {n}" for n in (1, 4, 5, 6)
+        f"{path}, line {n}" for n in (1, 4, 5, 6, 5)
     ]
     assert "micro_batch_size is ignored" in found.notes[3]
+    assert "train_batch_size (64) samples" in found.notes[3]
+    assert "train_batch_size (8) samples" in load_recipe(path, ["train_batch_size=8"]).notes[3]
     wrong = written(tmp_path, SMALL + "sequence_len: 0\n")
     with pytest.raises(RecipeError, match="line 4: max_length is 0; expected 2 or more"):
         load_recipe(wrong)
+
+
+@pytest.mark.parametrize(
+    ("lines", "overrides", "said"),
+    [
+        ("num_train_epochs: 2", [], "line 4: num_train_epochs is not used by msft; compute_budget"),
+        (
+            "num_epochs: 2",
+            [],
+            "line 4: num_train_epochs is not used by msft; compute_budget (3) is",
+        ),
+        ("num_train_epochs: 2", ["method=continual"], "not used by continual; compute_budget (3)"),
+        (
+            "compute_budget: 2",
+            ["method=sft"],
+            "compute_budget is not used by sft; num_train_epochs",
+        ),
+        (
+            "compute_budget: 2.5",
+            ["num_train_epochs=1"],
+            "not used by msft; compute_budget (2.5) is",
+        ),
+        ("compute_budget: 2\nnum_train_epochs: 1", [], None),
+        ("num_train_epochs: 2", ["method=sro"], None),
+        ("compute_budget: 2", [], None),
+        ("num_train_epochs: 2", [f"method={__name__}:own_method"], None),
+    ],
+)
+def test_a_length_that_the_method_does_not_use_is_noted(
+    tmp_path: Path, lines: str, overrides: list[str], said: str | None
+) -> None:
+    found = load_recipe(written(tmp_path, f"{SMALL}{lines}\n"), overrides)
+    unused = [note for note in found.notes if "is not used by" in note]
+    assert len(unused) == (said is not None)
+    assert said is None or said in unused[0]
 
 
 def test_few_shot_is_for_benchmarks() -> None:

@@ -128,6 +128,11 @@ def test_mixed_metrics_have_no_mean() -> None:
     assert found.mean is None
     assert list(found.groups) == ["math", "science"], "within a group there is one metric"
     assert "\nmean" not in found.text()
+    assert found.text().splitlines()[-1] == (
+        "no mean: metrics differ (accuracy, nll), and a mean of gains would need the base model's "
+        "scores, which one evaluation does not have"
+    )
+    assert "no mean" not in board({"a": (1, 2), "b": (2, 2)}).text()
     assert found.content()["mean"] is None
     assert set(found.content()["intervals"]) == {"a", "b"}
     assert scoreboard(answers, scores, {"a": "math", "b": "math"}).groups == {}

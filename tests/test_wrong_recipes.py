@@ -45,6 +45,11 @@ def second(lines: str) -> str:
 RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     # what is wrong, the file, the line, what the message says
     ("unknown key", key("learning_rat: 1"), 4, ("'learning_rat'", "did you mean 'learning_rate'")),
+    ("adapter", key("adapter: qlora"), 4, ("LoRA and quantised training are not there yet",)),
+    ("rank", key("lora_r: 8"), 4, ("unknown key 'lora_r'; LoRA and quantised training are not",)),
+    ("quantised", key("load_in_4bit: true"), 4, ("LoRA and quantised training are not there",)),
+    ("TRL's adapter", key("use_peft: true"), 4, ("LoRA and quantised training are not there",)),
+    ("Axolotl's fraction", key("val_set_size: 0.1"), 4, ("did you mean validation_fraction?",)),
     ("key of another level", key("train_rows: 3"), 4, ("unknown key 'train_rows'",)),
     ("unknown key of a sub-dataset", spec("  trian_rows: 3"), 7, ("mean 'train_rows'",)),
     ("duplicate key", key("method: sft"), 4, ("'method' is given twice", "line 2")),
@@ -182,6 +187,17 @@ def readable(message: str, path: str, line: int | None, said: tuple[str, ...]) -
     assert "\n" not in message
     assert message.isprintable()
     assert len(message) < 800
+
+
+@pytest.mark.parametrize(
+    ("text", "near"), [(key("learning_rat: 1"), "learning_rate"), (spec("  metrc: x"), "metric")]
+)
+def test_the_nearest_key_stands_without_the_list_of_all(
+    tmp_path: Path, text: str, near: str
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=rf"; did you mean '{near}'\?$"):
+        load_recipe(tmp_path / "recipe.yaml")
 
 
 def test_a_good_recipe_is_the_control(tmp_path: Path) -> None:
@@ -344,8 +360,9 @@ DATA: list[tuple[str, str, bytes, int | None, tuple[str, ...]]] = [
     ("bad .json", "a.json", b'[\n{"prompt": }]', 2, ("not valid JSON",)),
     ("bytes in .json", "a.json", b'[\n"\xe9"]', 2, ("not UTF-8",)),
     ("no row in .json", "a.json", b"[]", None, ("no rows",)),
-    ("ragged CSV", "a.csv", b"prompt,completion\na,b\nc\n", 3, ("1 fields; expected 2",)),
+    ("ragged CSV", "a.csv", b"prompt,completion\na,b\nc\n", 3, ("line 3: 1 field; expected 2",)),
     ("CSV without columns", "a.csv", b"a,b\n1,2\n", 2, ("fit no format",)),
+    ("CSV of semicolons", "a.csv", b"prompt;completion\na;b, c\n", 1, ("separated by ';'?",)),
     ("CSV column twice", "a.csv", b"prompt,prompt\n1,2\n", 1, ("different names",)),
     ("CSV quote", "a.csv", b'prompt,completion\n"a"b,c\n', 2, ("not valid CSV",)),
     ("CSV of bytes", "a.csv", b"prompt,completion\n\xe9,b\n", 2, ("not UTF-8",)),
@@ -382,6 +399,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
         (lambda: _train("mine.trian.jsonl"), "no such file; did you mean mine.train.jsonl?"),
         (lambda: _train("gone/mine.jsonl"), "there is no folder"),
         (lambda: _train("folder.jsonl"), "this is a folder"),
+        (lambda: _train("none"), "this is a folder; use path:"),
         (lambda: _path("mine.train.jsonl"), "path is a file"),
         (lambda: _path("./gone"), "there is no such folder"),
         (lambda: _path("gone.jsonl"), "there is no such folder"),

@@ -4,6 +4,7 @@ from typing import Any
 
 from msft.amounts import counted
 from msft.history import History
+from msft.report.wording import MEAN_OF_GAINS, named_mean
 from msft.summary import summary_of
 
 
@@ -30,7 +31,10 @@ def card_of(history: History, model: str) -> str:
     for name, rows in history.start.datasets.items():
         scores = (_shown(best["validation"], name), _shown(best["test"], name))
         lines.append(f"| {name} | {rows} | {scores[0]} | {scores[1]} |")
-    lines.append(f"| **mean** | | {_mean(best['validation'])} | {_mean(best['test'])} |")
+    means = [_mean(best[split], history.mixed) for split in ("validation", "test")]
+    lines.append(f"| **{means[0][0]}** | | {means[0][1]} | {means[1][1]} |")
+    if history.mixed:
+        lines += ["", MEAN_OF_GAINS]
     left = [(s, n) for s in summary["stages"] for n in s["excluded"]]
     if left:
         lines += ["", "| stage | left | at epoch of that stage |", "| --- | --- | --- |"]
@@ -42,5 +46,5 @@ def _shown(scores: dict[str, Any] | None, name: str) -> str:
     return "" if scores is None else f"{scores['datasets'][name]:.4f}"
 
 
-def _mean(scores: dict[str, Any] | None) -> str:
-    return "" if scores is None else f"{scores['mean']:.4f}"
+def _mean(scores: dict[str, Any] | None, mixed: bool) -> tuple[str, str]:
+    return named_mean(None if scores is None else scores["mean"], mixed)

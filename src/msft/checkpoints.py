@@ -6,6 +6,7 @@ newest tick with its optimizer moments. While memory has room, at most two sets 
 disk; what only memory holds is trained again if the process dies, from the stage's start at worst.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -117,7 +118,7 @@ class CheckpointStore:
         if self._disk is None:
             return
         logged = {_key(checkpoint, part) for checkpoint in self._entered for part in PARTS}
-        there = set(self._disk.listed())
+        there = {key for key in self._disk.listed() if _OURS.fullmatch(key)}
         for key in sorted(there - logged):
             self._disk.drop(key)
         self._disk.flush()  # before one of them is trained again under the same name
@@ -272,6 +273,10 @@ class CheckpointStore:
     def _tiers(self, checkpoint: CheckpointId) -> list[Tier]:
         tiers: list[Tier] = [*self._memory, *([self._disk] if self._disk else [])]
         return [tier for tier in tiers if tier.name in self._ledger.get(checkpoint, ())]
+
+
+_OURS = re.compile(rf"\.?r\d+-t\d+\.({'|'.join(PARTS)})(\.tmp)?")
+"""Names of checkpoints, unfinished ones too; what has another name is not ours to remove."""
 
 
 def _key(checkpoint: CheckpointId, part: Part) -> str:

@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     validate = add(commands.validate, "validate", "read recipe and data, say what is there")
     _recipe(validate)
     validate.add_argument(
-        "--show", type=int, default=0, metavar="N", help="show N rows as the model sees them"
+        "--show", type=_count, default=0, metavar="N", help="show N rows as the model sees them"
     )
 
     plan = add(commands.plan, "plan", "what a run will cost, before any training")
@@ -217,6 +217,13 @@ def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
         return numbers
 
     return parsed
+
+
+def _count(text: str) -> int:
+    """How many rows; 0 is none."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -54,6 +54,15 @@ class Corpus:
         """Whether every sub-dataset has test rows, so that a mean over all can be had."""
         return all(dataset.test is not None for dataset in self.datasets.values())
 
+    @property
+    def note(self) -> str | None:
+        """What a person should know of the test rows; None where there is nothing to say."""
+        if self.has_test:
+            return None
+        some = any(dataset.test is not None for dataset in self.datasets.values())
+        who = "not every sub-dataset has" if some else "no sub-dataset has"
+        return f"{who} test rows, so nothing is scored on test"
+
     def mixture(self, rehearsal_fraction: float) -> Mixture:
         parts = tuple(
             Part(name, len(d.train.rows), len(d.train.rows), keep=d.spec.keep)

@@ -68,6 +68,25 @@ class UsageError(ValueError):
     """A command was given something that it cannot work with."""
 
 
+def refuse_foreign(folder: RunFolder) -> None:
+    """UsageError where files of somebody else have the names of a run's."""
+    if folder.log.exists():
+        return
+    ours = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
+    taken = [path for path in (*ours, folder.environment, folder.report) if path.exists()]
+    taken += [path for path in (folder.best, folder.checkpoints) if path.is_file() or _has(path)]
+    if taken:
+        raise UsageError(
+            f"{folder.path} is not the folder of a run (it has no {folder.log.name}), but has "
+            f"{', '.join(path.name for path in taken)}, which a run would overwrite; choose "
+            "another --out, or move them away"
+        )
+
+
+def _has(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
+
+
 def refuse_unwritable(folder: Path) -> None:
     """UsageError where a folder can neither be used nor made."""
     place = folder

@@ -85,15 +85,22 @@ def option_names(owner: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters] if inspect.isclass(owner) else keyword_only
 
 
+FEW = 10
+"""So many names can be listed without hiding the one that was probably meant."""
+
+
 def refuse_unknown(found: Iterable[str], known: Iterable[str], what: str) -> None:
-    """ValueError naming the first unknown key, the nearest known one, and all known ones."""
+    """ValueError naming the first unknown key, the nearest known one, and all known ones.
+
+    A long list is left out where the nearest one is named.
+    """
     known = list(known)
     for key in found:
         if key not in known:
             near = get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            listed = ", ".join(known) if known else "none"
-            raise ValueError(f"unknown {what} {key!r}{hint} (known: {listed})")
+            listed = "" if near and len(known) > FEW else f" (known: {', '.join(known) or 'none'})"
+            raise ValueError(f"unknown {what} {key!r}{hint}{listed}")
 
 
 def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:

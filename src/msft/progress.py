@@ -121,17 +121,34 @@ class Silent:
 
 
 class PlainLines:
-    """One line per tick and per decision, for files and pipes."""
+    """One line per tick and per decision, for files and pipes.
+
+    A reader who goes away (`| head`) does not stop a run: it goes on in silence.
+    """
 
     def __init__(self, out: IO[str] | None = None) -> None:
         self._board = Board()
-        self._out = out or sys.stdout
+        self._out: IO[str] | None = out or sys.stdout
+        self._known: CheckpointId | None = None
 
     def event(self, event: Event, live: bool) -> None:
         self._board.event(event, live)
+        if not live:
+            self._known = event.checkpoint if isinstance(event, Reached) else self._known
+            return
+        if self._known is not None:
+            self._say(f"going on after {self._known}")
+            self._known = None
         line = described(event, self._board)
-        if line and live:
-            print(line, file=self._out, flush=True)
+        if line:
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        try:
+            if self._out is not None:
+                print(line, file=self._out, flush=True)
+        except BrokenPipeError:
+            self._out = None
 
     def step(self, step: Step) -> None:
         self._board.step(step)
@@ -165,6 +182,8 @@ def described(event: Event, board: Board) -> str | None:
             stays = bool(here) and here[0].checkpoint == event.checkpoint
             where = "; on from" if stays else "; back to"
             return f"  -> {', '.join(event.names)} left{where} {event.checkpoint}"
+        case Decided(what="go_on"):
+            return f"  -> nobody left: all were still at their highest; on from {event.checkpoint}"
         case Ended():
             return f"done ({event.by}); best is {event.best}, {mean_text(history, event.best)}"
     return None

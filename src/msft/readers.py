@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from msft.amounts import counted
 from msft.formats import DataError
 from msft.subdataset import shown
 
@@ -37,6 +38,11 @@ _MAGIC = {
 def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
     """Every row of a .jsonl, .json, .csv or .parquet file."""
     suffix = path.suffix.lower()
+    if path.is_dir():
+        raise DataError(
+            f"{path}: this is a folder; use path: for a folder with train, validation and test "
+            "files, or name a file in it"
+        )
     if suffix not in SUFFIXES:
         hint = "; unpack it first" if suffix in (".gz", ".zip", ".zst", ".xz", ".bz2") else ""
         raise DataError(f"{path}: unknown kind of file; expected {', '.join(SUFFIXES)}{hint}")
@@ -60,8 +66,6 @@ def split_file(folder: Path, split: str) -> Path | None:
 
 def _refuse_special(path: Path, suffix: str) -> None:
     mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise DataError(f"{path}: this is a folder; expected a file (a folder is given as path)")
     if not stat.S_ISREG(mode):
         raise DataError(f"{path}: not a regular file; expected one of {', '.join(SUFFIXES)}")
     with path.open("rb") as stream:
@@ -179,15 +183,21 @@ def _csv(path: Path, bad: Bad) -> Iterator[Row]:
                 f"{path}, line 1: the columns are {shown(header)}; expected a header with "
                 "different names, such as prompt,completion"
             )
+        if len(header) == 1 and (mark := next((m for m in ";\t|" if m in header[0]), None)):
+            raise DataError(
+                f"{path}, line 1: one column {shown(header[0])}; separated by {mark!r}? expected "
+                "commas: convert the file"
+            )
         line = reader.line_num + 1
         for fields in reader:
             where, line = f"{path}, line {line}", reader.line_num + 1
             if len(fields) == len(header):
                 yield where, dict(zip(header, fields, strict=True))
             elif fields:
+                found = counted(len(fields), "field")
                 bad(
                     DataError(
-                        f"{where}: {len(fields)} fields; expected {len(header)} as in the header; "
+                        f"{where}: {found}; expected {len(header)} as in the header; "
                         "quote fields that hold a comma or a line break"
                     )
                 )

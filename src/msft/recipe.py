@@ -15,7 +15,7 @@ from msft import recipefile, yamlfile
 from msft.curve import PeakRule
 from msft.methods import METHODS, PreparedMethod, prepare
 from msft.options import Above, AtLeast, Between
-from msft.recipefile import canonical, peak_options, place_of, plain_options, read_recipe
+from msft.recipefile import ROLLING_BACK, canonical, place_of, plain_options, read_recipe
 from msft.rollout import ticks_of
 from msft.scores import MeanRule
 from msft.subdataset import (
@@ -29,9 +29,8 @@ from msft.subdataset import (
 )
 from msft.yamlfile import Place
 
-__all__ = ["DatasetSpec", "Recipe", "RecipeError", "Rows", "Source", "load_recipe"]
+__all__ = ["ROLLING_BACK", "DatasetSpec", "Recipe", "RecipeError", "Rows", "Source", "load_recipe"]
 
-ROLLING_BACK = ("msft", "continual")
 _NOT_KEYS = ("notes", "folder")
 
 
@@ -127,14 +126,18 @@ class Recipe:
                 raise RecipeError(
                     f"found {shown(mapping)}; expected keys and values such as `method: msft`"
                 )
-            keys, notes = canonical(mapping, places)
+            keys, notes = canonical(mapping, places, Recipe.train_batch_size)
             refuse_keys(keys, recipe_keys(), "key")
             if "model_name_or_path" not in keys:
                 raise RecipeError(
                     "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
                     "embedded model"
                 )
-            return Recipe(**keys, notes=notes, folder=folder)
+            made = Recipe(**keys, notes=notes, folder=folder)
+            object.__setattr__(
+                made, "notes", (*notes, *recipefile.unused_length(made, keys, places))
+            )
+            return made
         except RecipeError as error:
             located = f"{place_of(error.place, where, places)}{error}"
             raise RecipeError(located, error.place) from error
@@ -143,7 +146,7 @@ class Recipe:
         apart = ("datasets", "peaks", "method_options", "report_to", *_NOT_KEYS)
         fit_fields(self, "", except_for=apart)
         self._check_datasets()
-        object.__setattr__(self, "peaks", peak_options(self.peaks))
+        object.__setattr__(self, "peaks", recipefile.peak_options(self.peaks))
         object.__setattr__(self, "method_options", plain_options(self.method_options))
         object.__setattr__(self, "report_to", recipefile.tracker_names(self.report_to))
         for key in ("compute_budget", "num_train_epochs"):

@@ -5,13 +5,20 @@ from dataclasses import asdict
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msft import yamlfile
 from msft.curve import PeakRule
+from msft.methods import METHODS
 from msft.options import checked
 from msft.subdataset import RecipeError, checked_text, shown
 from msft.yamlfile import Place, YamlError
+
+if TYPE_CHECKING:
+    from msft.recipe import Recipe
+
+ROLLING_BACK = ("msft", "continual")
+"""Methods whose length is `compute_budget`; that of the other ones is `num_train_epochs`."""
 
 ALIASES: dict[str, str | None] = {
     "base_model": "model_name_or_path",
@@ -22,6 +29,19 @@ ALIASES: dict[str, str | None] = {
     "gradient_accumulation_steps": None,
 }
 """Keys of Axolotl and LLaMA-Factory, and what they are read as; None: not needed here."""
+
+_ADAPTERS = (
+    "adapter use_peft peft_config load_in_4bit load_in_8bit lora_r lora_rank lora_alpha "
+    "lora_dropout lora_target lora_target_linear lora_target_modules"
+)
+FOREIGN = {
+    **dict.fromkeys(
+        _ADAPTERS.split(),
+        "LoRA and quantised training are not there yet; leave it out: all weights are trained",
+    ),
+    "val_set_size": "did you mean validation_fraction? it is a key of each sub-dataset",
+}
+"""Keys of other tools that cannot be read as one of ours, and what to do about each."""
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What `report_to` may name."""
@@ -43,17 +63,24 @@ def read_recipe(file: Path, overrides: Sequence[str]) -> tuple[Any, Places]:
     return marked.value, places
 
 
-def canonical(mapping: Mapping[str, Any], places: Places) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys with aliases replaced, in `places` too, and a note for each."""
+def canonical(
+    mapping: Mapping[str, Any], places: Places, batch: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys with aliases replaced, in `places` too, and a note for each.
+
+    batch: `train_batch_size` where the recipe does not give it.
+    """
     keys: dict[str, Any] = {}
     notes: list[str] = []
     for key, value in mapping.items():
+        if key in FOREIGN:
+            raise RecipeError(f"unknown key {key!r}; {FOREIGN[key]}", (key,))
         target = ALIASES.get(key, key)
         at = place_of((key,), "", places)
         if target is None:
             notes.append(
-                f"{at}{key} is ignored: msft chooses micro-batches by itself; train_batch_size is "
-                "the number of samples per step"
+                f"{at}{key} is ignored: msft chooses micro-batches by itself; a step has "
+                f"train_batch_size ({shown(mapping.get('train_batch_size', batch))}) samples"
             )
             continue
         if target != key:
@@ -64,6 +91,23 @@ def canonical(mapping: Mapping[str, Any], places: Places) -> tuple[dict[str, Any
         if (key,) in places:
             places[(target,)] = places[(key,)]
     return keys, tuple(notes)
+
+
+def unused_length(
+    recipe: "Recipe", keys: Mapping[str, Any], places: Mapping[Place, str]
+) -> tuple[str, ...]:
+    """A note on the key for a run's length that the method does not use, if it was meant for it.
+
+    keys: those given. Recipes for several methods give both; only a `--set` then means this one.
+    """
+    used, other = "num_train_epochs", "compute_budget"
+    if recipe.method in ROLLING_BACK:
+        used, other = other, used
+    at = place_of((other,), "", places)
+    meant = other in keys and (used not in keys or at.startswith("--set"))
+    if not meant or recipe.method not in METHODS:
+        return ()
+    return (f"{at}{other} is not used by {recipe.method}; {used} ({getattr(recipe, used):g}) is",)
 
 
 def place_of(place: Place, where: str, places: Mapping[Place, str]) -> str:

@@ -10,6 +10,7 @@ from msft.corpus import Corpus, SubDataset
 from msft.encoding import Encoded, Tokenizer
 from msft.formats import Example
 from msft.recipe import Recipe
+from msft.report.wording import named_mean
 
 COLUMNS = (
     "sub-dataset",
@@ -50,8 +51,8 @@ def validation_text(recipe: Recipe, corpus: Corpus) -> str:
         )
     for dataset in corpus.datasets.values():
         lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
-    if not corpus.has_test:
-        lines.append("note: not every sub-dataset has test rows, so nothing is reported on test")
+    if corpus.note:
+        lines.append(f"note: {corpus.note}")
     return "\n".join(lines)
 
 
@@ -164,9 +165,8 @@ def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool
     for name in names:
         shown = f"{test['datasets'][name]:.4f}" if test else "-"
         rows.append((name, f"{best['validation']['datasets'][name]:.4f}", shown))
-    label, form = ("mean gain over base", "+.4f") if mixed else ("mean", ".4f")
-    mean = format(test["mean"], form) if test else "-"
-    rows.append((label, format(best["validation"]["mean"], form), mean))
+    mean = named_mean(test["mean"], mixed)[1] if test else "-"
+    rows.append((*named_mean(best["validation"]["mean"], mixed), mean))
     head = (
         f"{summary['method']}: best is {best['checkpoint']} after "
         f"{counted(best['epochs'], 'epoch')}, chosen from "

@@ -128,6 +128,9 @@ def test_validate_and_plan_say_what_is_there(
     out = capsys.readouterr().out
     assert "one epoch: 144 rows" in out
     assert out.count("⟦") == 3
+    with pytest.raises(SystemExit, match="2"):
+        main(["validate", str(recipe), "--show", "-1"])
+    assert "'-1'; expected a whole number, 0 or more" in capsys.readouterr().err
     assert main(["validate", str(recipe), "--set", "train_batch_size=144"]) == 0
     out = capsys.readouterr().out
     assert " tokens, 1 step\nnote: an epoch has 1 step but 2 evaluations; " in out
@@ -410,3 +413,31 @@ def test_the_recipe_in_a_run_folder_can_be_used_from_anywhere(
     (recipe.parent / "elsewhere").mkdir()
     monkeypatch.chdir(recipe.parent / "elsewhere")
     assert main(["validate", "../out/recipe.yaml"]) == 0
+
+
+def test_files_of_somebody_else_are_not_overwritten(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = [Path("trl/checkpoints/checkpoint-500/model.safetensors"), Path("trl/best/notes.txt")]
+    for path in mine:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    assert main(["train", str(recipe), "--out", "trl", "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "has no run.jsonl" in said
+    assert "best, checkpoints" in said
+    before = recipe.read_text()
+    assert main(["train", str(recipe), "--out", ".", "--quiet"]) == 2
+    assert recipe.read_text() == before
+    assert all(path.read_text() == "mine" for path in mine)
+
+
+def test_a_folder_beside_checkpoints_is_not_ours_to_remove(recipe: Path) -> None:
+    command = ["train", str(recipe), "--out", "out", "--quiet"]
+    assert main(command) == 0
+    mine = Path("out/checkpoints/checkpoint-500")
+    mine.mkdir()
+    lines = Path("out/run.jsonl").read_text().splitlines(keepends=True)
+    Path("out/run.jsonl").write_text("".join(lines[:-2]))
+    assert main(command) == 0
+    assert mine.is_dir()

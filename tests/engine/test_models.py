@@ -82,6 +82,22 @@ def test_a_run_folder_says_where_its_model_is(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path), False)
 
 
+@pytest.mark.parametrize("run", ["runs", "runs/mine"])
+def test_a_folder_that_is_not_there_names_the_model_beside_it(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    for name in ("best", "bst2"):
+        Path(run, name).mkdir(parents=True)
+    Path(run, "best", "config.json").write_text("{}")
+    hint = f"^there is no folder '{run}/bst'; did you mean '{run}/best'\\?$"
+    with pytest.raises(RecipeError, match=hint):
+        load_tokenizer(f"{run}/bst")
+    with pytest.raises(RecipeError, match=f"^there is no folder '{run}/gone/x'$"):
+        load_tokenizer(f"{run}/gone/x")
+
+
 def test_smollm2_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(

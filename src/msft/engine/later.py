@@ -62,4 +62,7 @@ def refuse_not_numbers(losses: Sequence[float], where: Sequence[Row]) -> None:
     """NotANumber, with the first row whose loss is none."""
     for (name, number), loss in zip(where, losses, strict=True):
         if not isfinite(loss):
-            raise NotANumber(f"the loss of row {number} of {name} is not a number")
+            raise NotANumber(
+                f"the loss of row {number} of {name} is not a number; lower learning_rate or set "
+                "max_grad_norm"
+            )

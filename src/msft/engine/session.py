@@ -27,7 +27,13 @@ from msft.engine.room import refuse_full_disk, room_of
 from msft.engine.tokenizers import load_context, load_tokenizer
 from msft.engine.tracking import open_trackers, refuse_missing
 from msft.environment import environment, record_environment
-from msft.folder import RunFolder, refuse_unwritable, write_json, write_text
+from msft.folder import (
+    RunFolder,
+    refuse_foreign,
+    refuse_unwritable,
+    write_json,
+    write_text,
+)
 from msft.history import History
 from msft.log import Event, Log
 from msft.methods import PreparedMethod
@@ -70,6 +76,7 @@ def train(
     """
     folder = run_folder(recipe, out)
     refuse_unwritable(folder.path)
+    refuse_foreign(folder)
     refuse_changed(recipe, folder)
     refuse_missing(recipe.report_to)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -88,8 +95,8 @@ def train(
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
-    if not corpus.has_test:
-        notice("not every sub-dataset has test rows, so nothing is scored on test")
+    if corpus.note:
+        notice(corpus.note)
     return _Session(recipe, method, folder, loaded, corpus, device, progress, notice).carry_out()
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import struct
 from contextlib import nullcontext, redirect_stderr
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
                 where, trust_remote_code=trust, **options
             )
     except (OSError, ValueError) as error:
+        if "/" in name and Path(name).parent.is_dir():
+            _refuse_missing(name)
         reason = str(error).strip().split("\n")[0]
         raise RecipeError(
             f"model_name_or_path {name!r} cannot be loaded: {reason} (expected a folder with "
@@ -82,7 +85,20 @@ def _located(name: str) -> tuple[str, str | None]:
         return str(path.parent), path.name
     if (path / "best" / "config.json").is_file() and not (path / "config.json").exists():
         raise RecipeError(f"{name!r} is the folder of a run; its model is {str(path / 'best')!r}")
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):  # what no hub name has
+        _refuse_missing(name)
     return name, None
+
+
+def _refuse_missing(name: str) -> None:
+    """RecipeError if there is no such folder, with the nearest model beside it."""
+    path = Path(name)
+    if path.exists():
+        return
+    models = {file.parent.name: str(file.parent) for file in path.parent.glob("*/config.json")}
+    near = get_close_matches(path.name, models, n=1)
+    hint = f"; did you mean {models[near[0]]!r}?" if near else ""
+    raise RecipeError(f"there is no folder {name!r}{hint}")
 
 
 def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:

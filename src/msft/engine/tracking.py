@@ -21,8 +21,8 @@ def refuse_missing(report_to: str | Sequence[str]) -> None:
         for package in ("accelerate", name):
             if find_spec(package) is None:
                 raise RecipeError(
-                    f"report_to is {name}, but the package {package} is not installed; install it "
-                    f"with `pip install 'msft[{name}]'`, or set report_to to none",
+                    f"report_to is {name}, but the package {package} is not installed; "
+                    f"`pip install accelerate {name}`, or set report_to to none",
                     ("report_to",),
                 )
 

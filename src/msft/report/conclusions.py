@@ -4,7 +4,7 @@ from msft.amounts import counted
 from msft.history import TEST
 from msft.report.contest import Contest
 from msft.report.units import height
-from msft.report.wording import difference_in_words, in_words, listed
+from msft.report.wording import MEAN_OF_GAINS, difference_in_words, in_words, listed
 from msft.scores import Number
 
 
@@ -53,10 +53,7 @@ def remarks(contest: Contest) -> list[str]:
     if base is not None and all(height(mean, unit) <= height(base, unit) for mean in means):
         found.append(f"No method is better than the base model on {contest.split}.")
     if unit is None:
-        found.append(
-            "Metrics differ between sub-datasets, so means are of gains over the base model: "
-            "points for accuracy and own metrics, relative decrease for nll."
-        )
+        found.append(MEAN_OF_GAINS)
     return found
 
 

@@ -143,6 +143,8 @@ def _of_contest(contest: Contest, suffix: str, title: str) -> list[Section]:
     if contest.sft is None or not contest.others:
         return found
     text = f"Gain over SFT on {contest.split}, sub-dataset by sub-dataset (the paper's Fig. 7)."
+    if contest.unit() is None:
+        text += " Metrics differ, and the mean gain is over the base model, so no mean is drawn."
     draw = partial(gains_figure, contest)
     found.append(Section(f"gains{suffix}", f"Gain by sub-dataset{title}", text, draw))
     for number, entrant in enumerate(budgets):

@@ -45,15 +45,20 @@ def gains(contest: Contest) -> dict[str, list[float | None]]:
 
 
 def gains_figure(contest: Contest, width: float) -> "Figure":
-    """Fig. 7: the gain over SFT on each sub-dataset, sorted, and on their mean."""
-    table = gains(contest)
-    means = [contest.mean_gain(entrant) for entrant in contest.others]
-    unit, names = contest.unit(), ["mean", *table]
+    """Fig. 7: the gain over SFT on each sub-dataset, sorted, and on their mean.
+
+    Where metrics are mixed there is no mean: its gains are over the base model.
+    """
+    unit, table = contest.unit(), gains(contest)
+    names, rows = [*table], [*table.values()]
+    if unit is not None:
+        names = ["mean", *names]
+        rows = [[contest.mean_gain(entrant) for entrant in contest.others], *rows]
     series = [
         Series(
             entrant.label,
             colour_at(contest.entrants.index(entrant)),
-            [means[place], *(row[place] for row in table.values())],
+            [row[place] for row in rows],
         )
         for place, entrant in enumerate(contest.others)
     ]

@@ -242,7 +242,7 @@ def _how(contest: Contest, within: str = "column") -> str:
     text = "Per cent of rows right" if units == {"accuracy"} else "In each metric's own unit"
     text += f"{_averaged(contest)}; the best and the second of a {within} are marked"
     if len(contest.entrants) > 1:
-        text += f"; small: the difference to {contest.baseline.label}"
+        text += f"; behind a score: the difference to {contest.baseline.label}"
     text += "."
     if "nll" in units:
         text += " Of nll, lower is better."

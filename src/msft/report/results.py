@@ -8,6 +8,7 @@ from msft.amounts import counted
 from msft.history import SELECTION, TEST, History
 from msft.report.intervals import Intervals
 from msft.report.wording import (
+    MEAN_OF_GAINS,
     NOTHING,
     Unit,
     difference,
@@ -142,10 +143,7 @@ def notes(history: History, status: str) -> list[str]:
             "validation score is high, so that score flatters it."
         )
     if history.mixed:
-        found.append(
-            "Metrics differ between sub-datasets, so means are of gains over the base model: "
-            "points for accuracy and own metrics, relative decrease for nll."
-        )
+        found.append(MEAN_OF_GAINS)
     elif mean_unit(history) == "nll":
         found.append("Scores are negative log-likelihoods per token: lower is better.")
     return found

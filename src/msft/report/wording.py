@@ -24,6 +24,11 @@ _METHODS = {
 Unit = Metric | None
 """The metric of a score; None for a mean over mixed metrics, which is a mean gain."""
 
+MEAN_OF_GAINS = (
+    "Metrics differ between sub-datasets, so means are of gains over the base model: points for "
+    "accuracy and own metrics, relative decrease for nll; +0.01 is one point or 1\u00a0%."
+)
+
 
 def plain(text: str, keep: str = "\n\t") -> str:
     """Text without control characters, escapes, direction marks and lone surrogates."""
@@ -53,6 +58,12 @@ def unit_of(history: History, name: str) -> Unit:
 def mean_unit(history: History) -> Unit:
     units = {unit_of(history, name) for name in history.start.datasets}
     return units.pop() if len(units) == 1 else None
+
+
+def named_mean(value: float | None, mixed: bool) -> tuple[str, str]:
+    """What the mean of a result is called, and its text; mixed: it is one of gains."""
+    name, form = ("mean gain over base", "+.4f") if mixed else ("mean", ".4f")
+    return name, "" if value is None else format(value, form)
 
 
 def number(value: Number | None, unit: Unit) -> str:
