@@ -1,7 +1,7 @@
 """Who records has memory and a stream of its own. There is no GPU here: the device is a toy."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import model_of
+from families import END, model_of
 
 from msft.encoding import Encoded
 from msft.engine.generation import FastDecoder
@@ -18,6 +18,7 @@ from msft.engine.plans import AnswerPlan, answer_plan
 from msft.engine.recorder import Recorder
 from msft.engine.shared import Kernels, Line, Unsuited
 from msft.engine.stepping import Graphs
+from msft.engine.texts import Texts
 from msft.engine.varlen import plain_varlen
 
 CPU = torch.device("cpu")
@@ -186,3 +187,34 @@ def test_a_model_that_is_not_suited_is_never_recorded(device: Device) -> None:
         with pytest.raises(Unsuited):
             begin()
     assert not device.captures
+
+
+def test_no_step_is_done_otherwise_because_it_was_watched(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the first step of a process is watched without fusing; its keys would stay."""
+
+    class Fused(AbstractContextManager[None]):
+        inside = False
+
+        def __enter__(self) -> None:
+            self.inside = True
+
+        def __exit__(self, *error: object) -> None:
+            self.inside = False
+
+    monkeypatch.setattr(Graphs, "captured", lambda graphs, work: SimpleNamespace(replay=work))
+    fused, model = Fused(), model_of("llama").eval()
+    model.model.layers[0].register_forward_hook(
+        lambda layer, given, out: out if fused.inside else -out
+    )
+    prompts, found = [(5, 7, 9), (8, 6, 11, 13), (4, 3)], []
+    for possible in (False, True):
+        decoder = FastDecoder(model, Kernels(plain_varlen), 10**6, 10**6, CPU, fused)
+        decoder._graphs.possible = possible
+        texts = Texts(frozenset({END}), [8] * 3, lambda row, tokens, known: None)
+        with torch.inference_mode():
+            decoder.generate(prompts, None, texts)
+        assert decoder._graphs.watched == possible
+        found.append(texts.rows)
+    assert found[0] == found[1]

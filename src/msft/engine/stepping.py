@@ -128,13 +128,21 @@ class Stepper:
     def _prepare(self) -> None:
         """A step as it stands, then a graph of it for all that follow."""
         if not self._graphs.watched:
-            with Waits() as waits:
-                self.step()
-            self._graphs.watched, self._graphs.possible = True, not waits.found
-            return
+            self._watch()
         self._fused_step()
-        self._graph = self._graphs.captured(self._fused_step)
-        self._graphs.possible = self._graph is not None
+        if self._graphs.possible:
+            self._graph = self._graphs.captured(self._fused_step)
+            self._graphs.possible = self._graph is not None
+
+    def _watch(self) -> None:
+        """See whether a step waits for the host, and take it back: to be seen it is not fused, and
+        rows of the first evaluation must not round otherwise than those of all that follow."""
+        before = self.state.clone(), self._steps.clone()
+        with Waits() as waits:
+            self.step()
+        self.state.copy_(before[0])
+        self._steps.copy_(before[1])
+        self._graphs.watched, self._graphs.possible = True, not waits.found
 
     def _fused_step(self) -> None:
         with self._fused:
