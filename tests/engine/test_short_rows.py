@@ -99,28 +99,33 @@ def test_a_token_sees_its_stem() -> None:
     assert all(close(mine, right) for mine, right in zip(ours, theirs, strict=True))
 
 
-def test_a_step_keeps_its_key_and_sees_its_own_slots_only() -> None:
+@pytest.mark.parametrize("ahead", [1, 2, 8])
+def test_a_step_keeps_its_keys_and_sees_its_own_slots_only(ahead: int) -> None:
     torch.manual_seed(0)
     heads, shared, dim = 6, 2, 16
-    keys, values = (torch.randn(400, shared, dim, device=DEVICE, dtype=KIND) for _ in range(2))
+    keys, values = (torch.randn(500, shared, dim, device=DEVICE, dtype=KIND) for _ in range(2))
     before = keys.clone(), values.clone()
-    starts = torch.tensor([0, 10, 150, 152, 399], device=DEVICE)
-    lengths = torch.tensor([10, 137, 1, 200, 1], device=DEVICE)
-    q, k, v = some(heads, 5, dim), some(shared, 5, dim), some(shared, 5, dim)
+    starts = torch.tensor([0, 18, 190, 200, 490], device=DEVICE)
+    lengths = torch.tensor([9, 137, 0, 200, 1], device=DEVICE)
+    tokens = 5 * ahead
+    q, k, v = some(heads, tokens, dim), some(shared, tokens, dim), some(shared, tokens, dim)
     out, lse = short_rows.step_attention(q, k, v, (keys, values), starts, lengths)
+    touched = torch.zeros(500, dtype=torch.bool, device=DEVICE)
     for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-        mine = [held[start : start + length].transpose(0, 1).clone() for held in before]
-        for held, new in zip(mine, (k, v), strict=True):
-            held[:, -1] = new[:, row]
-        everything = torch.ones(1, length, dtype=torch.bool, device=DEVICE)
-        expected, sums = attended(q[:, row : row + 1], mine[0], mine[1], everything)
-        assert close(out[row], expected[0])
-        assert close(lse[:, row], sums[:, 0])
-        assert torch.equal(keys[start + length - 1], k[:, row])
-        assert torch.equal(values[start + length - 1], v[:, row])
-    last = torch.zeros(400, dtype=torch.bool, device=DEVICE)
-    last[starts + lengths - 1] = True
-    assert torch.equal(keys[~last], before[0][~last])
+        mine, last = slice(row * ahead, (row + 1) * ahead), start + length
+        all_keys, all_values = (
+            torch.cat([held[start:last].transpose(0, 1), new[:, mine]], 1)
+            for held, new in zip(before, (k, v), strict=True)
+        )
+        place = torch.arange(length + ahead, device=DEVICE)
+        seen = place[None, :] <= place[length:, None]
+        expected, sums = attended(q[:, mine], all_keys, all_values, seen)
+        assert close(out[mine], expected)
+        assert close(lse[:, mine], sums)
+        assert torch.equal(keys[last : last + ahead], k[:, mine].transpose(0, 1))
+        assert torch.equal(values[last : last + ahead], v[:, mine].transpose(0, 1))
+        touched[last : last + ahead] = True
+    assert torch.equal(keys[~touched], before[0][~touched])
 
 
 def test_heads_may_lie_in_any_order() -> None:
@@ -128,7 +133,7 @@ def test_heads_may_lie_in_any_order() -> None:
     q, k, v = some(4, 3, 16), some(2, 3, 16), some(2, 3, 16)
     odd = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v)]
     assert all(tensor.stride(2) != 1 for tensor in odd)
-    starts, lengths = torch.tensor([0, 3, 5], device=DEVICE), torch.tensor([3, 2, 1], device=DEVICE)
+    starts, lengths = torch.tensor([0, 3, 5], device=DEVICE), torch.tensor([2, 1, 0], device=DEVICE)
     found = []
     for given in ((q, k, v), odd):
         store = tuple(torch.ones(9, 2, 16, device=DEVICE, dtype=KIND) for _ in range(2))

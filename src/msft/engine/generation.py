@@ -1,7 +1,7 @@
 """The fast way to evaluate: rows without padding, shared tokens once, steps that are graphs.
 
 All rows of all groups go together. Prefixes are computed once a call and kept once a group.
-Prompts go through in a few long lines, then every step adds a token to every row (`stepping.py`).
+Prompts go through in a few long lines, then every step adds tokens to every row (`stepping.py`).
 The host reads the tokens of some steps while the device does the next ones; rows that are done
 leave when so few are left that a smaller step will do. Keys never outlive a call, since weights
 may have changed; memory, graphs and plans do.
@@ -17,6 +17,7 @@ from msft.encoding import Encoded
 from msft.engine.attention import layout
 from msft.engine.fit import RECORDED_UP_TO
 from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.guessing import tokens_ahead
 from msft.engine.measuring import Measurer
 from msft.engine.plans import (
     AnswerPlan,
@@ -60,15 +61,16 @@ class FastDecoder:
         self._device = device
         self._graphs = Graphs(device.type == "cuda")
         self._store = Store(0)
+        self._said = torch.zeros(0, dtype=torch.long, device=device)
         self._measurer = Measurer(device.type == "cuda" and _is_small(model))
-        self._steppers: dict[tuple[int, int], Stepper] = {}
+        self._steppers: dict[tuple[int, int, int], Stepper] = {}
         self._addresses: list[int] = []
         self._plans: list[tuple[tuple[Any, ...], Any]] = []
 
     @property
     def buckets(self) -> list[int]:
         """Rows of the steps there have been."""
-        return sorted(rows for rows, _ in self._steppers)
+        return sorted(rows for rows, _, _ in self._steppers)
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
@@ -115,6 +117,7 @@ class FastDecoder:
             self._steppers.clear()
             self._graphs = Graphs(self._graphs.possible)
             self._store = Store(plan.slots)
+            self._said = torch.zeros(plan.slots, dtype=torch.long, device=self._device)
         if self._addresses != addresses:
             self._measurer.forget()
             self._addresses = addresses
@@ -134,9 +137,13 @@ class FastDecoder:
 
     def _generate(self, batch: Batch, plan: PromptPlan, texts: Texts) -> None:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
+        for line in batch.lines:
+            assert line.slots is not None, "prompts are kept"
+            self._said.index_copy_(0, line.slots, line.tokens)
         batch.state[TOKEN] = torch.cat(first)
         mail = Mail(texts)
-        mail.send(batch.state[:1], batch.rows)
+        one = torch.ones_like(batch.state[TOKEN])
+        mail.send(torch.stack([one, batch.state[TOKEN]], 1)[None], batch.rows)
         alive, steps = list(range(len(batch.rows))), 0
         stepper = self._begun(bucket_of(len(alive)), batch, plan, alive, batch.state)
         while staying := [n for n, place in enumerate(alive) if texts.open(batch.rows[place])]:
@@ -149,7 +156,8 @@ class FastDecoder:
             left = max(texts.limits[row] for row in open_rows) - 1 - steps
             if not left:
                 break
-            many = min(AT_ONCE, left, max(2, steps))  # most answers are short, so soon at first
+            often = max(2, AT_ONCE // stepper.ahead)  # where guesses come true, rows end sooner
+            many = min(often, left, max(2, steps))  # most answers are short, so soon at first
             mail.send(stepper.run(many), [batch.rows[place] for place in alive])
             steps += many
             mail.read(but=1)
@@ -160,11 +168,12 @@ class FastDecoder:
     ) -> Stepper:
         """A stepper of this size with these rows of a batch."""
         groups = -(-(len(plan.prefix_slots) - 1) // GROUPS) * GROUPS if plan.prefixes else 0
-        if (rows, groups) not in self._steppers:
-            self._steppers[rows, groups] = Stepper(
-                self._model, self._store, self._kernels, self._graphs, rows, groups, self._fused
-            )
-        stepper = self._steppers[rows, groups]
+        key = (rows, groups, batch.span)
+        if key not in self._steppers:
+            held = (self._model, self._store, self._said, self._kernels, self._graphs)
+            ahead = tokens_ahead(rows, self._most[0])
+            self._steppers[key] = Stepper(*held, *key, ahead, self._fused)
+        stepper = self._steppers[key]
         stepper.begin(state, batch.nobody)
         if groups:
             members = [0] * groups
@@ -188,12 +197,12 @@ class Mail:
         self._texts = texts
         self._sent: list[tuple[Tensor, Sequence[int], torch.cuda.Event | None]] = []
 
-    def send(self, tokens: Tensor, rows: Sequence[int]) -> None:
-        """The tokens of some steps, [steps, rows or more]."""
+    def send(self, said: Tensor, rows: Sequence[int]) -> None:
+        """What was said in some steps, as `Stepper.history` has it."""
         event = None
-        here = torch.empty_like(tokens, device="cpu", pin_memory=tokens.is_cuda)
-        here.copy_(tokens, non_blocking=True)
-        if tokens.is_cuda:
+        here = torch.empty_like(said, device="cpu", pin_memory=said.is_cuda)
+        here.copy_(said, non_blocking=True)
+        if said.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         self._sent.append((here, rows, event))
@@ -201,8 +210,8 @@ class Mail:
     def read(self, but: int) -> None:
         """All that was sent, but so many of the last."""
         while len(self._sent) > but:
-            tokens, rows, event = self._sent.pop(0)
+            said, rows, event = self._sent.pop(0)
             if event is not None:
                 event.synchronize()
-            for row, said in zip(rows, tokens.t().tolist(), strict=False):
-                self._texts.add(row, said)
+            for row, steps in zip(rows, said.transpose(0, 1).tolist(), strict=False):
+                self._texts.add(row, [token for n, *rest in steps for token in rest[:n]])

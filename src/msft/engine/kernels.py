@@ -154,41 +154,59 @@ def backward_keys(  # type: ignore[no-untyped-def]
 def step(  # type: ignore[no-untyped-def]
     q, k, v, keys, values, out, lse, starts, lengths, scale, tokens,
     q_head, q_token, k_head, k_token, v_head, v_token,
-    heads: tl.constexpr, repeats: tl.constexpr, dim: tl.constexpr,
-    wide: tl.constexpr, asking: tl.constexpr, columns: tl.constexpr,
+    heads: tl.constexpr, repeats: tl.constexpr, dim: tl.constexpr, wide: tl.constexpr,
+    ahead: tl.constexpr, fresh: tl.constexpr, asking: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """Keep a row's new key and value in its last slot, and attend over all its slots."""
+    """Keep a row's new keys and values in the slots after those that it has filled, and attend over
+    all of them: each of its `ahead` tokens up to itself."""
     row, shared = tl.program_id(0), tl.program_id(1)
     kept = heads // repeats
     unit = tl.arange(0, wide)
-    head = tl.arange(0, asking)
-    filled = (head < repeats)[:, None] & (unit < dim)[None, :]
+    asks = tl.arange(0, asking)
+    turn, head = asks // repeats, shared * repeats + asks % repeats
+    token = row * ahead + turn
+    filled = (turn < ahead)[:, None] & (unit < dim)[None, :]
     start = tl.load(starts + row)
-    last = start + tl.load(lengths + row) - 1
-    key = tl.load(k + shared * k_head + row * k_token + unit, mask=unit < dim, other=0.0)
-    value = tl.load(v + shared * v_head + row * v_token + unit, mask=unit < dim, other=0.0)
-    slot = (last * kept + shared) * dim
-    tl.store(keys + slot + unit, key, mask=unit < dim)
-    tl.store(values + slot + unit, value, mask=unit < dim)
-    place = q + (shared * repeats + head)[:, None] * q_head + row * q_token + unit[None, :]
+    last = start + tl.load(lengths + row)
+    place = q + head[:, None] * q_head + token[:, None] * q_token + unit[None, :]
     query = tl.load(place, mask=filled, other=0.0)
     scale = scale * LOG2_E
-    best = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
-    total = tl.full([asking], 1.0, tl.float32)
-    mixed = tl.zeros([asking, wide], tl.float32) + value.to(tl.float32)[None, :]
+    slot = (last * kept + shared) * dim
+    new_keys, new_values = k + shared * k_head, v + shared * v_head
+    if ahead == 1:
+        key = tl.load(new_keys + row * k_token + unit, mask=unit < dim, other=0.0)
+        value = tl.load(new_values + row * v_token + unit, mask=unit < dim, other=0.0)
+        tl.store(keys + slot + unit, key, mask=unit < dim)
+        tl.store(values + slot + unit, value, mask=unit < dim)
+        best = tl.sum(query.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
+        total = tl.full([asking], 1.0, tl.float32)
+        mixed = tl.zeros([asking, wide], tl.float32) + value.to(tl.float32)[None, :]
+    else:
+        new = tl.arange(0, fresh)
+        given = (new < ahead)[:, None] & (unit < dim)[None, :]
+        key = _tile(new_keys, row * ahead + new, k_token, unit, given)
+        value = _tile(new_values, row * ahead + new, v_token, unit, given)
+        slots = slot + new[:, None] * kept * dim + unit[None, :]
+        tl.store(keys + slots, key, mask=given)
+        tl.store(values + slots, value, mask=given)
+        sees = (new[None, :] <= turn[:, None]) & (new < ahead)[None, :]
+        best = tl.full([asking], LOWEST, tl.float32)
+        total = tl.zeros([asking], tl.float32)
+        mixed = tl.zeros([asking, wide], tl.float32)
+        best, total, mixed = _attended(query, key, value, sees, best, total, mixed, scale)
     for first in range(start, last, columns):
         column = first + tl.arange(0, columns)
         there = (column < last)[:, None] & (unit < dim)[None, :]
         places = (column[:, None] * kept + shared) * dim + unit[None, :]
         old_key = tl.load(keys + places, mask=there, other=0.0)
         old_value = tl.load(values + places, mask=there, other=0.0)
-        seen = (column < last)[None, :] & (head >= 0)[:, None]
+        seen = (column < last)[None, :] & (asks >= 0)[:, None]
         best, total, mixed = _attended(query, old_key, old_value, seen, best, total, mixed, scale)
     mixed = mixed / total[:, None]
-    place = out + (row * heads + shared * repeats + head)[:, None] * dim + unit[None, :]
+    place = out + (token * heads + head)[:, None] * dim + unit[None, :]
     tl.store(place, mixed.to(out.dtype.element_ty), mask=filled)
     sums = (best + tl.log2(total)) / LOG2_E
-    tl.store(lse + (shared * repeats + head) * tokens + row, sums, mask=head < repeats)
+    tl.store(lse + head * tokens + token, sums, mask=turn < ahead)
 
 
 @triton.jit

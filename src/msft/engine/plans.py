@@ -8,6 +8,7 @@ from torch import Tensor
 
 from msft.encoding import Encoded
 from msft.engine.buffers import batches
+from msft.engine.guessing import SPARE
 from msft.engine.lines import (
     Group,
     LineBuilder,
@@ -21,6 +22,8 @@ from msft.engine.stepping import LENGTH, MOST, PREFIX, START
 
 FEWEST_ROWS = 16
 BUCKET = 64
+SPANS = 256
+"""Spans are multiples of it, since each makes a graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Batch:
     rows: their numbers, in the order of their groups.
     group: the place of each row's group.
     state: see `stepping.py`; the first tokens are still missing.
+    span: more tokens than any row will have, without its prefix.
     nobody: the first slot after all rows.
     """
 
@@ -61,6 +65,7 @@ class Batch:
     group: list[int]
     lines: list[Line]
     state: Tensor
+    span: int
     nobody: int
 
 
@@ -75,7 +80,8 @@ class PromptPlan:
 
     @property
     def slots(self) -> int:
-        return max(batch.nobody + bucket_of(len(batch.rows)) for batch in self.batches)
+        fill = 1 + SPARE
+        return max(batch.nobody + fill * bucket_of(len(batch.rows)) for batch in self.batches)
 
     @property
     def tokens(self) -> int:
@@ -112,14 +118,15 @@ def prompt_plan(
     most_slots: int,
     device: torch.device,
 ) -> PromptPlan:
-    """A row needs a slot for each of its own tokens but the last one that it says; and no batch
-    has more rows than tokens may go through the model at once."""
+    """A row needs a slot for each of its own tokens but the last one that it says, and some for
+    guesses; and no batch has more rows than tokens may go through the model at once."""
     found = grouped(prompts, groups)
     prefix_slots = _prefix_slots(found)
     order = [(number, place) for place, group in enumerate(found) for number in group.rows]
     least = -(-most_slots // most_tokens)
     sizes = (
-        max(least, len(prompts[n]) - len(found[place].prefix) + limits[n] - 1) for n, place in order
+        max(least, len(prompts[n]) - len(found[place].prefix) + limits[n] - 1 + SPARE)
+        for n, place in order
     )
     made = []
     for places in batches(sizes, max(1, most_slots - prefix_slots[-1])):
@@ -142,14 +149,15 @@ def _batch(
     state[PREFIX] = torch.tensor([len(groups[place].prefix) for place in group])
     state[LENGTH] = torch.tensor([len(prompts[number]) for number in rows]) - state[PREFIX]
     state[MOST] = state[LENGTH] + torch.tensor([limits[number] for number in rows]) - 1
-    ends = groups[-1].slots[1] + state[MOST].cumsum(0)
-    state[START] = ends - state[MOST]
+    ends = groups[-1].slots[1] + (state[MOST] + SPARE).cumsum(0)
+    state[START] = ends - state[MOST] - SPARE
     starts = state[START].tolist()
     lines = []
     for places in batches(state[LENGTH].tolist(), most_tokens):
         pieces = [(groups[group[p]], prompts[rows[p]], starts[p]) for p in places]
         lines.append(_prompt_line(pieces, device))
-    return Batch(rows, group, lines, state.to(device), int(ends[-1]))
+    span = -(-(int(state[MOST].max()) + SPARE) // SPANS) * SPANS
+    return Batch(rows, group, lines, state.to(device), span, int(ends[-1]))
 
 
 def _prompt_line(pieces: list[tuple[Group, Sequence[int], int]], device: torch.device) -> Line:

@@ -131,18 +131,22 @@ def step_attention(
     lengths: Tensor,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One token of each row, [heads, rows, dim], over the row's slots in a store of keys and
-    values [slots, heads, dim]: the last slot takes its own. The answer is as of a line."""
-    heads, rows, dim = q.shape
+    """As many tokens of each row, one row after the other, [heads, tokens, dim], over the row's
+    slots in a store of keys and values [slots, heads, dim]: so many are filled, and the next ones
+    take theirs. The answer is as of a line."""
+    heads, tokens, dim = q.shape
+    ahead = tokens // len(starts)
     q, k, v = map(_dense, (q, k, v))
-    out = torch.empty(rows, heads, dim, dtype=q.dtype, device=q.device)
-    lse = torch.empty(heads, rows, dtype=torch.float32, device=q.device)
+    out = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
+    lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
     scale = dim**-0.5 if scale is None else scale
-    kernels.step[rows, k.shape[0]](
-        *(q, k, v, *store, out, lse, starts, lengths, scale, rows),
+    kernels.step[len(starts), k.shape[0]](
+        *(q, k, v, *store, out, lse, starts, lengths, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),
-        **_step_tile(dim, heads // k.shape[0]),
+        ahead=ahead,
+        fresh=max(FEWEST, triton.next_power_of_2(ahead)),
+        **_step_tile(dim, ahead * heads // k.shape[0]),
     )
     return out, lse
 
@@ -171,9 +175,9 @@ def _keys_tile(dim: int) -> dict[str, int]:
     return {"rows": TILE // 2, "columns": TILE // 2, "num_warps": 2, "num_stages": 2}
 
 
-def _step_tile(dim: int, repeats: int) -> dict[str, int]:
+def _step_tile(dim: int, queries: int) -> dict[str, int]:
     """How a row's slots are cut up: a step has few numbers, so it is bound by waiting for them."""
-    asking = max(FEWEST, triton.next_power_of_2(repeats))
+    asking = max(FEWEST, triton.next_power_of_2(queries))
     if dim > WIDE_HEADS or asking > FEWEST:
         return {"asking": asking, "columns": TILE, "num_stages": 2}
     return {"asking": asking, "columns": TILE // 2, "num_warps": 1, "num_stages": 4}

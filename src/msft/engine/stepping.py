@@ -1,4 +1,4 @@
-"""One step of a generation: every row gets its next token, in place and without the host.
+"""One step of a generation: every row gets its next tokens, in place and without the host.
 
 The keys of a row lie in slots of their own in a `Store`, after each other and never moved. All
 that changes from step to step are tensors on the device, so on CUDA a step is one graph, captured
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from msft.engine.attention import How, layout, suits
 from msft.engine.fusing import NOT_FUSED, Fused
+from msft.engine.guessing import SPARE, came_true, guessed
 from msft.engine.recorder import Recorder
 from msft.engine.shared import Kernels, Store, merged
 
@@ -59,38 +60,50 @@ class Graphs:
 class Stepper:
     """A step for `rows` rows in `groups` groups, in the order of their slots.
 
+    span: more tokens than any row has.
+    ahead: tokens of each row in a step: its last one and guesses of what follows (`guessing.py`).
+    said: the token of each slot.
     state: five numbers of each row, see above. A row that has filled all its slots is done, and
-    goes on with the last one until the host takes it out. Rows that are only there to fill up
-    have one slot each.
-    history: the tokens of the last steps, [steps, rows].
+    goes on at its end until the host takes it out. Rows that are only there to fill up have one
+    slot each, and what is spare.
+    history: of the last steps and each row, how many tokens it said and which; then what would
+    have followed wrong guesses, [steps, rows, 1 + ahead].
     """
 
     def __init__(
         self,
         model: Any,
         store: Store,
+        said: Tensor,
         kernels: Kernels,
         graphs: Graphs,
         rows: int,
         groups: int,
+        span: int,
+        ahead: int,
         fused: Fused = NOT_FUSED,
     ) -> None:
         device = next(model.parameters()).device
         self._model = model
         self._fused = fused
         self._store = store
+        self._said = said
         self._kernels = kernels
         self._graphs = graphs
         self.rows = rows
         self.groups = groups
+        self.ahead = ahead
+        self._span = span
         self.state = torch.zeros(5, rows, dtype=torch.long, device=device)
-        self.history = torch.zeros(AT_ONCE, rows, dtype=torch.long, device=device)
+        self.history = torch.zeros(AT_ONCE, rows, 1 + ahead, dtype=torch.long, device=device)
         self._steps = torch.zeros(1, dtype=torch.long, device=device)
-        self._slot = torch.zeros(rows, dtype=torch.long, device=device)
-        self._seen = torch.zeros(rows, dtype=torch.bool, device=device)
-        # A row's queries are the heads that share a key head. Between two rows stands a sequence
-        # without queries: slots that are not filled yet, or belong to rows that have left.
-        ends = torch.arange(rows + 1).repeat_interleave(2)[1:-1] * store.repeats
+        self._turn = torch.arange(ahead, device=device)
+        self._slot = torch.zeros(rows * ahead, dtype=torch.long, device=device)
+        self._seen = torch.zeros(rows * ahead, dtype=torch.bool, device=device)
+        # Alone, a token's queries are the heads that share a key head. Between two rows stands a
+        # sequence without queries: slots that are not filled yet, or belong to rows that have left.
+        queries = ahead if ahead > 1 else store.repeats
+        ends = torch.arange(rows + 1).repeat_interleave(2)[1:-1] * queries
         self._own_q = ends.to(device, torch.int32)
         self._own_k = torch.zeros_like(self._own_q)
         bounds = torch.zeros(2, groups + 1, dtype=torch.int32, device=device)
@@ -98,23 +111,25 @@ class Stepper:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def begin(self, state: Tensor, nobody: int) -> None:
-        """Take up rows. Whoever only fills up has a slot from `nobody` on."""
+        """Take up rows. Whoever only fills up has slots from `nobody` on."""
         rows = state.shape[1]
         self.state[:, :rows] = state
         rest = self.state[:, rows:]
         rest.zero_()
-        rest[START] = torch.arange(nobody, nobody + self.rows - rows, device=rest.device)
+        place = torch.arange(self.rows - rows, device=rest.device)
+        rest[START] = nobody + place * (1 + SPARE)
         rest[MOST] = 1
+        self._said.index_copy_(0, self.state[START] + self.state[LENGTH], self.state[TOKEN])
 
     def see_prefixes(self, members: list[int], slots: list[int]) -> None:
         """The first rows see the first prefix, and so on; whoever fills up asks the last one."""
         ends = torch.tensor([0, *members]).cumsum(0)
         ends[-1] = self.rows
-        self._prefix_q.copy_(ends)
+        self._prefix_q.copy_(ends * self.ahead)
         self._prefix_k.copy_(torch.tensor(slots))
 
     def run(self, steps: int) -> Tensor:
-        """So many steps; their tokens."""
+        """So many steps; what was said in them, as `history` has it."""
         self._steps.zero_()
         for _ in range(steps):
             if self._graph is not None:
@@ -151,17 +166,26 @@ class Stepper:
     def step(self) -> None:
         """What the graph is made of: no shape and no address changes."""
         token, start, length, most, prefix = self.state
-        torch.minimum(length + 1, most, out=length)
-        end = start + length
-        torch.sub(end, 1, out=self._slot)
-        self._own_k.view(-1, 2).copy_(torch.stack([start, end], 1))
-        torch.gt(prefix, 0, out=self._seen)
+        fed = token[:, None]
+        if self.ahead > 1:
+            fed = guessed(self._said, start, length, self.ahead, self._span)
+        place = length[:, None] + self._turn
+        slot = start[:, None] + place
+        self._slot.copy_(slot.flatten())
+        self._own_k.view(-1, 2).copy_(torch.stack([start, slot[:, -1] + 1], 1))
+        self._seen.view(self.rows, -1).copy_((prefix > 0)[:, None])
+        position = prefix[:, None] + torch.minimum(place, most[:, None] - 1)
         with layout(self):
             logits = self._model(
-                input_ids=token[None], position_ids=(prefix + length - 1)[None], use_cache=False
+                input_ids=fed.reshape(1, -1), position_ids=position.reshape(1, -1), use_cache=False
             ).logits[0]
-        token.copy_(logits.argmax(-1))
-        self.history.index_copy_(0, self._steps, token[None])
+        chosen = logits.argmax(-1).view(self.rows, -1)
+        right = came_true(fed, chosen)
+        self._said.index_copy_(0, self._slot + 1, chosen.flatten())
+        now = torch.cat([right[:, None] + 1, chosen], 1)
+        self.history.index_copy_(0, self._steps, now[None])
+        token.copy_(chosen.gather(1, right[:, None])[:, 0])
+        torch.minimum(length + 1 + right, most, out=length)
         self._steps += 1
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
@@ -169,7 +193,7 @@ class Stepper:
         out, lse = self._over_own(layer, q, k, v, how)
         if self.groups:
             keys, values = self._store.of(layer)
-            ends = (self._prefix_q, self._prefix_k, self.rows, self._store.slots)
+            ends = (self._prefix_q, self._prefix_k, len(self._slot), self._store.slots)
             options = {"causal": False, "scale": how.scale, "lse": True}
             asked = q.transpose(0, 1).contiguous()
             more, more_lse = self._kernels.varlen(asked, keys, values, *ends, **options)
@@ -179,18 +203,23 @@ class Stepper:
     def _over_own(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, how: How
     ) -> tuple[Tensor, Tensor]:
-        """Attention of each row over its own slots, the last of which is new."""
+        """Attention of each row over its own slots, the last of which are new."""
         own = self._kernels.own
+        found: tuple[Tensor, Tensor]
         if own is not None and suits(q, v):
             _, start, length, _, _ = self.state
-            found: tuple[Tensor, Tensor] = own.step_attention(
-                q, k, v, self._store.of(layer), start, length, how.scale
-            )
+            found = own.step_attention(q, k, v, self._store.of(layer), start, length, how.scale)
             return found
         heads, repeats, dim = k.shape[0], self._store.repeats, q.shape[-1]
         q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
         self._store.put(layer, self._slot, q, k, v)
         keys, values = self._store.of(layer)
+        if self.ahead > 1:
+            ends = (self._own_q, self._own_k, self.ahead, self._store.slots)
+            found = self._kernels.varlen(
+                q.contiguous(), keys, values, *ends, scale=how.scale, lse=True
+            )
+            return found
         asked = q.reshape(self.rows, heads, repeats, dim).transpose(1, 2).reshape(-1, heads, dim)
         ends = (self._own_q, self._own_k, repeats, self._store.slots)
         options = {"causal": False, "scale": how.scale, "lse": True}

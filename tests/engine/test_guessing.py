@@ -1,0 +1,97 @@
+"""Guesses make a generation shorter and change nothing that is said."""
+
+from random import Random
+
+import pytest
+import torch
+from families import END, model_of
+
+from msft.engine.decoding import Decoder
+from msft.engine.generation import FastDecoder
+from msft.engine.guessing import AHEAD, WIDTH, came_true, guessed, tokens_ahead
+from msft.engine.shared import Kernels
+from msft.engine.stepping import Stepper
+from msft.engine.varlen import plain_varlen
+
+
+def guesses_of(*rows: list[int], ahead: int = 5) -> list[list[int]]:
+    """Rows lie in slots one behind the other, with slots between them that nobody may read."""
+    span = 16
+    said = torch.full((len(rows) * span,), -1)
+    for number, row in enumerate(rows):
+        said[number * span : number * span + len(row)] = torch.tensor(row)
+    start = torch.arange(len(rows)) * span
+    length = torch.tensor([len(row) - 1 for row in rows])
+    found: list[list[int]] = guessed(said, start, length, ahead, span).tolist()
+    return found
+
+
+def test_what_followed_the_last_time_follows_again() -> None:
+    assert guesses_of([1, 2, 3, 4, 5, 6, 1, 2]) == [[2, 3, 4, 5, 6]]
+
+
+def test_two_tokens_say_more_than_one_and_later_ones_more_than_earlier_ones() -> None:
+    rows = [[1, 2, 7, 3, 2, 8, 1, 2], [1, 2, 7, 1, 2, 8, 1, 2], [4, 2, 7, 3, 2, 8, 1, 2]]
+    assert [row[1] for row in guesses_of(*rows)] == [7, 8, 8]
+
+
+def test_a_row_that_goes_round_is_guessed_to_go_on() -> None:
+    assert guesses_of([9, 5, 6, 5, 6], [3, 3, 3]) == [[6, 5, 6, 5, 6], [3, 3, 3, 3, 3]]
+
+
+def test_a_row_without_repetition_and_one_of_a_single_token_have_some_guess() -> None:
+    first, second = guesses_of([1, 2, 3, 4], [7])
+    assert first[0] == 4
+    assert second[0] == 7
+
+
+def test_guesses_count_up_to_the_first_wrong_one() -> None:
+    fed = torch.tensor([[1, 2, 3], [1, 2, 3], [1, 2, 3]])
+    chosen = torch.tensor([[2, 3, 4], [2, 9, 4], [9, 3, 4]])
+    assert came_true(fed, chosen).tolist() == [2, 1, 0]
+    assert came_true(fed[:, :1], chosen[:, :1]).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "ahead"), [(2048, 10**6, 1), (WIDTH, 10**6, 1), (64, 10**6, 4), (16, 40, 2)]
+)
+def test_a_step_is_as_wide_as_costs_nothing_and_memory_holds(
+    rows: int, most: int, ahead: int
+) -> None:
+    assert tokens_ahead(rows, most) == ahead <= AHEAD
+
+
+@pytest.mark.parametrize("prefix", [0, 20])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_guesses_save_steps_and_change_no_word(
+    family: str, prefix: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the last position that the model knows, beyond which a guess may lead."""
+    model = model_of(family).eval()
+    positions = 64
+    model.config.max_position_embeddings = positions
+    if family == "gpt2":
+        table = model.transformer.wpe
+        table.weight.data = table.weight.data[:positions]
+    random = Random(1)
+    shared = tuple(random.randrange(2, 60) for _ in range(prefix))
+    prompts = [shared + tuple(random.randrange(2, 60) for _ in range(n)) for n in (2, 5, 9, 14)]
+    limits = [positions - len(prompt) for prompt in prompts]
+    steps: list[int] = []
+    run = Stepper.run
+
+    def counted(stepper: Stepper, many: int) -> torch.Tensor:
+        steps[-1] += many
+        return run(stepper, many)
+
+    monkeypatch.setattr(Stepper, "run", counted)
+    found = []
+    for width in (1, WIDTH):
+        monkeypatch.setattr("msft.engine.guessing.WIDTH", width)
+        steps.append(0)
+        decoder = Decoder(model, [END], 10**6, kernels=Kernels(plain_varlen))
+        found.append(decoder.generate(prompts, limits).rows)
+        assert isinstance(decoder._fast, FastDecoder)
+    assert found[0] == found[1] == Decoder(model, [END], 10**6).generate(prompts, limits).rows
+    assert max(map(len, found[0])) > 20
+    assert steps[1] < 0.75 * steps[0], "random models repeat themselves"
