@@ -1,4 +1,4 @@
-"""On a GPU: a run that is killed twice and resumed leaves the bytes of a run that was left alone.
+"""On a GPU: a run that is killed and resumed leaves the bytes of a run that was left alone.
 
     PYTHONPATH=src:tests/engine python bench/resume.py --data DIR
 
@@ -20,7 +20,7 @@ from common import Report, parser_of
 from kill_and_resume import FACTS
 
 CUT_DOWN = ("compute_budget=1", "num_train_epochs=1", "method_options.max_stages=2")
-KILLS = ((4, 0.2), (8, 0.5))
+KILLS = ((6, 0.3), (9, 0.2))
 """Lines of the log, and seconds after them."""
 
 
@@ -58,14 +58,15 @@ def compared(options: Any, folder: Path) -> dict[str, Any]:
     """Seconds of each run, and what differs in the end."""
     alone, mortal = folder / "alone", folder / "mortal"
     seconds = [run(options, alone)]
-    seconds += [run(options, mortal, kill) for kill in KILLS]
+    kills = KILLS[: options.kills]
+    seconds += [run(options, mortal, kill) for kill in kills]
     seconds.append(run(options, mortal))
     found = [what for what in FACTS if FACTS[what](alone) != FACTS[what](mortal)]
     verdicts = [(each / "verdicts.jsonl").read_bytes() for each in (alone, mortal)]
     found += ["verdicts.jsonl differs"] * (verdicts[0] != verdicts[1])
     return {
         "lines": lines_of(alone),
-        "killed after": ", ".join(f"{count} lines + {later} s" for count, later in KILLS),
+        "killed after": ", ".join(f"{count} lines + {later} s" for count, later in kills),
         "seconds": ", ".join(f"{each:.0f}" for each in seconds),
         "differs": "; ".join(found) or "nothing",
     }
@@ -74,7 +75,8 @@ def compared(options: Any, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--recipe", default="smollm2-ten.yaml")
-    parser.set_defaults(seconds=300)
+    parser.add_argument("--kills", type=int, choices=range(1, len(KILLS) + 1), default=len(KILLS))
+    parser.set_defaults(seconds=400)
     options = parser.parse_args()
     report = Report("resume", options.out)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from families import END, model_of
 
 from msft.engine.decoding import Decoder
 from msft.engine.generation import FastDecoder
-from msft.engine.guessing import AHEAD, WIDTH, came_true, guessed, tokens_ahead
+from msft.engine.guessing import AHEAD, WIDTH_OF_SMALL, came_true, guessed, tokens_ahead
 from msft.engine.shared import Kernels
 from msft.engine.stepping import Stepper
 from msft.engine.varlen import plain_varlen
@@ -53,12 +53,19 @@ def test_guesses_count_up_to_the_first_wrong_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "most", "ahead"), [(2048, 10**6, 1), (WIDTH, 10**6, 1), (64, 10**6, 4), (16, 40, 2)]
+    ("rows", "width", "ahead"), [(2048, 512, 1), (256, 512, 2), (64, 256, 4), (16, 40, 2)]
 )
-def test_a_step_is_as_wide_as_costs_nothing_and_memory_holds(
-    rows: int, most: int, ahead: int
-) -> None:
-    assert tokens_ahead(rows, most) == ahead <= AHEAD
+def test_a_step_is_as_wide_as_said(rows: int, width: int, ahead: int) -> None:
+    assert tokens_ahead(rows, width) == ahead <= AHEAD
+
+
+def test_a_small_model_takes_wider_steps_and_memory_sets_a_limit() -> None:
+    model = model_of("llama")
+
+    def width(most: int) -> int:
+        return FastDecoder(model, Kernels(plain_varlen), most, 10**6, torch.device("cpu"))._width
+
+    assert (width(10**6), width(40)) == (WIDTH_OF_SMALL, 40)
 
 
 @pytest.mark.parametrize("prefix", [0, 20])
@@ -86,8 +93,8 @@ def test_guesses_save_steps_and_change_no_word(
 
     monkeypatch.setattr(Stepper, "run", counted)
     found = []
-    for width in (1, WIDTH):
-        monkeypatch.setattr("msft.engine.guessing.WIDTH", width)
+    for width in (1, WIDTH_OF_SMALL):
+        monkeypatch.setattr("msft.engine.generation.WIDTH_OF_SMALL", width)
         steps.append(0)
         decoder = Decoder(model, [END], 10**6, kernels=Kernels(plain_varlen))
         found.append(decoder.generate(prompts, limits).rows)

@@ -17,7 +17,7 @@ from msft.encoding import Encoded
 from msft.engine.attention import layout
 from msft.engine.fit import RECORDED_UP_TO
 from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.guessing import tokens_ahead
+from msft.engine.guessing import WIDTH, WIDTH_OF_SMALL, tokens_ahead
 from msft.engine.measuring import Measurer
 from msft.engine.plans import (
     AnswerPlan,
@@ -63,6 +63,7 @@ class FastDecoder:
         self._store = Store(0)
         self._said = torch.zeros(0, dtype=torch.long, device=device)
         self._measurer = Measurer(device.type == "cuda" and _is_small(model))
+        self._width = min(WIDTH_OF_SMALL if _is_small(model) else WIDTH, most_tokens)
         self._steppers: dict[tuple[int, int, int], Stepper] = {}
         self._addresses: list[int] = []
         self._plans: list[tuple[tuple[Any, ...], Any]] = []
@@ -171,7 +172,7 @@ class FastDecoder:
         key = (rows, groups, batch.span)
         if key not in self._steppers:
             held = (self._model, self._store, self._said, self._kernels, self._graphs)
-            ahead = tokens_ahead(rows, self._most[0])
+            ahead = tokens_ahead(rows, self._width)
             self._steppers[key] = Stepper(*held, *key, ahead, self._fused)
         stepper = self._steppers[key]
         stepper.begin(state, batch.nobody)

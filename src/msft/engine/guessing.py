@@ -13,15 +13,15 @@ from torch import Tensor
 
 AHEAD = 8
 """Tokens of a row in a step, at most."""
-WIDTH = 256
-"""Tokens of a step that take hardly longer than one."""
+WIDTH, WIDTH_OF_SMALL = 256, 512
+"""Tokens of a step that take hardly longer than one; small models are bound by launches."""
 SPARE = AHEAD + 1
 """Slots of a row beyond its limit, for guesses that lead there."""
 
 
-def tokens_ahead(rows: int, most: int) -> int:
-    """Tokens that each of so many rows gives to a step, which has at most so many."""
-    return max(1, min(AHEAD, min(WIDTH, most) // rows))
+def tokens_ahead(rows: int, width: int) -> int:
+    """Tokens that each of so many rows gives to a step of this width."""
+    return max(1, min(AHEAD, width // rows))
 
 
 def guessed(said: Tensor, start: Tensor, length: Tensor, ahead: int, span: int) -> Tensor:
