@@ -68,7 +68,8 @@ bench-gpu:  ## on a machine with a GPU and torch: checks, then each target again
 		--from $(RESULTS)/train.jsonl $(RESULTS)/eval.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --method sft
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --shape 0.5B \
-		--set method_options.max_stages=2
+		--set compute_budget=1
+	$(GPU) bench/resume.py --data $(DATA) --out $(RESULTS)/resume.jsonl
 	$(GPU) bench/growth.py --data $(DATA) --out $(RESULTS)/growth.jsonl
 
 clean:  ## remove what was made

@@ -3,7 +3,7 @@
     PYTHONPATH=src python bench/whole_run.py --data DIR --from train.jsonl eval.jsonl
 
 recipes/smollm2-ten.yaml (mSFT, C = 3, ten tasks, SmolLM2-135M); `--method sft` for the baseline,
-`--shape 0.5B --set method_options.max_stages=2` for the parts' shares in a larger model.
+`--shape 0.5B --set compute_budget=1` for the parts' shares in a larger model.
 The verbs of engine, worker and store are timed from outside; the device is waited for where a part
 begins and ends. A part's time is without that of the parts inside it. What runs in another thread
 is shown as `in the background` and is no part of the total.
