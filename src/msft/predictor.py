@@ -13,7 +13,8 @@ row may leave the batch; None: it goes on."""
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The tokens of each row, and how many tokens went through the model."""
+    """The tokens of each row, and how many went through the model: what greedy decoding needs, not
+    guesses or rows that only fill up."""
 
     rows: list[list[int]]
     tokens: int

@@ -14,6 +14,7 @@ from triton.compiler import ASTSource
 
 from msft.engine import kernels, short_rows
 from msft.engine.adamw import AdamW
+from msft.engine.guessing import tokens_ahead
 
 KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 
@@ -68,8 +69,10 @@ def main(dim: int, capability: int) -> None:
     with torch.no_grad():
         stems = short_rows.Sight(sight.starts, None, (sight.starts, sight.starts))
         short_rows.line_attention(q, k, k, stems)
-        for rows in (64, 8):  # without and with guesses
-            short_rows.step_attention(q, k, k, (store, store), places[:rows], places[:rows])
+        for heads, ahead in ((4, 1), (4, 8), (32, 8), (96, 2)):
+            asks, rows = torch.zeros(heads, 64, dim, dtype=torch.bfloat16), places[: 64 // ahead]
+            assert ahead == tokens_ahead(len(rows), 64, heads // 2)
+            short_rows.step_attention(asks, k, k, (store, store), rows, rows)
     for halved in (False, True):
         weight = torch.nn.Parameter(torch.zeros(64, dim))
         adamw = AdamW({"w": weight}, mixed=True, halved=halved, kernel=True)

@@ -15,6 +15,7 @@ from msft.engine.calibration import Calibration, calibrate
 from msft.engine.fit import Demand, Shape
 from msft.engine.generation import LINE_TOKENS
 from msft.engine.memory import Checkpoints, Memory, Work, memory_of
+from msft.engine.plans import SPARE_OF_ROW
 from msft.engine.room import Room, free_disk, refuse_small_memory, used_memory
 from msft.engine.tally import Load, Tally
 from msft.feeds import steps_of
@@ -91,9 +92,12 @@ def _points(worst: Case | None, evals_per_epoch: int, datasets: int) -> int:
 
 
 def _slots(scored: list[Load], room: Room, most: int) -> int:
-    """Keys that are kept at a time: all of an evaluation on CUDA, of one batch elsewhere."""
+    """Keys that are kept at a time: all of an evaluation on CUDA, with guesses; of one batch
+    elsewhere."""
     slots = sum(load.slots for load in scored)
-    return slots if room.kind == "cuda" else min(slots, most)
+    if room.kind == "cuda":
+        return slots + SPARE_OF_ROW * sum(load.rows for load in scored if load.slots)
+    return min(slots, most)
 
 
 def refuse_no_room(

@@ -71,7 +71,7 @@ class FastDecoder:
     @property
     def buckets(self) -> list[int]:
         """Rows of the steps there have been."""
-        return sorted(rows for rows, _, _ in self._steppers)
+        return sorted({rows for rows, _, _ in self._steppers})
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
@@ -88,7 +88,7 @@ class FastDecoder:
     def generate(
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts
     ) -> int:
-        """Generate into `texts`; tokens through the model."""
+        """Generate into `texts`; tokens through the model, wrong guesses not counted."""
         plan = self._planned(
             ("prompts", list(prompts), list(texts.limits), groups and list(groups)),
             lambda: prompt_plan(prompts, texts.limits, groups, *self._most, self._device),
@@ -155,7 +155,7 @@ class FastDecoder:
                 stepper = self._begun(smaller_bucket(len(alive)), batch, plan, alive, state)
             open_rows = (batch.rows[place] for place in alive if texts.open(batch.rows[place]))
             left = max(texts.limits[row] for row in open_rows) - 1 - steps
-            if not left:
+            if left <= 0:  # the last tokens of these rows are on their way
                 break
             often = max(2, AT_ONCE // stepper.ahead)  # where guesses come true, rows end sooner
             many = min(often, left, max(2, steps))  # most answers are short, so soon at first
@@ -169,10 +169,10 @@ class FastDecoder:
     ) -> Stepper:
         """A stepper of this size with these rows of a batch."""
         groups = -(-(len(plan.prefix_slots) - 1) // GROUPS) * GROUPS if plan.prefixes else 0
-        key = (rows, groups, batch.span)
+        ahead = tokens_ahead(rows, self._width, self._store.repeats)
+        key = (rows, groups, batch.span if ahead > 1 else 0)
         if key not in self._steppers:
             held = (self._model, self._store, self._said, self._kernels, self._graphs)
-            ahead = tokens_ahead(rows, self._width)
             self._steppers[key] = Stepper(*held, *key, ahead, self._fused)
         stepper = self._steppers[key]
         stepper.begin(state, batch.nobody)

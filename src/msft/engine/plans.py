@@ -24,6 +24,8 @@ FEWEST_ROWS = 16
 BUCKET = 64
 SPANS = 256
 """Spans are multiples of it, since each makes a graph."""
+SPARE_OF_ROW = SPARE + (1 + SPARE) // 2
+"""Slots of a row for guesses, and its share of those for rows that only fill up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,7 @@ class PromptPlan:
 
     @property
     def slots(self) -> int:
-        fill = 1 + SPARE
-        return max(batch.nobody + fill * bucket_of(len(batch.rows)) for batch in self.batches)
+        return max(batch.nobody + (1 + SPARE) * fillers(len(batch.rows)) for batch in self.batches)
 
     @property
     def tokens(self) -> int:
@@ -97,6 +98,12 @@ def bucket_of(rows: int) -> int:
 def smaller_bucket(rows: int) -> int:
     """Rows of a step when so few are left."""
     return int(max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
+
+
+def fillers(rows: int) -> int:
+    """The most rows that only fill up, until so many rows have left."""
+    first = bucket_of(rows)
+    return max(FEWEST_ROWS, first - rows, first // 2)
 
 
 def answer_plan(
@@ -118,14 +125,14 @@ def prompt_plan(
     most_slots: int,
     device: torch.device,
 ) -> PromptPlan:
-    """A row needs a slot for each of its own tokens but the last one that it says, and some for
-    guesses; and no batch has more rows than tokens may go through the model at once."""
+    """A row needs a slot for each of its own tokens but the last one that it says, and spare ones;
+    and no batch has more rows than tokens may go through the model at once."""
     found = grouped(prompts, groups)
     prefix_slots = _prefix_slots(found)
     order = [(number, place) for place, group in enumerate(found) for number in group.rows]
     least = -(-most_slots // most_tokens)
     sizes = (
-        max(least, len(prompts[n]) - len(found[place].prefix) + limits[n] - 1 + SPARE)
+        max(least, len(prompts[n]) - len(found[place].prefix) + limits[n] - 1 + SPARE_OF_ROW)
         for n, place in order
     )
     made = []

@@ -60,7 +60,7 @@ class Graphs:
 class Stepper:
     """A step for `rows` rows in `groups` groups, in the order of their slots.
 
-    span: more tokens than any row has.
+    span: more tokens than any row has; not asked for without guesses.
     ahead: tokens of each row in a step: its last one and guesses of what follows (`guessing.py`).
     said: the token of each slot.
     state: five numbers of each row, see above. A row that has filled all its slots is done, and
