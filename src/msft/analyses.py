@@ -192,7 +192,8 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
     """Trains what is missing, here and now; `say` is told what a person should know."""
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
-        from msft.engine.session import refuse_changed, train
+        from msft.admission import refuse_changed
+        from msft.engine.session import train
         from msft.progress import progress
 
         files = RunFolder(folder)

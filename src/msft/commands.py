@@ -1,4 +1,4 @@
-"""What each command does. Heavy imports stay inside, so that `msft --help` answers at once."""
+"""What each command does. Heavy imports stay inside, after all that is refused without them."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.folder import RunFolder, UsageError, refuse_unwritable, write_json
+from msft.folder import RunFolder, UsageError, refuse_places, refuse_unwritable, write_json
 from msft.processes import silent_stop
 
 if TYPE_CHECKING:
@@ -37,21 +37,20 @@ def init(options: argparse.Namespace) -> None:
 
 def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
-    from msft.corpus import load_corpus
-    from msft.engine.tokenizers import load_context, load_tokenizer
-    from msft.metrics import own_metric
-    from msft.validation import shown_rows, validation_content, validation_text
+    from msft.admission import refuse_untrainable
 
     recipe = _recipe(options)
     with _aside(options.json):
         for note in recipe.notes:
             print(f"note: {note}")
+        refuse_untrainable(recipe)
+        from msft.corpus import load_corpus
+        from msft.engine.tokenizers import load_context, load_tokenizer
+        from msft.validation import shown_rows, validation_content, validation_text
+
         tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
         context = load_context(recipe.model(), recipe.trust_remote_code)
         corpus = load_corpus(recipe, tokenizer, context)
-        for spec in recipe.datasets:
-            if ":" in spec.metric:
-                own_metric(spec.metric)
     if options.json:
         _print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return
@@ -62,13 +61,15 @@ def validate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost, before any training."""
-    from msft.engine.planning import planned
-    from msft.engine.session import run_folder
-    from msft.plan_text import plan_text
+    from msft.admission import refuse_absent, run_folder
 
     recipe = _recipe(options)
     out = run_folder(recipe, options.out).path
     refuse_unwritable(out)
+    refuse_absent(recipe, recipe.model())
+    from msft.engine.planning import planned
+    from msft.plan_text import plan_text
+
     known = Path(options.known) if options.known else None
     with _aside(options.json):
         content = planned(recipe, out, not options.no_calibration, known)
@@ -90,22 +91,22 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
-    from msft.engine.session import run_folder, train
-    from msft.history import History
-    from msft.progress import progress
-    from msft.validation import result_text
+    from msft.admission import refuse_run, run_folder
 
     recipe = _recipe(options)
     for note in recipe.notes:
         _say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
+    refuse_run(recipe, folder)
+    from msft.engine.session import train
+    from msft.history import History
+    from msft.progress import progress
+    from msft.validation import result_text
+
     title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
     finished = folder.is_finished()
     kept = [spec.name for spec in recipe.datasets if spec.keep]
-    with (
-        _aside(options.json),
-        progress(title, options.quiet or finished, kept) as shown,
-    ):
+    with _aside(options.json), progress(title, options.quiet or finished, kept) as shown:
         result = train(
             recipe,
             folder.path,
@@ -126,10 +127,10 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
-    from msft.engine.assembly import load_evaluator
-    from msft.scoreboard import answer_lines, scoreboard
+    from msft.admission import refuse_absent
 
     recipe = _recipe(options)
+    refuse_absent(recipe, options.model)
     if options.out and options.out == options.answers:
         raise UsageError(f"--out and --answers are both {options.out}; give two names")
     for path in (options.out, options.answers):
@@ -138,6 +139,9 @@ def evaluate(options: argparse.Namespace) -> None:
                 raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+    from msft.engine.assembly import load_evaluator
+    from msft.scoreboard import answer_lines, scoreboard
+
     with _aside(options.json):
         evaluator, groups = load_evaluator(
             recipe, options.model, options.split, lambda text: _say(f"note: {text}", options.quiet)
@@ -181,7 +185,7 @@ def report(options: argparse.Namespace) -> None:
 
     folders = [Path(folder) for folder in options.folders]
     formats = _figure_formats(options)
-    _refuse_places(folders)
+    refuse_places(folders)
     if options.watch is not None:
         from msft.watching import watch
 
@@ -199,15 +203,6 @@ def report(options: argparse.Namespace) -> None:
 
         for place in dict.fromkeys(path.parent for path in write_all_figures(folders, formats)):
             print(place)
-
-
-def _refuse_places(folders: list[Path]) -> None:
-    """UsageError for a folder that is named twice, or where no page can be written."""
-    for number, folder in enumerate(folders):
-        if folder.resolve() in [other.resolve() for other in folders[:number]]:
-            raise UsageError(f"{folder} is named twice; name each run once")
-    for place in [*folders, folders[0].parent] if len(folders) > 1 else folders:
-        refuse_unwritable(place)
 
 
 def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:

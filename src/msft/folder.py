@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,15 @@ def refuse_unwritable(folder: Path) -> None:
         raise UsageError(
             f"{folder} cannot be written: no permission for {place}; choose another place"
         )
+
+
+def refuse_places(folders: Sequence[Path]) -> None:
+    """UsageError for a run that is named twice, or where no page can be written."""
+    for number, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:number]]:
+            raise UsageError(f"{folder} is named twice; name each run once")
+    for place in [*folders, folders[0].parent] if len(folders) > 1 else folders:
+        refuse_unwritable(place)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from msft.data import LoadedDataset, Reading, Split, assembled, load_split, own_splits
 from msft.formats import DataError, Example, example_of
 from msft.partition import Piece, partition, value_of
+from msft.readers import refuse_unreadable
 from msft.recipe import Recipe
-from msft.sources import SPLITS, Sources, folder_sources, hub_sources, is_folder
+from msft.sources import SPLITS, Sources, folder_sources, hub_sources, is_folder, own_sources
 from msft.subdataset import DatasetSpec, shown
 from msft.tasks import MADE, PUBLIC
 from msft.tasks.benchmark import Benchmark
@@ -41,6 +42,22 @@ def load_datasets(recipe: Recipe) -> list[Found]:
             )
         seen[sub.spec.name.casefold()] = sub.spec
     return found
+
+
+def refuse_missing_files(recipe: Recipe) -> None:
+    """DataError where a file or folder of rows is missing or is none; no row is read yet, and the
+    hub is not asked."""
+    for spec in recipe.datasets:
+        benchmark = PUBLIC.get(spec.benchmark or "")
+        if benchmark is not None:
+            sources, _ = _benchmark_sources(spec, benchmark, recipe, hub=False)
+        elif spec.benchmark in MADE:
+            continue
+        else:
+            sources = own_sources(spec, recipe.folder or Path(), hub=False)
+        for source in sources.values():
+            if isinstance(source, str | Path):
+                refuse_unreadable(Path(source))
 
 
 def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
@@ -114,11 +131,12 @@ def _benchmark_splits(
 
 
 def _benchmark_sources(
-    spec: DatasetSpec, benchmark: Benchmark, recipe: Recipe
+    spec: DatasetSpec, benchmark: Benchmark, recipe: Recipe, hub: bool = True
 ) -> tuple[Sources, bool]:
     """Where a benchmark's rows are, and whether those are its official splits on the hub.
 
     A `path` of its own comes first, then the recipe's data folder, then the hub.
+    hub: without it, what is not here is left out.
     """
     if spec.path is not None:
         path = (recipe.folder or Path()) / Path(spec.path).expanduser()
@@ -126,9 +144,11 @@ def _benchmark_sources(
             return folder_sources(path), False
     elif recipe.data_dir is not None:
         return folder_sources(_inside(recipe.data_folder(), spec)), False
+    if not hub:
+        return {}, True
     named = dict(zip(SPLITS, benchmark.splits, strict=True))
-    hub = {ours: theirs for ours, theirs in named.items() if theirs is not None}
-    return hub_sources(spec.path or benchmark.hub, hub), True
+    splits = {ours: theirs for ours, theirs in named.items() if theirs is not None}
+    return hub_sources(spec.path or benchmark.hub, splits), True
 
 
 def _inside(folder: Path, spec: DatasetSpec) -> Path:

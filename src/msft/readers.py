@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ _MAGIC = {
 
 def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
     """Every row of a .jsonl, .json, .csv or .parquet file."""
+    refuse_unreadable(path)
+    with _in_words(path):
+        yield from _READERS[path.suffix.lower()](path, bad)
+
+
+def refuse_unreadable(path: Path) -> None:
+    """DataError where a file is missing, or cannot be one of rows by its first four bytes."""
     suffix = path.suffix.lower()
     if path.is_dir():
         raise DataError(
@@ -46,9 +54,15 @@ def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
     if suffix not in SUFFIXES:
         hint = "; unpack it first" if suffix in (".gz", ".zip", ".zst", ".xz", ".bz2") else ""
         raise DataError(f"{path}: unknown kind of file; expected {', '.join(SUFFIXES)}{hint}")
-    try:
+    with _in_words(path):
         _refuse_special(path, suffix)
-        yield from _READERS[suffix](path, bad)
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """What the system says about a file, as a DataError."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; {_nearest(path)}") from None
     except OSError as error:

@@ -24,12 +24,18 @@ def rows_of(source: Source | Path, where: str, bad: Bad) -> Iterator[Row]:
     return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
 
 
-def own_sources(spec: DatasetSpec, folder: Path) -> Sources:
-    """The splits of the user's own data; relative files are looked for in `folder`."""
+def own_sources(spec: DatasetSpec, folder: Path, hub: bool = True) -> Sources:
+    """The splits of the user's own data; relative files are looked for in `folder`.
+
+    hub: without it, what is not here is left out.
+    """
     found: dict[str, Source | Path] = {}
     if spec.path is not None:
         path = folder / Path(spec.path).expanduser()
-        found |= folder_sources(path) if is_folder(spec.path, path) else hub_sources(spec.path)
+        if is_folder(spec.path, path):
+            found |= folder_sources(path)
+        elif hub:
+            found |= hub_sources(spec.path)
     for split in SPLITS:
         source = getattr(spec, split)
         if source is not None:

@@ -73,14 +73,14 @@ def _failures(failed: dict[str, int], out: Path) -> str:
 
 def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[str, int]:
     """Refuse what is wrong before anything starts, then run what is not done."""
-    from msft.engine.session import refuse_changed
-    from msft.engine.tracking import refuse_missing
+    from msft.admission import refuse_changed, refuse_untrainable
 
     refuse_unwritable(out)
+    waiting = [each for each in asked if not each.is_done]
+    if waiting:
+        refuse_untrainable(waiting[0].recipe)
     for each in asked:
         refuse_changed(each.recipe, each.folder)
-        refuse_missing(each.recipe.report_to)
-    waiting = [each for each in asked if not each.is_done]
     for each in asked:
         if each not in waiting:
             say(f"{each.name}: finished already")

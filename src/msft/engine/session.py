@@ -4,13 +4,14 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 import yaml
 
+from msft.admission import refuse_run, resolved, run_folder
 from msft.background import MOST_WAITING, BackgroundDisk
 from msft.card import card_of
 from msft.checkpoints import CheckpointStore
@@ -25,20 +26,14 @@ from msft.engine.models import LoadedModel, load_model
 from msft.engine.result import ResultFolder
 from msft.engine.room import refuse_full_disk, room_of
 from msft.engine.tokenizers import load_context, load_tokenizer
-from msft.engine.tracking import open_trackers, refuse_missing
+from msft.engine.tracking import open_trackers
 from msft.environment import environment, record_environment
-from msft.folder import (
-    RunFolder,
-    refuse_foreign,
-    refuse_unwritable,
-    write_json,
-    write_text,
-)
+from msft.folder import RunFolder, write_json, write_text
 from msft.history import History
 from msft.log import Event, Log
 from msft.methods import PreparedMethod
 from msft.progress import Progress
-from msft.recipe import Recipe, RecipeError
+from msft.recipe import Recipe
 from msft.replay import prepared_replay
 from msft.report import write_report
 from msft.rollout import BASE
@@ -75,10 +70,7 @@ def train(
     schedule: a schedule.json to train in one straight run, instead of the recipe's method.
     """
     folder = run_folder(recipe, out)
-    refuse_unwritable(folder.path)
-    refuse_foreign(folder)
-    refuse_changed(recipe, folder)
-    refuse_missing(recipe.report_to)
+    refuse_run(recipe, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -98,11 +90,6 @@ def train(
     if corpus.note:
         notice(corpus.note)
     return _Session(recipe, method, folder, loaded, corpus, device, progress, notice).carry_out()
-
-
-def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
-    """Where a run goes."""
-    return RunFolder(Path(out or recipe.output_dir or f"runs/{recipe.method}"))
 
 
 class _Session:
@@ -152,7 +139,7 @@ class _Session:
 
     def carry_out(self) -> Result:
         log = Log(self._folder.log)
-        write_text(self._folder.recipe, _resolved(self._recipe).to_yaml())
+        write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         if not self._folder.is_finished():
             record_environment(self._folder.environment, environment())
         worker = EngineWorker(
@@ -244,51 +231,3 @@ class _Session:
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
             self._steps.write(json.dumps(line) + "\n")
-
-
-def _resolved(recipe: Recipe) -> Recipe:
-    """The recipe with data paths that hold wherever it is read from."""
-    folder = (recipe.folder or Path()).resolve()
-
-    def placed(source: Any) -> Any:
-        there = folder / source if isinstance(source, str) else None
-        return str(there) if there is not None and there.exists() else source
-
-    keys = ("train", "validation", "test", "path")
-    specs = [
-        replace(spec, **{key: placed(getattr(spec, key)) for key in keys})
-        for spec in recipe.datasets
-    ]
-    data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
-    return replace(recipe, datasets=specs, data_dir=data_dir)
-
-
-def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
-    """A started run goes on with its own recipe only."""
-    if not folder.recipe.exists() or not folder.log.exists():
-        return
-    before, now = (
-        _flat(yaml.safe_load(text))
-        for text in (folder.recipe.read_text(), _resolved(recipe).to_yaml())
-    )
-    changed = [
-        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in ("output_dir", "report_to")
-    ]
-    if changed:
-        raise RecipeError(
-            f"{folder.path} holds a run of another recipe:\n"
-            + "\n".join(changed[:5])
-            + "\nundo the change, or give another --out"
-        )
-
-
-def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Keys and values with the sub-datasets' own under their names."""
-    flat = {key: value for key, value in recipe.items() if key != "datasets"}
-    for number, spec in enumerate(recipe["datasets"]):
-        for key, value in spec.items():
-            flat[f"datasets.{spec['name']}.{key}"] = value
-        flat[f"datasets.{spec['name']}"] = f"number {number + 1}"
-    return flat

@@ -1,0 +1,94 @@
+"""Admission: what a run is refused for before anything heavy is loaded; no torch is needed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from msft.engine.tokenizers import TINY, gguf_header
+from msft.engine.tracking import refuse_missing
+from msft.folder import RunFolder, refuse_foreign, refuse_unwritable
+from msft.loading import refuse_missing_files
+from msft.metrics import own_metric
+from msft.recipe import Recipe, RecipeError
+
+
+def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
+    """Where a run goes."""
+    return RunFolder(Path(out or recipe.output_dir or f"runs/{recipe.method}"))
+
+
+def refuse_run(recipe: Recipe, folder: RunFolder) -> None:
+    """Refuse what `msft train` cannot do in this folder."""
+    refuse_unwritable(folder.path)
+    refuse_foreign(folder)
+    refuse_untrainable(recipe)
+    refuse_changed(recipe, folder)
+
+
+def refuse_untrainable(recipe: Recipe) -> None:
+    """Refuse what `msft train` cannot do in any folder."""
+    refuse_missing(recipe.report_to)
+    refuse_absent(recipe, recipe.model())
+
+
+def refuse_absent(recipe: Recipe, model: str) -> None:
+    """RecipeError or DataError where something that is named is not there: a model, the data
+    folder, a file of rows, a metric. What the hub should have is not looked for."""
+    if model != TINY:
+        gguf_header(model)
+    if recipe.data_dir is not None:
+        recipe.data_folder()
+    refuse_missing_files(recipe)
+    for spec in recipe.datasets:
+        if ":" in spec.metric:
+            own_metric(spec.metric)
+
+
+def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
+    """A started run goes on with its own recipe only."""
+    if not folder.recipe.exists() or not folder.log.exists():
+        return
+    before, now = (
+        _flat(yaml.safe_load(text))
+        for text in (folder.recipe.read_text(), resolved(recipe).to_yaml())
+    )
+    changed = [
+        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key not in ("output_dir", "report_to")
+    ]
+    if changed:
+        raise RecipeError(
+            f"{folder.path} holds a run of another recipe:\n"
+            + "\n".join(changed[:5])
+            + "\nundo the change, or give another --out"
+        )
+
+
+def resolved(recipe: Recipe) -> Recipe:
+    """The recipe with data paths that hold wherever it is read from."""
+    folder = (recipe.folder or Path()).resolve()
+
+    def placed(source: Any) -> Any:
+        there = folder / source if isinstance(source, str) else None
+        return str(there) if there is not None and there.exists() else source
+
+    keys = ("train", "validation", "test", "path")
+    specs = [
+        replace(spec, **{key: placed(getattr(spec, key)) for key in keys})
+        for spec in recipe.datasets
+    ]
+    data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
+    return replace(recipe, datasets=specs, data_dir=data_dir)
+
+
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Keys and values with the sub-datasets' own under their names."""
+    flat = {key: value for key, value in recipe.items() if key != "datasets"}
+    for number, spec in enumerate(recipe["datasets"]):
+        for key, value in spec.items():
+            flat[f"datasets.{spec['name']}.{key}"] = value
+        flat[f"datasets.{spec['name']}"] = f"number {number + 1}"
+    return flat
