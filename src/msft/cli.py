@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from traceback import print_exception
 from typing import Any
 
 from msft import __version__, commands
@@ -32,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stopped by {by}; nothing is lost. To go on: {again}", file=sys.stderr)
         return STOPPED
     except Exception as error:
-        if options.debug:
-            raise
-        return _reported(error)
+        return _reported(error, options.debug)
     finally:
         if arguments is None and getattr(options, "json", False):
             sys.stdout.flush()
@@ -42,9 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def _reported(error: Exception) -> int:
+def _reported(error: Exception, debug: bool) -> int:
     """Say what went wrong, once, and choose the exit code by its kind."""
     kind = type(error).__name__
+    if debug:
+        print_exception(error)
     message = str(error).strip() or kind
     print(f"msft: {message}", file=sys.stderr)
     if kind == "NoRoom":
@@ -52,7 +53,7 @@ def _reported(error: Exception) -> int:
     if kind in ("RecipeError", "DataError", "Diverged", "UsageError"):
         return WRONG
     said = ("LogError", "StoreError", "BadScore", "NotANumber", "NotReproducible", "RunsFailed")
-    if kind not in said:
+    if kind not in said and not debug:
         print("(a traceback comes with --debug)", file=sys.stderr)
     return FAILED
 

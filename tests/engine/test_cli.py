@@ -441,3 +441,16 @@ def test_a_folder_beside_checkpoints_is_not_ours_to_remove(recipe: Path) -> None
     Path("out/run.jsonl").write_text("".join(lines[:-2]))
     assert main(command) == 0
     assert mine.is_dir()
+
+
+def test_debug_adds_a_traceback_and_changes_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["validate", str(tmp_path / "none.yaml")]
+    codes, said = [], []
+    for more in ([], ["--debug"]):
+        codes.append(main([*command, *more]))
+        said.append(capsys.readouterr().err)
+    assert codes == [2, 2]
+    assert said[1].startswith("Traceback")
+    assert said[1].endswith(said[0])
