@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.formats import DataError
+from msft.hub import ask_only_where_it_is
 from msft.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
 from msft.subdataset import DatasetSpec, Source, shown
 
@@ -74,6 +75,7 @@ def folder_sources(path: Path) -> Sources:
 def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
     """The splits of a dataset on the hub; `splits` says how the hub calls each of ours."""
     name, _, configuration = path.partition(":")
+    ask_only_where_it_is()
     datasets = needed("datasets", path)
     try:
         loaded = _loaded(datasets, name, configuration or None)

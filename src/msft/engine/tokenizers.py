@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.engine.gguf import read_header, read_once
+from msft.hub import ask_only_where_it_is
 from msft.recipe import RecipeError
 
 TINY = "tiny"
@@ -51,10 +52,12 @@ def load_context(name: str, trust_remote_code: bool = False) -> int | None:
 
 
 def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:
+    where, gguf = _located(name)
+    if not Path(where).is_dir():
+        ask_only_where_it_is()
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    where, gguf = _located(name)
     if gguf:
         options = {**options, "gguf_file": gguf}
         options.pop("use_safetensors", None)
