@@ -22,7 +22,7 @@ test: .venv/installed  ## all tests
 # Triton is a gigabyte, so it lies beside what everybody installs.
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
 	$(BIN)/pip install --quiet --no-deps --target .venv/triton triton
-	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/test_short_rows.py tests/engine/test_update.py
+	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py
 
 check: .venv/installed  ## format check, lint, types
 	$(BIN)/ruff format --check .
@@ -51,11 +51,11 @@ bench-harness: .venv-harness/installed  ## msft's scores against lm-evaluation-h
 DATA ?= shared/data
 PEERS ?= .carry/peers
 RESULTS ?= runs/bench
-GPU := PYTHONPATH=src:tests/engine:$(PYTHONPATH) PYTHONUNBUFFERED=1 $(PYTHON)
+GPU := PYTHONPATH=src:tests/engine:tests/app:$(PYTHONPATH) PYTHONUNBUFFERED=1 $(PYTHON)
 
 bench-gpu:  ## on a machine with a GPU and torch: checks, then each target against its peers
 	mkdir -p $(RESULTS)
-	$(GPU) -m pytest tests/engine/test_short_rows.py tests/engine/test_update.py
+	$(GPU) -m pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py
 	$(GPU) bench/gpu_check.py
 	$(GPU) bench/eval_check.py
 	$(GPU) bench/precision.py --data $(DATA) --out $(RESULTS)/precision.jsonl

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 import transformers
 
-from msft.corpus import Corpus, load_corpus
-from msft.encoding import Encoded
-from msft.engine.assembly import engine_of, settings_of
-from msft.engine.models import LoadedModel, load_model
-from msft.engine.tokenizers import context_of
-from msft.recipe import Recipe, load_recipe
+from msft.data.corpus import Corpus, load_corpus
+from msft.data.encoding import Encoded
+from msft.engine.build import engine_of, settings_of
+from msft.engine.model.loading import LoadedModel, load_model
+from msft.engine.model.tokenizers import context_of
+from msft.recipe.recipe import Recipe, load_recipe
 
 ROOT = Path(__file__).parent.parent
 MATRIX_RATE = 790e12

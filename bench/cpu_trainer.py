@@ -22,11 +22,11 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from msft.encoding import Encoded
-from msft.engine.models import load_model
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.worker import Scored
+from msft.data.encoding import Encoded
+from msft.engine.model.loading import load_model
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
 
 BATCH, STEPS, WARM_UP, REPEATS, RATE = 64, 50, 10, 3, 1e-3
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
 from msft.engine.attention import NAME, RowLayout, layout
-from msft.engine.decoding import Decoder
-from msft.engine.plain import PlainDecoder
-from msft.engine.texts import Texts
+from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.plain import PlainDecoder
+from msft.engine.decode.texts import Texts
 
 CUDA = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROWS, NEW, PREFIX = 400, 200, 1200

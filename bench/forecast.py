@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.engine.planning import planned
-from msft.plan_text import apart, duration
-from msft.recipe import Recipe, load_recipe
+from msft.app.terminal.plan_text import apart, duration
+from msft.app.terminal.validate_text import table
+from msft.planning.planning import planned
+from msft.recipe.recipe import Recipe, load_recipe
 from msft.report.wording import si
-from msft.validation import table
 
 PAUSE = 0.02
 

@@ -11,13 +11,13 @@ import time
 import torch
 from families import END, FAMILIES, model_of, rows_of
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
-from msft.engine.buffers import Row, line_of
-from msft.engine.decoding import Decoder
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.worker import Scored
+from msft.engine.decode.decoder import Decoder
+from msft.engine.packing import Row, line_of
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
 
 CUDA = torch.device("cuda")
 

@@ -36,12 +36,12 @@ from common import (
 )
 from transformers import AutoConfig
 
-from msft.corpus import Corpus, SubDataset
-from msft.encoding import Encoded, EncodedSplit
-from msft.engine.models import LoadedModel
-from msft.feeds import Batch
-from msft.formats import Example
-from msft.recipe import Recipe
+from msft.data.corpus import Corpus, SubDataset
+from msft.data.encoding import Encoded, EncodedSplit
+from msft.data.formats import Example
+from msft.engine.model.loading import LoadedModel
+from msft.recipe.recipe import Recipe
+from msft.search.feeds import Batch
 from msft.testing.simulated import Learner, simulate
 
 CUDA = torch.cuda.is_available()

@@ -33,16 +33,16 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from msft.corpus import Corpus, load_corpus
-from msft.encoding import Encoded, encoded_choices
-from msft.engine.decoding import Decoder
-from msft.engine.models import LoadedModel, load_model
-from msft.engine.tokenizers import context_of
-from msft.evaluation import Answered, Evaluator, Task
-from msft.formats import Example
-from msft.predictor import Generated, Leaves, Likelihoods
-from msft.recipe import Recipe
-from msft.tasks.grading import NUMBER
+from msft.benchmarks.grading import NUMBER
+from msft.data.corpus import Corpus, load_corpus
+from msft.data.encoding import Encoded, encoded_choices
+from msft.data.formats import Example
+from msft.engine.decode.decoder import Decoder
+from msft.engine.model.loading import LoadedModel, load_model
+from msft.engine.model.tokenizers import context_of
+from msft.recipe.recipe import Recipe
+from msft.scoring.evaluation import Answered, Evaluator, Task
+from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
 SHARES = {
     0: {
@@ -359,7 +359,7 @@ def extraction(
 
 
 def why_extracted(text: str, ours: str | None, theirs: str) -> str:
-    """In the words of `msft.tasks.grading.number`."""
+    """In the words of `msft.benchmarks.grading.number`."""
     _, _, after = text.partition("####")
     line = after.split("\n")[0]
     shown = f"`####{line}`"

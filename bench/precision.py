@@ -32,7 +32,7 @@ from common import (
     training_rows,
 )
 
-from msft.feeds import Batch
+from msft.search.feeds import Batch
 
 BATCH = 64 if torch.cuda.is_available() else 4
 

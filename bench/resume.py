@@ -1,6 +1,6 @@
 """On a GPU: a run that is killed and resumed leaves the bytes of a run that was left alone.
 
-    PYTHONPATH=src:tests/engine python bench/resume.py --data DIR
+    PYTHONPATH=src:tests/engine:tests/app python bench/resume.py --data DIR
 
 recipes/smollm2-ten.yaml, cut down to two stages of one epoch. Every run is a process of its own, so
 compiling, recording and the first evaluation come again at each resume. SIGKILL comes a moment

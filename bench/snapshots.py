@@ -21,15 +21,15 @@ import torch
 from common import SHAPES, Report, device_of, parser_of, random_model, synchronize
 from transformers import AutoConfig
 
-from msft.background import BackgroundDisk
-from msft.encoding import Encoded
-from msft.engine.codec import TorchCodec
-from msft.engine.copies import Copies
-from msft.engine.memory import on_device
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.tiers import DiskTier, MemoryTier
-from msft.worker import Scored
+from msft.data.encoding import Encoded
+from msft.engine.saving.checkpoint_sizes import on_device
+from msft.engine.saving.host_copies import Copies
+from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
+from msft.store.background_disk import BackgroundDisk
+from msft.store.tiers import DiskTier, MemoryTier
 
 LENGTH, ANSWER = 95, 17
 """Rows as the ten core tasks have them."""

@@ -53,8 +53,8 @@ from common import (
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM
 
-from msft.encoding import Encoded
-from msft.feeds import Batch
+from msft.data.encoding import Encoded
+from msft.search.feeds import Batch
 
 MAX_LENGTH, RATE = 512, 1e-5
 BATCH = 64 if torch.cuda.is_available() else 4  # a CPU only tries the script

@@ -38,15 +38,15 @@ from common import (
 )
 
 import msft
-from msft.background import BackgroundDisk
-from msft.checkpoints import CheckpointStore
-from msft.engine import session
-from msft.engine.result import ResultFolder
-from msft.engine.torch_engine import TorchEngine
-from msft.log import Log
-from msft.tiers import DiskTier
-from msft.verdicts import Verdicts
-from msft.worker import EngineWorker
+from msft.app import session
+from msft.engine.saving.best_folder import ResultFolder
+from msft.engine.train.engine import TorchEngine
+from msft.run.log import Log
+from msft.run.verdicts import Verdicts
+from msft.run.worker import EngineWorker
+from msft.store.background_disk import BackgroundDisk
+from msft.store.store import CheckpointStore
+from msft.store.tiers import DiskTier
 
 PARTS = {
     "training": [(EngineWorker, "advance")],

@@ -10,7 +10,7 @@ sub-datasets do not influence each other, there is nothing to go stale.
 from random import Random
 from statistics import mean
 
-from msft.history import History
+from msft.run.history import History
 from msft.testing import Learner, SimulatedEngine, simulate
 
 WORLDS = {

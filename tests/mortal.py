@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from msft.background import BackgroundDisk
-from msft.feeds import Batch, Losses
-from msft.history import History
-from msft.log import Event, Log
-from msft.methods import METHODS
-from msft.settings import ScoreTest
-from msft.summary import schedule_of, summary_of
+from msft.run.history import History
+from msft.run.log import Event, Log
+from msft.run.summary import schedule_of, summary_of
+from msft.run.verdicts import read_verdicts
+from msft.search.feeds import Batch, Losses
+from msft.search.methods import METHODS
+from msft.search.settings import ScoreTest
+from msft.store.background_disk import BackgroundDisk
+from msft.store.tiers import DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
-from msft.tiers import DiskTier
-from msft.verdicts import read_verdicts
 
 LEARNERS = {
     "a": Learner(rows=16, limit=0.3, damage=0.6),

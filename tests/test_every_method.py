@@ -26,10 +26,10 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.feeds import Batch, Losses, Row
-from msft.flops import flops_of
-from msft.history import History
-from msft.summary import stage_of, summary_of
+from msft.run.flops import flops_of
+from msft.run.history import History
+from msft.run.summary import stage_of, summary_of
+from msft.search.feeds import Batch, Losses, Row
 from msft.testing import Learner, SimulatedEngine, simulate
 
 CASES = PLAIN | VARIED

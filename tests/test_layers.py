@@ -77,7 +77,7 @@ METHOD_FILES = [name for name in NAMES if name.startswith("methods/")]
 
 @pytest.mark.parametrize("name", METHOD_FILES)
 def test_a_method_sees_no_torch_no_file_no_clock_and_no_chance(name: str) -> None:
-    """Randomness only through `msft.draws`, which keeps no state."""
+    """Randomness only through `msft.search.draws`, which keeps no state."""
     allowed = {"collections", "dataclasses", "fractions", "functools", "math", "typing", "msft"}
     if name == "methods/__init__.py":
         allowed |= {"importlib"}  # finds a user's own method
@@ -110,7 +110,7 @@ def test_only_the_engine_imports_torch_as_it_is_loaded(name: str) -> None:
     assert not found & {"torch", "transformers", "safetensors", "accelerate", "numpy"}
 
 
-@pytest.mark.parametrize("module", ["msft", "msft.testing", "msft.summary"])
+@pytest.mark.parametrize("module", ["msft", "msft.testing", "msft.run.summary"])
 def test_importing_loads_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -13,18 +13,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mortal import Killed, MortalLog, quick_folder
-from msft.curve import Leader, PeakRule
-from msft.draws import stream
-from msft.feeds import Batch, Losses
-from msft.history import History
-from msft.log import Asked, Event, Log, Reached
-from msft.methods import METHODS
-from msft.methods.soft_sro import proportioned
-from msft.mixture import Mixture
-from msft.scores import Number, accuracy
-from msft.summary import summary_of
+from msft.run.history import History
+from msft.run.log import Asked, Event, Log, Reached
+from msft.run.summary import summary_of
+from msft.run.worker import Scored
+from msft.search.draws import stream
+from msft.search.feeds import Batch, Losses
+from msft.search.methods import METHODS
+from msft.search.methods.soft_sro import proportioned
+from msft.search.mixture import Mixture
+from msft.search.peaks import Leader, PeakRule
+from msft.search.scores import Number, accuracy
 from msft.testing import Learner, SimulatedEngine, simulate
-from msft.worker import Scored
 
 thorough = settings(max_examples=120, deadline=None, derandomize=True)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from msft.amounts import counted
-from msft.card import card_of
+from msft.app.model_card import card_of
+from msft.app.terminal.validate_text import result_text
 from msft.report.wording import epochs_in_words
-from msft.summary import summary_of
+from msft.run.summary import summary_of
 from msft.testing.simulated import Learner, simulate
-from msft.validation import result_text
+from msft.text import counted
 
 
 @pytest.mark.parametrize(

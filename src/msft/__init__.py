@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from msft.engine.session import Result
-    from msft.recipe import Recipe, load_recipe
+    from msft.app.session import Result
+    from msft.recipe.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
 __all__ = ["Recipe", "__version__", "load_recipe", "train"]
 
 
 def train(recipe: "Recipe", out: Path | str | None = None, **options: Any) -> "Result":
-    """Train a recipe, or go on with it; see `msft.engine.session.train`."""
-    from msft.engine.session import train as run
+    """Train a recipe, or go on with it; see `msft.app.session.train`."""
+    from msft.app.session import train as run
 
     return run(recipe, out, **options)
 
@@ -29,7 +29,7 @@ def train(recipe: "Recipe", out: Path | str | None = None, **options: Any) -> "R
 def __getattr__(name: str) -> Any:
     """`Recipe` and `load_recipe`, when they are asked for."""
     if name in ("Recipe", "load_recipe"):
-        from msft import recipe
+        from msft.recipe import recipe
 
         return getattr(recipe, name)
     raise AttributeError(f"module 'msft' has no attribute {name!r}")

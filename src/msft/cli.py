@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from traceback import print_exception
 from typing import Any
 
-from msft import __version__, commands
-from msft.signals import Stopped, stop_on_signals
+from msft import __version__
+from msft.app import commands
+from msft.app.signals import Stopped, stop_on_signals
 
 DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from msft import loading, sources
-from msft.admission import refuse_run, refuse_untrainable, resolved
+from msft.app import tracker_backends
+from msft.app.admission import refuse_run, refuse_untrainable, resolved
 from msft.cli import main
-from msft.engine import tracking
-from msft.folder import RunFolder, UsageError
-from msft.formats import DataError
-from msft.recipe import RecipeError, load_recipe
+from msft.data import loading, sources
+from msft.data.formats import DataError
+from msft.recipe.recipe import RecipeError, load_recipe
 from msft.report import write_report
+from msft.run.folder import RunFolder, UsageError
 from msft.testing.simulated import Learner, simulate
 
 RECIPE = """\
@@ -56,9 +56,9 @@ import json, sys
 from contextlib import redirect_stderr
 from io import StringIO
 from msft.cli import main
-from msft.engine import tracking
+from msft.app import tracker_backends
 
-tracking.find_spec = lambda name: None if name == "wandb" else sys
+tracker_backends.find_spec = lambda name: None if name == "wandb" else sys
 for arguments in json.load(sys.stdin):
     with redirect_stderr(StringIO()) as said:
         code = main(arguments)
@@ -112,7 +112,9 @@ def test_validate_refuses_what_train_refuses_in_the_same_words(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None if name == "wandb" else sys)
+    monkeypatch.setattr(
+        tracker_backends, "find_spec", lambda name: None if name == "wandb" else sys
+    )
     assert main(["train", *arguments]) == 2
     by_train = capsys.readouterr().err
     assert main(["validate", *arguments]) == 2

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from msft.analyses import Analysis, Runner, budgets, divergence, sizes
-from msft.branching import fork_of
+from msft.app.analyses import Analysis, Runner, budgets, divergence, sizes
 from msft.cli import main
-from msft.folder import UsageError
-from msft.history import History
-from msft.recipe import Recipe
-from msft.rollout import CheckpointId
-from msft.scores import nll
-from msft.summary import summary_of
+from msft.recipe.recipe import Recipe
+from msft.run.folder import UsageError
+from msft.run.history import History
+from msft.run.summary import summary_of
+from msft.run.worker import Scored
+from msft.search.methods.branches import fork_of
+from msft.search.rollout import CheckpointId
+from msft.search.scores import nll
 from msft.testing import scripted
 from msft.testing.simulated import Learner, SimulatedEngine, simulate
-from msft.worker import Scored
 
 LEARNERS = {
     "quick": Learner(rows=320, limit=0.6, damage=0.4),
@@ -212,7 +212,9 @@ def test_the_fork_is_found_again_from_the_log_alone() -> None:
         falling = [2.0 - abs(n - 3) / 100 for n in range(ticks + 1)]
         return {"a": rising, "b": falling if index else rising, "c": falling if index else rising}
 
-    out = scripted("msft.branching:with_everybody", ["a", "b", "c"], answer, compute_budget=2)
+    out = scripted(
+        "msft.search.methods.branches:with_everybody", ["a", "b", "c"], answer, compute_budget=2
+    )
     assert fork_of(out.history, ["a", "b", "c"]) == ("b", [8, 3])
     assert out.rollouts[2][0] == "r1-t3"
     assert out.rollouts[2][2] == 40 - 11

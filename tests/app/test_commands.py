@@ -267,7 +267,7 @@ def test_eval_can_be_quiet(two_kinds: Path, capsys: pytest.CaptureFixture[str]) 
 def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from msft.recipe import load_recipe
+    from msft.recipe.recipe import load_recipe
 
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
@@ -394,12 +394,12 @@ def test_a_model_that_cannot_fit_is_exit_3(
 ) -> None:
     from families import model_of
 
-    from msft.engine import room
-    from msft.engine.tokenizers import tiny_tokenizer
+    from msft.engine import machine
+    from msft.engine.model.tokenizers import tiny_tokenizer
 
     model_of("llama").save_pretrained("model")
     tiny_tokenizer().save_pretrained("model")
-    monkeypatch.setattr(room, "free_host_memory", lambda: 1000)
+    monkeypatch.setattr(machine, "free_host_memory", lambda: 1000)
     other = ["--set", "model_name_or_path=model", "--set", "max_length=64"]
     assert main(["train", str(recipe), "--out", "o", *other]) == 3
     assert "MB free" in capsys.readouterr().err

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from msft import demo
-from msft.corpus import load_corpus
-from msft.engine.tokenizers import tiny_tokenizer
-from msft.recipe import load_recipe
-from msft.tasks import synthetic
+from msft.app import demo
+from msft.benchmarks import synthetic
+from msft.data.corpus import load_corpus
+from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.recipe.recipe import load_recipe
 
 NOISY = ("teams", "shelves", "gates")
 

@@ -11,11 +11,11 @@ import torch
 from toys import RULES, recipe_of, rows, write_data
 
 import msft
-from msft.engine.tokenizers import tiny_tokenizer
-from msft.log import Reached, read_log
-from msft.methods import METHODS
-from msft.recipe import RecipeError
-from msft.verdicts import read_verdicts
+from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.recipe.recipe import RecipeError
+from msft.run.log import Reached, read_log
+from msft.run.verdicts import read_verdicts
+from msft.search.methods import METHODS
 
 HERE = Path(__file__).parent
 

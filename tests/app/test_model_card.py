@@ -2,12 +2,12 @@
 
 import pytest
 
-from msft.card import card_of
-from msft.history import History
-from msft.log import Asked, Disk, Event, Measured, Opened, Reached
-from msft.report.results import notes
-from msft.rollout import BASE, CheckpointId, Tokens
-from msft.scores import Score, Scores, accuracy, nll
+from msft.app.model_card import card_of
+from msft.report.in_words import notes
+from msft.run.history import History
+from msft.run.log import Asked, Disk, Event, Measured, Opened, Reached
+from msft.search.rollout import BASE, CheckpointId, Tokens
+from msft.search.scores import Score, Scores, accuracy, nll
 
 FIRST = CheckpointId("r0-t1")
 DEFINITION = "gains over the base model: points for accuracy and own metrics, relative decrease"

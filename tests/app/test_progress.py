@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from msft.livetable import MOST_ROWS, LiveTable, chosen, cut, drawn, sparkline
-from msft.log import Decided, Event, Measured, Reached, read_log
-from msft.progress import Board, PlainLines, described, progress
-from msft.rollout import checkpoint_id
-from msft.scores import nll
-from msft.summary import summary_of
+from msft.app.terminal.live_table import MOST_ROWS, LiveTable, chosen, cut, drawn, sparkline
+from msft.app.terminal.progress import Board, PlainLines, described, progress
+from msft.app.terminal.validate_text import result_text
+from msft.run.log import Decided, Event, Measured, Reached, read_log
+from msft.run.summary import summary_of
+from msft.run.worker import Step
+from msft.search.rollout import checkpoint_id
+from msft.search.scores import nll
 from msft.testing.simulated import Learner, simulate
-from msft.validation import result_text
-from msft.worker import Step
 
 FEW = {
     "quick": Learner(limit=0.5, damage=0.4),
@@ -238,7 +238,7 @@ def test_time_left_is_of_the_present_stage(
     events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("msft.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("msft.app.terminal.progress.time.monotonic", lambda: now)
     board = Board()
     reached = 0
     for event in events:

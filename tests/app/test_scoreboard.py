@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from msft.evaluation import Answered, Answers
-from msft.report.evidence import Z95
-from msft.scoreboard import Scoreboard, answer_lines, scoreboard
-from msft.scores import MeanRule, Score, accuracy, nll, value
+from msft.app.terminal.scoreboard import Scoreboard, answer_lines, scoreboard
+from msft.report.compare.evidence import Z95
+from msft.scoring.evaluation import Answered, Answers
+from msft.search.scores import MeanRule, Score, accuracy, nll, value
 
 
 def marks(right: int, rows: int) -> list[Answered]:

@@ -8,9 +8,9 @@ import pytest
 from toys import RULES, rows
 
 import msft
-from msft.log import Event, Reached
-from msft.recipe import Recipe, RecipeError
-from msft.worker import Step
+from msft.recipe.recipe import Recipe, RecipeError
+from msft.run.log import Event, Reached
+from msft.run.worker import Step
 
 NAMES = ["words.first", "words.upper", "words.other"]
 

@@ -14,12 +14,12 @@ import pytest
 from toys import recipe_of, write_data
 
 import msft
-from msft.engine import tracking
-from msft.folder import RunFolder, UsageError
-from msft.history import History
-from msft.log import read_log
-from msft.recipe import RecipeError
-from msft.trackers import read_told
+from msft.app import tracker_backends
+from msft.app.trackers import read_told
+from msft.recipe.recipe import RecipeError
+from msft.run.folder import RunFolder, UsageError
+from msft.run.history import History
+from msft.run.log import read_log
 
 pytest.importorskip("tensorboard")
 CLASSES = import_module("accelerate.tracking").LOGGER_TYPE_TO_CLASS
@@ -125,7 +125,7 @@ def test_a_tracker_that_cannot_start_is_said_before_training(
 ) -> None:
     monkeypatch.setitem(CLASSES, "wandb", Unreachable)
     with pytest.raises(UsageError, match=r"wandb cannot be started: api.*WANDB_MODE=offline"):
-        tracking.open_trackers("wandb", tmp_path, {}, 0, print)
+        tracker_backends.open_trackers("wandb", tmp_path, {}, 0, print)
 
 
 class Started:
@@ -152,7 +152,7 @@ def test_a_resume_goes_on_with_the_run_of_the_tracker(
     monkeypatch.setitem(CLASSES, name, Started)
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     for _ in range(2):
-        tracking.open_trackers([name], tmp_path, {"seed": 1}, 0, print).close()
+        tracker_backends.open_trackers([name], tmp_path, {"seed": 1}, 0, print).close()
     first, second = Started.started
     assert first["config"] == {"seed": 1}
     if name == "wandb":
@@ -167,7 +167,7 @@ def test_a_resume_goes_on_with_the_run_of_the_tracker(
 def test_a_missing_tracker_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracker_backends, "find_spec", lambda name: None)
     write_data(tmp_path)
     with pytest.raises(RecipeError, match="pip install accelerate tensorboard"):
         msft.train(recipe_of(tmp_path, **OPTIONS), tmp_path / "out")

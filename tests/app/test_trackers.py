@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from msft.engine import tracking
-from msft.history import History
-from msft.log import Asked, Decided, Event, Measured, Reached, read_log
-from msft.recipe import RecipeError
-from msft.rollout import BASE
+from msft.app import tracker_backends
+from msft.app.trackers import STEPS, Tracker, Trackers, read_told
+from msft.recipe.recipe import RecipeError
+from msft.run.history import History
+from msft.run.log import Asked, Decided, Event, Measured, Reached, read_log
+from msft.run.worker import Step
+from msft.search.rollout import BASE
 from msft.testing.simulated import Learner, simulate
-from msft.trackers import STEPS, Tracker, Trackers, read_told
-from msft.worker import Step
 
 SPEED = "train/tokens_per_second"
 LEARNERS = {
@@ -283,7 +283,7 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path) -> None:
 
 
 def test_no_tracker_leaves_no_file(events: list[Event], tmp_path: Path) -> None:
-    trackers = tracking.open_trackers("none", tmp_path, {}, 0, print)
+    trackers = tracker_backends.open_trackers("none", tmp_path, {}, 0, print)
     play(events, trackers)
     trackers.close()
     assert list(tmp_path.iterdir()) == []
@@ -293,11 +293,13 @@ def test_no_tracker_leaves_no_file(events: list[Event], tmp_path: Path) -> None:
 def test_a_tracker_that_is_not_installed_is_named_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None if name == missing else object())
-    tracking.refuse_missing(["tensorboard"] if missing == "trackio" else "none")
+    monkeypatch.setattr(
+        tracker_backends, "find_spec", lambda name: None if name == missing else object()
+    )
+    tracker_backends.refuse_missing(["tensorboard"] if missing == "trackio" else "none")
     cure = rf"{missing} is not installed.*pip install accelerate trackio"
     with pytest.raises(RecipeError, match=cure):
-        tracking.refuse_missing(["trackio"])
+        tracker_backends.refuse_missing(["trackio"])
 
 
 def test_events_without_values_are_remembered_too(events: list[Event], tmp_path: Path) -> None:

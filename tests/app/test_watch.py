@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from msft.app.watch import watch
 from msft.cli import main
-from msft.folder import RunFolder
-from msft.log import Log
+from msft.run.folder import RunFolder
+from msft.run.log import Log
 from msft.testing.simulated import Learner, simulate
-from msft.watching import watch
 
 REFRESH = '<meta http-equiv="refresh" content="'
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from msft.formats import DataError
-from msft.tasks.benchmark import Benchmark, Style
-from msft.tasks.commonsense import COMMONSENSE
-from msft.tasks.grading import LETTER
-from msft.tasks.language import LANGUAGE
-from msft.tasks.mathematics import MATHEMATICS
-from msft.tasks.prompts import LETTERS, Item
-from msft.tasks.science import SCIENCE
+from msft.benchmarks.benchmark import Benchmark, Style
+from msft.benchmarks.commonsense import COMMONSENSE
+from msft.benchmarks.grading import LETTER
+from msft.benchmarks.language import LANGUAGE
+from msft.benchmarks.mathematics import MATHEMATICS
+from msft.benchmarks.prompts import LETTERS, Item
+from msft.benchmarks.science import SCIENCE
+from msft.data.formats import DataError
 
 ALL: dict[str, Benchmark] = {**SCIENCE, **COMMONSENSE, **MATHEMATICS, **LANGUAGE}
 NAMES = sorted(ALL)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.tasks.grading import LETTER, NUMBER, PHRASE, TRUTH, Grader
+from msft.benchmarks.grading import LETTER, NUMBER, PHRASE, TRUTH, Grader
 
 GRADERS = {"letter": LETTER, "number": NUMBER, "truth": TRUTH, "phrase": PHRASE}
 every_grader = pytest.mark.parametrize("grader", GRADERS.values(), ids=GRADERS)

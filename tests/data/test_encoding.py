@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from msft.encoding import encoded_choices, encoded_examples, encoded_split, encoded_texts
-from msft.engine.tokenizers import load_tokenizer, tiny_tokenizer
-from msft.formats import Example, Message
+from msft.data.encoding import encoded_choices, encoded_examples, encoded_split, encoded_texts
+from msft.data.formats import Example, Message
+from msft.engine.model.tokenizers import load_tokenizer, tiny_tokenizer
 
 TEXTS = [
     "",

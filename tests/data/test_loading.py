@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.data import LoadedDataset
-from msft.formats import DataError, Example
-from msft.loading import Found, load_datasets
-from msft.overlap import question_of, shared_between
-from msft.recipe import Recipe, RecipeError
-from msft.sources import hub_sources
+from msft.data.formats import DataError, Example
+from msft.data.loading import Found, load_datasets
+from msft.data.overlap import question_of, shared_between
+from msft.data.sources import hub_sources
+from msft.data.splits import LoadedDataset
+from msft.recipe.recipe import Recipe, RecipeError
 
 Rows = Sequence[dict[str, Any]]
 datasets = importlib.import_module("datasets")

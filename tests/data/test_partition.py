@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from msft.formats import DataError, Example
-from msft.loading import Found, load_datasets
-from msft.overlap import question_of
-from msft.recipe import Recipe
+from msft.data.formats import DataError, Example
+from msft.data.loading import Found, load_datasets
+from msft.data.overlap import question_of
+from msft.recipe.recipe import Recipe
 
 Row = dict[str, Any]
 datasets = importlib.import_module("datasets")

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft import readers
-from msft.data import (
+from msft.data import readers
+from msft.data.formats import ALPACA, ALPACA_WITH_INPUT
+from msft.data.splits import (
     DataError,
     Example,
     LoadedDataset,
@@ -25,8 +26,7 @@ from msft.data import (
     load_split,
     read_examples,
 )
-from msft.formats import ALPACA, ALPACA_WITH_INPUT
-from msft.subdataset import DatasetSpec
+from msft.recipe.dataset_spec import DatasetSpec
 
 Rows = Sequence[dict[str, Any]]
 

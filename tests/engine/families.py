@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
 from msft.engine.attention import NAME
 
 VOCABULARY = 97

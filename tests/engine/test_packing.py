@@ -7,12 +7,12 @@ import torch
 from families import FAMILIES, model_of, rows_of
 from torch.nn import functional
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
-from msft.engine.buffers import Row, batches, line_of
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.worker import Scored
+from msft.engine.packing import Row, batches, line_of
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
 
 CPU = torch.device("cpu")
 

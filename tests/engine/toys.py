@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from msft.recipe import Recipe
+from msft.recipe.recipe import Recipe
 
 RULES: dict[str, Callable[[str], str]] = {
     "upper": lambda word: word.upper(),

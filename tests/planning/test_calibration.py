@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from msft.engine.calibration import _scoring_rate, _training_rate
-from msft.feeds import Batch, Losses, Place
-from msft.mixture import Mixture
-from msft.worker import Scored
+from msft.planning.calibration import _scoring_rate, _training_rate
+from msft.run.worker import Scored
+from msft.search.feeds import Batch, Losses, Place
+from msft.search.mixture import Mixture
 
 
 class Slow:
@@ -18,7 +18,7 @@ class Slow:
         self.device = torch.device(device)
         self.now = 0.0
         self._seen: set[Any] = set()
-        monkeypatch.setattr("msft.engine.calibration.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("msft.planning.calibration.time.perf_counter", lambda: self.now)
 
     def _took(self, what: Any) -> None:
         self.now += 0.1 if what in self._seen else 20.0

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from msft.corpus import Corpus, load_corpus
-from msft.engine.tokenizers import tiny_tokenizer
-from msft.flops import inference_flops, look_ahead_flops, train_flops
-from msft.methods import METHODS
-from msft.plan import Case, Cases, cases_of
-from msft.plan_text import apart, duration, plan_text
-from msft.recipe import Recipe
+from msft.app.terminal.plan_text import apart, duration, plan_text
+from msft.data.corpus import Corpus, load_corpus
+from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.planning.cases import Case, Cases, cases_of
+from msft.recipe.recipe import Recipe
+from msft.run.flops import inference_flops, look_ahead_flops, train_flops
+from msft.search.methods import METHODS
 
 EVALUATION = {("a", "validation"): 7, ("b", "validation"): 11, ("a", "test"): 100, ("b", "test"): 1}
 
@@ -145,7 +145,7 @@ def endless(run: Any) -> None:
 
 
 def test_a_method_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msft.counting.MOST_ROLLOUTS", 20)
+    monkeypatch.setattr("msft.planning.counting_run.MOST_ROLLOUTS", 20)
     recipe = recipe_of(f"{__name__}:endless")
     with pytest.raises(ValueError, match="more than 20 roll-outs"):
         cases_of(recipe, corpus_of(recipe), EVALUATION)

@@ -12,23 +12,23 @@ import torch
 from families import model_of
 from toys import RULES, recipe_of, write_data
 
+from msft.app.session import train
 from msft.cli import main
-from msft.corpus import Corpus, load_corpus
-from msft.engine.assembly import is_long
-from msft.engine.calibration import calibrate
-from msft.engine.decoding import Decoder
-from msft.engine.fit import Demand, Shape, best_fit, held_bytes, named_shape, shape_of
-from msft.engine.forecast import needs_of, refuse_no_room
-from msft.engine.memory import Checkpoints, Memory, Work, memory_of
-from msft.engine.models import load_model
-from msft.engine.planning import planned
-from msft.engine.room import NoRoom, Room
-from msft.engine.session import train
-from msft.engine.tally import Tally
-from msft.engine.tokenizers import tiny_tokenizer
-from msft.evaluation import Evaluator
-from msft.methods import METHODS
-from msft.recipe import Recipe
+from msft.data.corpus import Corpus, load_corpus
+from msft.engine.build import is_long
+from msft.engine.decode.decoder import Decoder
+from msft.engine.machine import NoRoom, Room
+from msft.engine.memory_model import Demand, Shape, best_fit, held_bytes, named_shape, shape_of
+from msft.engine.model.loading import load_model
+from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.engine.saving.checkpoint_sizes import Checkpoints, Memory, Work, memory_of
+from msft.planning.calibration import calibrate
+from msft.planning.evaluation_tokens import Tally
+from msft.planning.forecast import needs_of, refuse_no_room
+from msft.planning.planning import planned
+from msft.recipe.recipe import Recipe
+from msft.scoring.evaluation import Evaluator
+from msft.search.methods import METHODS
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -285,7 +285,7 @@ def test_disk_without_memory_holds_every_checkpoint(restored: bool) -> None:
 def test_too_little_memory_is_exit_3_and_says_what_to_change(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("msft.engine.room.free_host_memory", lambda: 140_000_000)
+    monkeypatch.setattr("msft.engine.machine.free_host_memory", lambda: 140_000_000)
     assert main(["train", str(recipe), "--out", "out", "--quiet"]) == 3
     said = capsys.readouterr().err
     assert "GB free" in said
@@ -355,7 +355,7 @@ def test_plan_and_train_ask_for_the_same(tmp_path: Path) -> None:
 def test_a_calibration_gives_a_finite_time_and_leaves_no_file(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("msft.engine.calibration.SECONDS", 1.0)
+    monkeypatch.setattr("msft.planning.calibration.SECONDS", 1.0)
     before = sorted(Path().rglob("*"))
     assert main(["plan", str(recipe), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)

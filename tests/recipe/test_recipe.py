@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.methods import METHODS
-from msft.options import AtLeast
-from msft.recipe import DatasetSpec, Recipe, RecipeError, load_recipe
-from msft.rollout import Run
-from msft.yamlfile import MAX_CHARACTERS, YamlError, dump, parse, plain
+from msft.recipe.recipe import DatasetSpec, Recipe, RecipeError, load_recipe
+from msft.recipe.strict_yaml import MAX_CHARACTERS, YamlError, dump, parse, plain
+from msft.search.methods import METHODS
+from msft.search.options import AtLeast
+from msft.search.rollout import Run
 
 ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]
 A: dict[str, Any] = {"name": "a", "train": "a.jsonl", "validation": "b.jsonl"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from msft.cli import main
-from msft.recipe import load_recipe
+from msft.recipe.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from msft.data import DataError, load_dataset_spec
-from msft.recipe import RecipeError, load_recipe
-from msft.subdataset import DatasetSpec
+from msft.data.splits import DataError, load_dataset_spec
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.recipe import RecipeError, load_recipe
 
 GOOD = """\
 model_name_or_path: tiny

@@ -16,18 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from msft.app.compare import options_of, planned
+from msft.app.jobs import IS_JOB, Job, carry_out
+from msft.app.signals import Stopped
 from msft.cli import main
-from msft.folder import RunFolder, UsageError
-from msft.history import History
-from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
-from msft.processes import IS_JOB, Job, carry_out
-from msft.recipe import load_recipe
+from msft.recipe.recipe import load_recipe
 from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
-from msft.report.compared_run import compared_runs, same_rows
-from msft.report.comparison_report import contest_text, tables_of, write_contest
-from msft.report.contest import Contest, contest_of, contest_of_each, contests_of
-from msft.report.figure_sections import comparison_figures
-from msft.report.groups import groups_of
+from msft.report.compare.compared_run import compared_runs, same_rows
+from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
+from msft.report.compare.first_places import rounds_of, spread_of
+from msft.report.compare.groups import groups_of
+from msft.report.comparison_page import contest_text, tables_of, write_contest
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
@@ -36,13 +35,14 @@ from msft.report.paper_tables import (
     places_table,
     spread_table,
 )
-from msft.report.standings import rounds_of, spread_of
+from msft.report.sections import comparison_figures
 from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
-from msft.rollout import BASE, CheckpointId, Tokens
-from msft.scores import Score, Scores, accuracy, nll, value
-from msft.signals import Stopped
-from msft.sweep import options_of, planned
-from msft.verdicts import Verdict, Verdicts
+from msft.run.folder import RunFolder, UsageError
+from msft.run.history import History
+from msft.run.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
+from msft.run.verdicts import Verdict, Verdicts
+from msft.search.rollout import BASE, CheckpointId, Tokens
+from msft.search.scores import Score, Scores, accuracy, nll, value
 
 FIRST = CheckpointId("r0-t1")
 NAMES = ("sciq", "arc", "gsm8k", "mine")
@@ -651,7 +651,7 @@ def test_wrong_input_is_refused_before_anything_starts(
 def test_a_tracker_that_is_not_installed_is_found_before_anything_starts(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("msft.engine.tracking.find_spec", lambda name: None)
+    monkeypatch.setattr("msft.app.tracker_backends.find_spec", lambda name: None)
     assert main(["compare", str(recipe), "--out", "out", "--set", "report_to=trackio"]) == 2
     assert "trackio" in capsys.readouterr().err
     assert not Path("out").exists()
@@ -819,7 +819,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     def stopped(*_: object) -> None:
         raise Stopped("SIGTERM")
 
-    monkeypatch.setattr("msft.engine.session.train", stopped)
+    monkeypatch.setattr("msft.app.session.train", stopped)
     command = ["train", str(recipe), "--out", "out"]
     assert main(command) == 4
     assert "To go on: msft train" in capsys.readouterr().err

@@ -5,19 +5,19 @@ from fractions import Fraction
 
 import pytest
 
-from msft.compute_share import BASE_STAGES, OLMO_2, POST_STAGES
-from msft.decomposition import (
+from msft.report.compare.decomposition import (
     Parts,
     decomposition,
     decomposition_split,
     mean_decomposition,
     mean_parts,
 )
-from msft.divergence import changes, left_out, mean_shift
-from msft.history import History
-from msft.log import Asked, Decided, Disk, Ended, Event, Measured, Opened, Reached
-from msft.rollout import BASE, CheckpointId, Tokens, checkpoint_id
-from msft.scores import Score, accuracy, nll
+from msft.report.compare.divergence import changes, left_out, mean_shift
+from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES
+from msft.run.history import History
+from msft.run.log import Asked, Decided, Disk, Ended, Event, Measured, Opened, Reached
+from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
+from msft.search.scores import Score, accuracy, nll
 
 Table = Mapping[str, list[Score]]
 

@@ -12,29 +12,29 @@ import pytest
 
 from mortal import quick_folder
 from msft.cli import main
-from msft.decomposition import Parts
-from msft.folder import UsageError
-from msft.history import History
-from msft.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, to_line
-from msft.methods import METHODS
-from msft.report.bars import rows_of
-from msft.report.chart import WIDE, drawing
-from msft.report.compared_run import ComparedRun, compared_runs
-from msft.report.contest import Contest, contests_of
-from msft.report.epoch_figures import rows_per_epoch
+from msft.report.compare.compared_run import ComparedRun, compared_runs
+from msft.report.compare.contest import Contest, contests_of
+from msft.report.compare.decomposition import Parts
+from msft.report.compare.first_places import rounds_of, spread_of
+from msft.report.compare.statistics import first_places
 from msft.report.figure_files import FORMATS, formats_of, write_figures
-from msft.report.figure_sections import comparison_figures, run_figures, run_sections
-from msft.report.gain_figures import gains, gains_figure, parts_figure
-from msft.report.peak_figures import divergence, mean_shifts, peaks, peaks_of
+from msft.report.figures.bars import rows_of
+from msft.report.figures.chart import WIDE, drawing
+from msft.report.figures.epochs import rows_per_epoch
+from msft.report.figures.olmo2_share import share_figure, shares
+from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
+from msft.report.figures.score_figure import score_figure, score_text
+from msft.report.figures.scores import gains, gains_figure, parts_figure
+from msft.report.in_words import chosen
 from msft.report.reproduction import settings_of
-from msft.report.results import chosen
-from msft.report.score_figure import score_figure, score_text
 from msft.report.section import Section, shown
-from msft.report.share_figure import share_figure, shares
-from msft.report.standings import rounds_of, spread_of
-from msft.rollout import BASE, Tokens, checkpoint_id
-from msft.scores import Score, Scores, accuracy, nll, value
-from msft.statistics import first_places
+from msft.report.sections import comparison_figures, run_figures, run_sections
+from msft.run.folder import UsageError
+from msft.run.history import History
+from msft.run.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, to_line
+from msft.search.methods import METHODS
+from msft.search.rollout import BASE, Tokens, checkpoint_id
+from msft.search.scores import Score, Scores, accuracy, nll, value
 from msft.testing import Learner, simulate
 
 HOSTILE = '<script>alert("1")</script>$x^2$\x1b\u202e'
@@ -411,7 +411,7 @@ def test_divergence_is_found_by_its_folders(folder: Path) -> None:
 
 
 def test_shares_with_the_cost_of_a_search(folder: Path) -> None:
-    from msft.compute_share import OLMO_2
+    from msft.report.compare.olmo2_compute import OLMO_2
 
     table = shares(OLMO_2[0], {"mSFT": 2.0})
     assert list(table) == ["pre-training", "mid-training", "RLVR", "DPO", "SFT", "× 2.00 mSFT"]

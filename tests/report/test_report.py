@@ -14,21 +14,32 @@ import pytest
 
 import msft
 from mortal import Case, quick_folder
-from msft.environment import read_environments, record_environment, versions
-from msft.history import History
-from msft.log import Asked, Disk, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
-from msft.methods import METHODS
 from msft.report import comparison_text, write_comparison, write_report
-from msft.report.compared_run import compared_runs
-from msft.report.contest import contest_of_each
-from msft.report.evidence import paired, sign_test, wilson
+from msft.report.compare.compared_run import compared_runs
+from msft.report.compare.contest import contest_of_each
+from msft.report.compare.evidence import paired, sign_test, wilson
 from msft.report.folding import Folded, folded
 from msft.report.paper_tables import dataset_tables
 from msft.report.wording import difference, label, number, si
-from msft.rollout import BASE, CheckpointId, Tokens
-from msft.scores import Scores, accuracy, nll, value
+from msft.run.environment import read_environments, record_environment, versions
+from msft.run.history import History
+from msft.run.log import (
+    Asked,
+    Disk,
+    Ended,
+    Event,
+    Log,
+    Measured,
+    Opened,
+    Reached,
+    read_log,
+    to_line,
+)
+from msft.run.verdicts import read_verdicts
+from msft.search.methods import METHODS
+from msft.search.rollout import BASE, CheckpointId, Tokens
+from msft.search.scores import Scores, accuracy, nll, value
 from msft.testing import Learner, simulate
-from msft.verdicts import read_verdicts
 
 HOSTILE = '<script>alert("1")</script>$x^2$'
 SECTIONS = ("timeline", "curves", "decisions", "scores", "loss", "flops", "disk", "settings")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from mortal import quick_folder
-from msft.history import History
 from msft.report import write_report
 from msft.report.wording import number
+from msft.run.history import History
 from msft.testing import Learner, simulate
 
 CHROMIUM = next(

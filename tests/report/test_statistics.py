@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from msft.statistics import (
+from msft.report.compare.statistics import (
     Places,
     first_places,
     incomplete_beta,

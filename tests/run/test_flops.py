@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 
 from mortal import PLAIN, VARIED, quick_folder
-from msft.flops import flops_of, inference_flops, look_ahead_flops, path_tokens, train_flops
-from msft.history import History
-from msft.log import Reached, read_log
+from msft.run.flops import flops_of, inference_flops, look_ahead_flops, path_tokens, train_flops
+from msft.run.history import History
+from msft.run.log import Reached, read_log
 
 BILLION, TRILLION = 10**9, 10**12
 SIZES = {"7B": 7 * BILLION, "13B": 13 * BILLION, "32B": 32 * BILLION}

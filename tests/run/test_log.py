@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mortal import PLAIN, quick_folder
-from msft.log import (
+from msft.run.log import (
     Asked,
     Decided,
     Disk,
@@ -26,8 +26,8 @@ from msft.log import (
     read_log,
     to_line,
 )
-from msft.rollout import BASE, Tokens, checkpoint_id
-from msft.scores import accuracy, nll, value
+from msft.search.rollout import BASE, Tokens, checkpoint_id
+from msft.search.scores import accuracy, nll, value
 
 EVENTS: list[Event] = [
     Opened("msft", 20, 7, {"a": 3, "ü": 4}, {"mean": "macro"}, {"data": "00ff"}),

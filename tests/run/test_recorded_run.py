@@ -20,18 +20,18 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.draws import shuffled
-from msft.feeds import Batch, Losses
-from msft.history import History
-from msft.log import Ended, Log, LogError, Reached, read_log, to_line
-from msft.methods import METHODS
-from msft.recording import Diverged
-from msft.rollout import BASE, CheckpointId, Run, checkpoint_id
-from msft.scores import nll
-from msft.standing import NotReproducible
-from msft.summary import summary_of
+from msft.run.history import History
+from msft.run.journal import Diverged
+from msft.run.log import Ended, Log, LogError, Reached, read_log, to_line
+from msft.run.recovery import NotReproducible
+from msft.run.summary import summary_of
+from msft.run.worker import BadScore, Scored
+from msft.search.draws import shuffled
+from msft.search.feeds import Batch, Losses
+from msft.search.methods import METHODS
+from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
+from msft.search.scores import nll
 from msft.testing import Learner, SimulatedEngine, simulate
-from msft.worker import BadScore, Scored
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from mortal import LEARNERS, PLAIN, VARIED, quick_folder
-from msft.flops import flops_of
-from msft.history import History
-from msft.log import Asked, Disk, Event, Measured, Opened, Reached, read_log
-from msft.methods import METHODS
-from msft.rollout import BASE, Tokens, checkpoint_id, place_of
-from msft.scores import Scores, accuracy, nll
-from msft.summary import disk_of, schedule_of, summary_of
+from msft.run.flops import flops_of
+from msft.run.history import History
+from msft.run.log import Asked, Disk, Event, Measured, Opened, Reached, read_log
+from msft.run.summary import disk_of, schedule_of, summary_of
+from msft.run.verdicts import Verdicts, read_verdicts
+from msft.search.methods import METHODS
+from msft.search.rollout import BASE, Tokens, checkpoint_id, place_of
+from msft.search.scores import Scores, accuracy, nll
 from msft.testing import scripted
-from msft.verdicts import Verdicts, read_verdicts
 
 CASES = PLAIN | VARIED
 

@@ -8,18 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.data import Example
-from msft.encoding import Encoded, encoded_split
-from msft.engine.decoding import Decoder
-from msft.engine.models import load_model
-from msft.engine.tokenizers import tiny_tokenizer
-from msft.evaluation import Evaluator, Task
-from msft.metrics import normal
-from msft.predictor import Generated, Leaves, Likelihoods
-from msft.recipe import RecipeError
-from msft.scores import accuracy
-from msft.tasks.grading import LETTER, NUMBER, Grader
-from msft.worker import BadScore
+from msft.benchmarks.grading import LETTER, NUMBER, Grader
+from msft.data.encoding import Encoded, encoded_split
+from msft.data.splits import Example
+from msft.engine.decode.decoder import Decoder
+from msft.engine.model.loading import load_model
+from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.recipe.recipe import RecipeError
+from msft.run.worker import BadScore
+from msft.scoring.evaluation import Evaluator, Task
+from msft.scoring.metrics import normal
+from msft.scoring.predictor import Generated, Leaves, Likelihoods
+from msft.search.scores import accuracy
 
 TOKENIZER = tiny_tokenizer()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.draws import picked, sampled, shuffled, stream
+from msft.search.draws import picked, sampled, shuffled, stream
 
 Draw = Callable[..., list[int]]
 
@@ -47,7 +47,7 @@ def test_another_seed_or_place_gives_another_draw(
 
 def test_another_process_draws_the_same() -> None:
     """A resumed run must draw what the killed one would have drawn."""
-    code = "from msft.draws import shuffled; print(shuffled(50, 20, 'order', 3, 1))"
+    code = "from msft.search.draws import shuffled; print(shuffled(50, 20, 'order', 3, 1))"
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", code]

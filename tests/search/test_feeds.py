@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.feeds import SHUFFLED, Feed, Place, Row, described, epoch_and_steps, steps_of
-from msft.methods.ies import Ies
-from msft.mixture import Mixture
-from msft.rollout import CheckpointId
+from msft.search.feeds import SHUFFLED, Feed, Place, Row, described, epoch_and_steps, steps_of
+from msft.search.methods.ies import Ies
+from msft.search.mixture import Mixture
+from msft.search.rollout import CheckpointId
 from msft.testing import Learner, simulate
 
 whole = st.integers(3, 60)

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from msft.curve import PeakRule
-from msft.methods import METHODS, prepare
-from msft.options import Above, AtLeast, Between, checked, refuse_unknown
-from msft.rollout import CheckpointId, ticks_of
+from msft.search.methods import METHODS, prepare
+from msft.search.options import Above, AtLeast, Between, checked, refuse_unknown
+from msft.search.peaks import PeakRule
+from msft.search.rollout import CheckpointId, ticks_of
 from msft.testing import scripted
 
 

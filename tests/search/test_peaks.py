@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from msft.curve import Follower, Leader, PeakRule
-from msft.scores import Number, value
+from msft.search.peaks import Follower, Leader, PeakRule
+from msft.search.scores import Number, value
 
 curves = st.lists(st.integers(0, 6).map(lambda n: n / 10), min_size=2, max_size=12)
 rules = st.builds(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mortal import LateDisk, quick_folder
-from msft.background import BackgroundDisk
+from msft.store.background_disk import BackgroundDisk
+from msft.store.tiers import DiskTier
 from msft.testing import JsonCodec
-from msft.tiers import DiskTier
 
 LONG = 30.0
 """Seconds until a test gives up on another thread."""

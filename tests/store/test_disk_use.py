@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from mortal import LEARNERS, PLAIN, VARIED, Killed, MortalLog, kill, quick_folder
-from msft.checkpoints import CheckpointStore
-from msft.feeds import Batch, Losses
-from msft.history import History
-from msft.log import Reached, read_log
-from msft.methods import METHODS
-from msft.summary import summary_of
+from msft.run.history import History
+from msft.run.log import Reached, read_log
+from msft.run.summary import summary_of
+from msft.search.feeds import Batch, Losses
+from msft.search.methods import METHODS
+from msft.store.store import CheckpointStore
 from msft.testing import Learner, SimulatedEngine, simulate
 
 ROOM_FOR_ALL = 99

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mortal import LateDisk, quick_folder
-from msft.checkpoints import CheckpointStore, Retained, StoreError, retained
-from msft.rollout import BASE, CheckpointId, checkpoint_id
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id
+from msft.store.store import CheckpointStore, Retained, StoreError, retained
+from msft.store.tiers import DiskTier, MemoryTier
 from msft.testing import JsonCodec
-from msft.tiers import DiskTier, MemoryTier
 
 A, B, C, D = (checkpoint_id(0, tick) for tick in (1, 2, 3, 4))
 

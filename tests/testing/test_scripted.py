@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.log import Log, to_line
-from msft.methods import METHODS
-from msft.rollout import BASE, CheckpointId, Run
-from msft.summary import summary_of
+from msft.run.log import Log, to_line
+from msft.run.summary import summary_of
+from msft.search.methods import METHODS
+from msft.search.rollout import BASE, CheckpointId, Run
 from msft.testing import Scripted, scripted
 
 Curves = Mapping[str, Sequence[float]]

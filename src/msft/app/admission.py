@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
-from msft.engine.tokenizers import TINY, gguf_header
-from msft.engine.tracking import refuse_missing
-from msft.folder import RunFolder, refuse_foreign, refuse_unwritable
-from msft.loading import refuse_missing_files
-from msft.metrics import own_metric
-from msft.recipe import Recipe, RecipeError
+from msft.app.tracker_backends import refuse_missing
+from msft.data.loading import refuse_missing_files
+from msft.engine.model.tokenizers import TINY, gguf_header
+from msft.recipe.recipe import Recipe, RecipeError
+from msft.run.folder import RunFolder, refuse_foreign, refuse_unwritable
+from msft.scoring.metrics import own_metric
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msft.amounts import counted
-from msft.branching import fork_of
-from msft.divergence import changes, mean_shift
-from msft.folder import RunFolder, UsageError, write_json
-from msft.history import TEST, History
-from msft.recipe import Recipe
+from msft.app.compare import options_of
+from msft.app.terminal.validate_text import table
+from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.run_files import read_history
+from msft.report.compare.divergence import changes, mean_shift
 from msft.report.wording import epochs, epochs_in_words, mean_unit, si
-from msft.rollout import ticks_of
-from msft.summary import summary_of
-from msft.sweep import options_of
-from msft.validation import table
+from msft.run.folder import RunFolder, UsageError, write_json
+from msft.run.history import TEST, History
+from msft.run.run_files import read_history
+from msft.run.summary import summary_of
+from msft.search.methods.branches import fork_of
+from msft.search.rollout import ticks_of
+from msft.text import counted
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""
@@ -45,9 +45,9 @@ class Analysis:
 
     def write(self, out: Path) -> list[Path]:
         """The JSON file, the figure, and a page that compares the runs."""
-        from msft.report.compared_run import compared_runs
+        from msft.report.compare.compared_run import compared_runs
         from msft.report.figure_files import write_figures
-        from msft.report.figure_sections import comparison_figures
+        from msft.report.sections import comparison_figures
 
         path = out / f"{self.name}.json"
         write_json(path, self.content)
@@ -67,7 +67,9 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
             "defined; use constant"
         )
     moments = {"on_rollback": recipe.method_options.get("on_rollback", "restore")}
-    branch = replace(recipe, method="msft.branching:with_everybody", method_options=moments)
+    branch = replace(
+        recipe, method="msft.search.methods.branches:with_everybody", method_options=moments
+    )
     with_all = run(branch, out / "with")
     names = [spec.name for spec in recipe.datasets]
     fork = fork_of(with_all, [spec.name for spec in recipe.datasets if not spec.keep] or names)
@@ -78,7 +80,7 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
             "num_train_epochs or learning_rate, and give another --out"
         )
     excluded, legs = fork
-    method = "msft.branching:without_first"
+    method = "msft.search.methods.branches:without_first"
     options = {**moments, "excluded": excluded, "legs": legs}
     without = run(replace(recipe, method=method, method_options=options), out / "without")
     content, rows, notes = _diverged(with_all, without, excluded, sum(legs))
@@ -192,9 +194,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
     """Trains what is missing, here and now; `say` is told what a person should know."""
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
-        from msft.admission import refuse_changed
-        from msft.engine.session import train
-        from msft.progress import progress
+        from msft.app.admission import refuse_changed
+        from msft.app.session import train
+        from msft.app.terminal.progress import progress
 
         files = RunFolder(folder)
         refuse_changed(recipe, files)

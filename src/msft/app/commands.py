@@ -7,23 +7,23 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.folder import RunFolder, UsageError, refuse_places, refuse_unwritable, write_json
-from msft.processes import silent_stop
+from msft.app.jobs import silent_stop
+from msft.run.folder import RunFolder, UsageError, refuse_places, refuse_unwritable, write_json
 
 if TYPE_CHECKING:
-    from msft.recipe import Recipe
+    from msft.recipe.recipe import Recipe
 
 
 def demo(options: argparse.Namespace) -> None:
     """SFT and mSFT on the embedded mixture, then the comparison."""
-    from msft.demo import run_demo
+    from msft.app.demo import run_demo
 
     run_demo(Path(options.out), options.seed)
 
 
 def init(options: argparse.Namespace) -> None:
     """Write a commented recipe."""
-    from msft.template import RECIPE
+    from msft.recipe.template import RECIPE
 
     path = Path(options.file)
     if path.exists():
@@ -37,16 +37,16 @@ def init(options: argparse.Namespace) -> None:
 
 def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
-    from msft.admission import refuse_untrainable
+    from msft.app.admission import refuse_untrainable
 
     recipe = _recipe(options)
     with _aside(options.json):
         for note in recipe.notes:
             print(f"note: {note}")
         refuse_untrainable(recipe)
-        from msft.corpus import load_corpus
-        from msft.engine.tokenizers import load_context, load_tokenizer
-        from msft.validation import shown_rows, validation_content, validation_text
+        from msft.app.terminal.validate_text import shown_rows, validation_content, validation_text
+        from msft.data.corpus import load_corpus
+        from msft.engine.model.tokenizers import load_context, load_tokenizer
 
         tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
         context = load_context(recipe.model(), recipe.trust_remote_code)
@@ -61,14 +61,14 @@ def validate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost, before any training."""
-    from msft.admission import refuse_absent, run_folder
+    from msft.app.admission import refuse_absent, run_folder
 
     recipe = _recipe(options)
     out = run_folder(recipe, options.out).path
     refuse_unwritable(out)
     refuse_absent(recipe, recipe.model())
-    from msft.engine.planning import planned
-    from msft.plan_text import plan_text
+    from msft.app.terminal.plan_text import plan_text
+    from msft.planning.planning import planned
 
     known = Path(options.known) if options.known else None
     with _aside(options.json):
@@ -91,17 +91,17 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
-    from msft.admission import refuse_run, run_folder
+    from msft.app.admission import refuse_run, run_folder
 
     recipe = _recipe(options)
     for note in recipe.notes:
         _say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
     refuse_run(recipe, folder)
-    from msft.engine.session import train
-    from msft.history import History
-    from msft.progress import progress
-    from msft.validation import result_text
+    from msft.app.session import train
+    from msft.app.terminal.progress import progress
+    from msft.app.terminal.validate_text import result_text
+    from msft.run.history import History
 
     title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
     finished = folder.is_finished()
@@ -127,7 +127,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
-    from msft.admission import refuse_absent
+    from msft.app.admission import refuse_absent
 
     recipe = _recipe(options)
     refuse_absent(recipe, options.model)
@@ -139,8 +139,8 @@ def evaluate(options: argparse.Namespace) -> None:
                 raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    from msft.engine.assembly import load_evaluator
-    from msft.scoreboard import answer_lines, scoreboard
+    from msft.app.terminal.scoreboard import answer_lines, scoreboard
+    from msft.engine.build import load_evaluator
 
     with _aside(options.json):
         evaluator, groups = load_evaluator(
@@ -165,7 +165,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.sweep import compare
+    from msft.app.compare import compare
 
     compare(
         Path(options.recipe),
@@ -187,7 +187,7 @@ def report(options: argparse.Namespace) -> None:
     formats = _figure_formats(options)
     refuse_places(folders)
     if options.watch is not None:
-        from msft.watching import watch
+        from msft.app.watch import watch
 
         watch(folders, options.watch)
         return
@@ -218,7 +218,7 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
 
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
-    from msft import analyses
+    from msft.app import analyses
 
     recipe = _recipe(options)
     out = Path(options.out or f"runs/{options.analysis}")
@@ -244,7 +244,7 @@ def analyze(options: argparse.Namespace) -> None:
 
 def env(options: argparse.Namespace) -> None:
     """Versions and devices."""
-    from msft.environment import versions
+    from msft.run.environment import versions
 
     found = versions()
     import torch
@@ -267,7 +267,7 @@ def env(options: argparse.Namespace) -> None:
 
 def _recipe(options: argparse.Namespace) -> "Recipe":
     """The recipe with what the command line says about it."""
-    from msft.recipe import load_recipe
+    from msft.recipe.recipe import load_recipe
 
     return load_recipe(options.recipe, _overrides(options))
 

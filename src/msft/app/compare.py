@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.folder import RunFolder, UsageError, refuse_unwritable
-from msft.methods import METHODS, SHARED_OPTIONS
-from msft.processes import Job, carry_out, devices, exit_in_words
-from msft.recipe import Recipe, RecipeError, load_recipe
+from msft.app.jobs import Job, carry_out, devices, exit_in_words
+from msft.recipe.recipe import Recipe, RecipeError, load_recipe
+from msft.run.folder import RunFolder, UsageError, refuse_unwritable
+from msft.search.methods import METHODS, SHARED_OPTIONS
 
 if TYPE_CHECKING:
-    from msft.report.compared_run import FoundRuns
+    from msft.report.compare.compared_run import FoundRuns
 
 Say = Callable[[str], None]
 
@@ -38,8 +38,8 @@ def compare(
     methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
         `run` nothing is started, and by default everything that is there is compared.
     """
-    from msft.amounts import counted
-    from msft.report.compared_run import found_in
+    from msft.report.compare.compared_run import found_in
+    from msft.text import counted
 
     recipe = load_recipe(source, overrides)
     asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)
@@ -73,7 +73,7 @@ def _failures(failed: dict[str, int], out: Path) -> str:
 
 def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[str, int]:
     """Refuse what is wrong before anything starts, then run what is not done."""
-    from msft.admission import refuse_changed, refuse_untrainable
+    from msft.app.admission import refuse_changed, refuse_untrainable
 
     refuse_unwritable(out)
     waiting = [each for each in asked if not each.is_done]
@@ -92,16 +92,16 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
 
 def _read_data(recipe: Recipe) -> None:
     """Wrong rows come up now, once, and not in every run."""
-    from msft.corpus import load_corpus
-    from msft.engine.tokenizers import load_context, load_tokenizer
+    from msft.data.corpus import load_corpus
+    from msft.engine.model.tokenizers import load_context, load_tokenizer
 
     name, trust = recipe.model(), recipe.trust_remote_code
     load_corpus(recipe, load_tokenizer(name, trust), load_context(name, trust))
 
 
 def _show_tables(found: "FoundRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
-    from msft.report.comparison_report import contest_text, write_contest
-    from msft.report.contest import contest_of
+    from msft.report.compare.contest import contest_of
+    from msft.report.comparison_page import contest_text, write_contest
 
     if not found.runs:
         raise UsageError(

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from msft.folder import RunFolder, UsageError, refuse_unwritable
-from msft.log import Opened
-from msft.recipe import load_recipe
+from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
+from msft.run.folder import RunFolder, UsageError, refuse_unwritable
+from msft.run.log import Opened
 
 RECIPE = Path(__file__).parent / "tiny.yaml"
 METHODS = {"sft": ["method=sft", "method_options={}"], "msft": []}
@@ -28,8 +28,8 @@ def run_demo(out: Path, seed: int) -> None:
 
 
 def _run(method: str, overrides: list[str], folder: Path) -> None:
-    from msft.engine.session import train
-    from msft.progress import progress
+    from msft.app.session import train
+    from msft.app.terminal.progress import progress
 
     with progress(f"{method} on the demo mixture") as shown:
         train(load_recipe(RECIPE, overrides), folder, shown)

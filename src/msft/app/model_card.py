@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from msft.amounts import counted
-from msft.history import History
 from msft.report.wording import MEAN_OF_GAINS, named_mean
-from msft.summary import summary_of
+from msft.run.history import History
+from msft.run.summary import summary_of
+from msft.text import counted
 
 
 def card_of(history: History, model: str) -> str:

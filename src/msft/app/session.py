@@ -11,38 +11,38 @@ from typing import IO, Any
 import torch
 import yaml
 
-from msft.admission import refuse_run, resolved, run_folder
-from msft.background import MOST_WAITING, BackgroundDisk
-from msft.card import card_of
-from msft.checkpoints import CheckpointStore
-from msft.corpus import Corpus, load_corpus
-from msft.engine.assembly import engine_of, settings_of
-from msft.engine.codec import TorchCodec
-from msft.engine.copies import Copies
-from msft.engine.fit import named_shape
-from msft.engine.forecast import refuse_no_room
-from msft.engine.memory import Checkpoints, memory_tiers
-from msft.engine.models import LoadedModel, load_model
-from msft.engine.result import ResultFolder
-from msft.engine.room import refuse_full_disk, room_of
-from msft.engine.tokenizers import load_context, load_tokenizer
-from msft.engine.tracking import open_trackers
-from msft.environment import environment, record_environment
-from msft.folder import RunFolder, write_json, write_text
-from msft.history import History
-from msft.log import Event, Log
-from msft.methods import PreparedMethod
-from msft.progress import Progress
-from msft.recipe import Recipe
-from msft.replay import prepared_replay
+from msft.app.admission import refuse_run, resolved, run_folder
+from msft.app.model_card import card_of
+from msft.app.terminal.progress import Progress
+from msft.app.tracker_backends import open_trackers
+from msft.app.trackers import Trackers
+from msft.data.corpus import Corpus, load_corpus
+from msft.engine.build import engine_of, settings_of
+from msft.engine.machine import refuse_full_disk, room_of
+from msft.engine.memory_model import named_shape
+from msft.engine.model.loading import LoadedModel, load_model
+from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.saving.best_folder import ResultFolder
+from msft.engine.saving.checkpoint_sizes import Checkpoints, memory_tiers
+from msft.engine.saving.host_copies import Copies
+from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.planning.forecast import refuse_no_room
+from msft.recipe.recipe import Recipe
 from msft.report import write_report
-from msft.rollout import BASE
-from msft.run import RecordedRun
-from msft.summary import schedule_of, summary_of
-from msft.tiers import DiskTier
-from msft.trackers import Trackers
-from msft.verdicts import Verdicts
-from msft.worker import EngineWorker, Step
+from msft.run.environment import environment, record_environment
+from msft.run.folder import RunFolder, write_json, write_text
+from msft.run.history import History
+from msft.run.log import Event, Log
+from msft.run.recorded_run import RecordedRun
+from msft.run.summary import schedule_of, summary_of
+from msft.run.verdicts import Verdicts
+from msft.run.worker import EngineWorker, Step
+from msft.search.methods import PreparedMethod
+from msft.search.methods.replay import prepared_replay
+from msft.search.rollout import BASE
+from msft.store.background_disk import MOST_WAITING, BackgroundDisk
+from msft.store.store import CheckpointStore
+from msft.store.tiers import DiskTier
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msft.folder import UsageError
-from msft.recipe import RecipeError
-from msft.trackers import Told, Tracker, Trackers, read_told
+from msft.app.trackers import Told, Tracker, Trackers, read_told
+from msft.recipe.recipe import RecipeError
+from msft.run.folder import UsageError
 
 PROJECT = "msft"
 

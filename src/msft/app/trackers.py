@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from msft.amounts import counted
-from msft.history import SELECTION, TEST, History
-from msft.log import Asked, Decided, Event, Measured, Reached
-from msft.rollout import BASE, CheckpointId
-from msft.worker import Step
+from msft.run.history import SELECTION, TEST, History
+from msft.run.log import Asked, Decided, Event, Measured, Reached
+from msft.run.worker import Step
+from msft.search.rollout import BASE, CheckpointId
+from msft.text import counted
 
 STEPS = 10
 """A training loss is the mean over this many steps, or what is left of them at a tick."""

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msft.folder import RunFolder
 from msft.report import write_comparison, write_report
+from msft.run.folder import RunFolder
 
 SECONDS = 5
 

@@ -1,11 +1,11 @@
 """Built-in benchmarks, named as `benchmark: NAME` in a recipe; see CONTRIBUTING to add one."""
 
-from msft.tasks import synthetic
-from msft.tasks.benchmark import Benchmark
-from msft.tasks.commonsense import COMMONSENSE
-from msft.tasks.language import LANGUAGE
-from msft.tasks.mathematics import MATHEMATICS
-from msft.tasks.science import SCIENCE
+from msft.benchmarks import synthetic
+from msft.benchmarks.benchmark import Benchmark
+from msft.benchmarks.commonsense import COMMONSENSE
+from msft.benchmarks.language import LANGUAGE
+from msft.benchmarks.mathematics import MATHEMATICS
+from msft.benchmarks.science import SCIENCE
 
 PUBLIC: dict[str, Benchmark] = SCIENCE | COMMONSENSE | MATHEMATICS | LANGUAGE
 """Those with a dataset on the hub."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from msft.formats import DataError, Example
-from msft.subdataset import shown
-from msft.tasks.grading import Grader
-from msft.tasks.prompts import LETTERS, Item, Prompt, chosen, lettered
+from msft.benchmarks.grading import Grader
+from msft.benchmarks.prompts import LETTERS, Item, Prompt, chosen, lettered
+from msft.data.formats import DataError, Example
+from msft.recipe.dataset_spec import shown
 
 Row = Mapping[str, Any]
 Group = Literal["science", "commonsense", "math", "language", "demo"]

@@ -3,9 +3,9 @@
 import re
 from dataclasses import replace
 
-from msft.tasks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
-from msft.tasks.grading import LETTER, TRUTH
-from msft.tasks.prompts import Asked, Item, chosen, judged
+from msft.benchmarks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
+from msft.benchmarks.grading import LETTER, TRUTH
+from msft.benchmarks.prompts import Asked, Item, chosen, judged
 
 ANSWERS = ("no", "yes")
 

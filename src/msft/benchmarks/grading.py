@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from msft.tasks.prompts import MARK
+from msft.benchmarks.prompts import MARK
 
 QUESTION = "Q:"
 """What a next question starts with."""

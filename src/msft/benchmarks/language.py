@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from html import unescape
 
-from msft.tasks.benchmark import HELD_OUT, TEST_IS_HIDDEN, Benchmark, Row, labelled
-from msft.tasks.grading import LETTER, TRUTH
-from msft.tasks.prompts import Asked, Item, chosen, classifying, either, judged, lettered
+from msft.benchmarks.benchmark import HELD_OUT, TEST_IS_HIDDEN, Benchmark, Row, labelled
+from msft.benchmarks.grading import LETTER, TRUTH
+from msft.benchmarks.prompts import Asked, Item, chosen, classifying, either, judged, lettered
 
 SENTIMENTS = ("negative", "positive")
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")

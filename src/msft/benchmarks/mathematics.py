@@ -2,11 +2,11 @@
 
 import re
 
-from msft.formats import DataError
-from msft.subdataset import shown
-from msft.tasks.benchmark import HELD_OUT, Benchmark, Row, labelled
-from msft.tasks.grading import LETTER, NUMBER
-from msft.tasks.prompts import MARK, Item, reasoned, worked
+from msft.benchmarks.benchmark import HELD_OUT, Benchmark, Row, labelled
+from msft.benchmarks.grading import LETTER, NUMBER
+from msft.benchmarks.prompts import MARK, Item, reasoned, worked
+from msft.data.formats import DataError
+from msft.recipe.dataset_spec import shown
 
 
 def _aqua_rat(row: Row) -> Item:

@@ -1,9 +1,9 @@
 """Benchmarks of science and medicine."""
 
-from msft.draws import shuffled
-from msft.tasks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
-from msft.tasks.grading import LETTER, PHRASE
-from msft.tasks.prompts import Item, written
+from msft.benchmarks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
+from msft.benchmarks.grading import LETTER, PHRASE
+from msft.benchmarks.prompts import Item, written
+from msft.search.draws import shuffled
 
 
 def _openbookqa(row: Row) -> Item:

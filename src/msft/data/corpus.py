@@ -4,15 +4,15 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts
-from msft.evaluation import SLACK, Task
-from msft.formats import DataError, Example
-from msft.history import SELECTION, TEST
-from msft.loading import Found, load_datasets
-from msft.mixture import Mixture, Part
-from msft.overlap import shared_between
-from msft.recipe import DatasetSpec, Recipe, RecipeError
-from msft.tasks.grading import Grader
+from msft.benchmarks.grading import Grader
+from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts
+from msft.data.formats import DataError, Example
+from msft.data.loading import Found, load_datasets
+from msft.data.overlap import shared_between
+from msft.recipe.recipe import DatasetSpec, Recipe, RecipeError
+from msft.run.history import SELECTION, TEST
+from msft.scoring.evaluation import SLACK, Task
+from msft.search.mixture import Mixture, Part
 
 
 @dataclass(frozen=True, slots=True)

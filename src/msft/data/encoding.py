@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from msft.data import DataError, Example
+from msft.data.splits import DataError, Example
 
 
 class Tokenizer(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msft.subdataset import shown
+from msft.recipe.dataset_spec import shown
 
 Row = Mapping[str, Any]
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msft.data import LoadedDataset, Reading, Split, assembled, load_split, own_splits
-from msft.formats import DataError, Example, example_of
-from msft.partition import Piece, partition, value_of
-from msft.readers import refuse_unreadable
-from msft.recipe import Recipe
-from msft.sources import SPLITS, Sources, folder_sources, hub_sources, is_folder, own_sources
-from msft.subdataset import DatasetSpec, shown
-from msft.tasks import MADE, PUBLIC
-from msft.tasks.benchmark import Benchmark
-from msft.tasks.grading import Grader
+from msft.benchmarks import MADE, PUBLIC
+from msft.benchmarks.benchmark import Benchmark
+from msft.benchmarks.grading import Grader
+from msft.data.formats import DataError, Example, example_of
+from msft.data.partition import Piece, partition, value_of
+from msft.data.readers import refuse_unreadable
+from msft.data.sources import SPLITS, Sources, folder_sources, hub_sources, is_folder, own_sources
+from msft.data.splits import LoadedDataset, Reading, Split, assembled, load_split, own_splits
+from msft.recipe.dataset_spec import DatasetSpec, shown
+from msft.recipe.recipe import Recipe
 
 HELD_OUT_ROWS = 500
 """Validation rows of a benchmark that has none, if the recipe does not say; at most a fifth."""

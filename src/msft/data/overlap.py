@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from msft.amounts import counted
-from msft.formats import DataError, Example
-from msft.subdataset import shown
+from msft.data.formats import DataError, Example
+from msft.recipe.dataset_spec import shown
+from msft.text import counted
 
 SHORT = 20
 """Questions of fewer letters and digits are not compared between sub-datasets."""

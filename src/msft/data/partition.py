@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from msft.data import Split
-from msft.formats import DataError
-from msft.sources import SPLITS
-from msft.subdataset import DatasetSpec, shown
+from msft.data.formats import DataError
+from msft.data.sources import SPLITS
+from msft.data.splits import Split
+from msft.recipe.dataset_spec import DatasetSpec, shown
 
 POOLED = "other"
 

@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from msft.amounts import counted
-from msft.formats import DataError
-from msft.subdataset import shown
+from msft.data.formats import DataError
+from msft.recipe.dataset_spec import shown
+from msft.text import counted
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 MAX_LINE = 10_000_000

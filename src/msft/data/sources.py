@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msft.formats import DataError
-from msft.hub import ask_only_where_it_is
-from msft.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
-from msft.subdataset import DatasetSpec, Source, shown
+from msft.data.formats import DataError
+from msft.data.hub import ask_only_where_it_is
+from msft.data.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
+from msft.recipe.dataset_spec import DatasetSpec, Source, shown
 
 SPLITS = ("train", "validation", "test")
 SAME = {split: split for split in SPLITS}

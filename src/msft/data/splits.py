@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.amounts import counted
-from msft.draws import sampled
-from msft.formats import DataError, Example, Message, example_of, format_of
-from msft.overlap import question_of, refuse_overlap, repeats, without_overlap
-from msft.sources import SPLITS, own_sources, rows_of
-from msft.subdataset import DatasetSpec, Source
+from msft.data.formats import DataError, Example, Message, example_of, format_of
+from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
+from msft.data.sources import SPLITS, own_sources, rows_of
+from msft.recipe.dataset_spec import DatasetSpec, Source
+from msft.search.draws import sampled
+from msft.text import counted
 
 __all__ = [
     "DataError",

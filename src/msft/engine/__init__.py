@@ -21,5 +21,5 @@ compares with a finished run, and `planning` puts them together.
 Around them: `codec` and `copies` write tensors beside the training, `result` keeps `best/`, and
 `memory` says which checkpoints fit. `assembly` makes settings, engine and evaluator from a recipe,
 `tracking` starts trackers, and `session` is one run. Everything outside speaks
-`msft.worker.Engine` and `msft.predictor`.
+`msft.run.worker.Engine` and `msft.scoring.predictor`.
 """

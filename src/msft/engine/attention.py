@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from msft.engine.varlen import varlen
+from msft.engine.accel.varlen import varlen
 
 NAME = "msft"
 SHORT = 1024
@@ -94,7 +94,7 @@ AttentionInterface.register(NAME, _attention)
 def own_kernels() -> Any | None:
     """`short_rows`, where Triton is there and can make kernels for this device; else None."""
     try:
-        from msft.engine import short_rows
+        from msft.engine.accel import short_rows
 
         short_rows.try_out(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     except torch.OutOfMemoryError:

@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 
-from msft.corpus import Corpus, load_corpus
-from msft.engine.adamw import has_kernel
-from msft.engine.decoding import Decoder
-from msft.engine.fit import Demand, fit_of
-from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers
-from msft.engine.models import LoadedModel, load_model
-from msft.engine.tokenizers import load_context, load_tokenizer
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.evaluation import Evaluator
-from msft.feeds import steps_of
-from msft.methods import PreparedMethod
-from msft.plan import settings_for
-from msft.recipe import ROLLING_BACK, Recipe, RecipeError
-from msft.settings import Settings
+from msft.data.corpus import Corpus, load_corpus
+from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers
+from msft.engine.decode.decoder import Decoder
+from msft.engine.memory_model import Demand, fit_of
+from msft.engine.model.loading import LoadedModel, load_model
+from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.train.adamw import has_kernel
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.planning.cases import settings_for
+from msft.recipe.recipe import ROLLING_BACK, Recipe, RecipeError
+from msft.scoring.evaluation import Evaluator
+from msft.search.feeds import steps_of
+from msft.search.methods import PreparedMethod
+from msft.search.settings import Settings
 
 EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
 """Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""

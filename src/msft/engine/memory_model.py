@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from msft.engine.models import count_parameters, tiny_model
-from msft.engine.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer
+from msft.engine.model.loading import count_parameters, tiny_model
+from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer
 
 CPU_TOKENS = 8192
 SAFETY = 0.8

@@ -8,13 +8,13 @@ every roll-out, and dearest if nobody ever overfits and `max_stages` or `max_epo
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.corpus import Corpus
-from msft.counting import Counted, Rows, Script, counted
-from msft.methods import METHODS, PreparedMethod, prepare
-from msft.mixture import Mixture
-from msft.recipe import Recipe
-from msft.rollout import Tokens, ticks_of
-from msft.settings import Settings
+from msft.data.corpus import Corpus
+from msft.planning.counting_run import Counted, Rows, Script, counted
+from msft.recipe.recipe import Recipe
+from msft.search.methods import METHODS, PreparedMethod, prepare
+from msft.search.mixture import Mixture
+from msft.search.rollout import Tokens, ticks_of
+from msft.search.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msft.checkpoints import CheckpointStore
-from msft.feeds import Batch, Losses
-from msft.folder import UsageError
-from msft.history import History
-from msft.log import Log
-from msft.methods import PreparedMethod
-from msft.mixture import Mixture
-from msft.run import RecordedRun
-from msft.scores import value
-from msft.settings import Settings
-from msft.tiers import MemoryTier
-from msft.worker import EngineWorker, Question, Scored
+from msft.run.folder import UsageError
+from msft.run.history import History
+from msft.run.log import Log
+from msft.run.recorded_run import RecordedRun
+from msft.run.worker import EngineWorker, Question, Scored
+from msft.search.feeds import Batch, Losses
+from msft.search.methods import PreparedMethod
+from msft.search.mixture import Mixture
+from msft.search.scores import value
+from msft.search.settings import Settings
+from msft.store.store import CheckpointStore
+from msft.store.tiers import MemoryTier
 
 MOST_ROLLOUTS = 1000
 RESTLESS = 1e12

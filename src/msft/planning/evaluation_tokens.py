@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from msft.encoding import Encoded, Tokenizer
-from msft.engine.lines import grouped, question
-from msft.engine.plans import answer_plan
-from msft.evaluation import Evaluator, Task
-from msft.predictor import Generated, Leaves, Likelihoods
-from msft.scores import Score
+from msft.data.encoding import Encoded, Tokenizer
+from msft.engine.decode.batch_plans import answer_plan
+from msft.engine.decode.prefix_lines import grouped, question
+from msft.scoring.evaluation import Evaluator, Task
+from msft.scoring.predictor import Generated, Leaves, Likelihoods
+from msft.search.scores import Score
 
 LINE = 2**62
 """How lines are cut does not change their tokens."""

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from msft.corpus import Corpus
-from msft.engine.assembly import EVALUATED_TOKENS, demand_of
-from msft.engine.calibration import Calibration, calibrate
-from msft.engine.fit import Demand, Shape
-from msft.engine.generation import LINE_TOKENS
-from msft.engine.memory import Checkpoints, Memory, Work, memory_of
-from msft.engine.plans import SPARE_OF_ROW
-from msft.engine.room import Room, free_disk, refuse_small_memory, used_memory
-from msft.engine.tally import Load, Tally
-from msft.feeds import steps_of
-from msft.flops import inference_flops, look_ahead_flops, train_flops
-from msft.history import SELECTION, TEST
-from msft.methods import PreparedMethod
-from msft.plan import Case, cases_of
-from msft.recipe import Recipe, RecipeError
-from msft.rollout import Tokens
+from msft.data.corpus import Corpus
+from msft.engine.build import EVALUATED_TOKENS, demand_of
+from msft.engine.decode.batch_plans import SPARE_OF_ROW
+from msft.engine.decode.fast import LINE_TOKENS
+from msft.engine.machine import Room, free_disk, refuse_small_memory, used_memory
+from msft.engine.memory_model import Demand, Shape
+from msft.engine.saving.checkpoint_sizes import Checkpoints, Memory, Work, memory_of
+from msft.planning.calibration import Calibration, calibrate
+from msft.planning.cases import Case, cases_of
+from msft.planning.evaluation_tokens import Load, Tally
+from msft.recipe.recipe import Recipe, RecipeError
+from msft.run.flops import inference_flops, look_ahead_flops, train_flops
+from msft.run.history import SELECTION, TEST
+from msft.search.feeds import steps_of
+from msft.search.methods import PreparedMethod
+from msft.search.rollout import Tokens
 
 Loads = dict[tuple[str, str], Load]
 

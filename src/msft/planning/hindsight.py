@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from msft.corpus import Corpus
-from msft.engine.calibration import Calibration
-from msft.engine.fit import Shape
-from msft.engine.forecast import Loads, flops_of_tokens
-from msft.engine.memory import Checkpoints
-from msft.flops import flops_of
-from msft.folder import RunFolder, UsageError
-from msft.history import History
-from msft.known import foretold, seconds_of
-from msft.log import Event, Measured
-from msft.recipe import Recipe
-from msft.retracing import retraced_disk
-from msft.summary import disk_of
+from msft.data.corpus import Corpus
+from msft.engine.memory_model import Shape
+from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.planning.calibration import Calibration
+from msft.planning.forecast import Loads, flops_of_tokens
+from msft.planning.known import foretold, seconds_of
+from msft.planning.retrace import retraced_disk
+from msft.recipe.recipe import Recipe
+from msft.run.flops import flops_of
+from msft.run.folder import RunFolder, UsageError
+from msft.run.history import History
+from msft.run.log import Event, Measured
+from msft.run.summary import disk_of
 
 
 def events_of(folder: Path, recipe: Recipe, corpus: Corpus, shape: Shape) -> list[Event]:

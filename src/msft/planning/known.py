@@ -9,13 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from msft.feeds import Feed, FeedSpec, Losses, Place, Shuffled
-from msft.history import SELECTION, History, Stage
-from msft.log import Measured, Reached
-from msft.methods.dynamix import Dynamix
-from msft.mixture import Mixture, Part
-from msft.rollout import Tokens
-from msft.scores import Score, Scores
+from msft.run.history import SELECTION, History, Stage
+from msft.run.log import Measured, Reached
+from msft.search.feeds import Feed, FeedSpec, Losses, Place, Shuffled
+from msft.search.methods.dynamix import Dynamix
+from msft.search.mixture import Mixture, Part
+from msft.search.rollout import Tokens
+from msft.search.scores import Score, Scores
 
 
 def foretold(

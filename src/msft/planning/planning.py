@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from msft.corpus import load_corpus
-from msft.engine.calibration import Calibration
-from msft.engine.fit import named_shape
-from msft.engine.forecast import forecast_of, loads_of
-from msft.engine.hindsight import events_of, hindsight
-from msft.engine.room import room_of
-from msft.engine.tokenizers import load_context, load_tokenizer
-from msft.recipe import Recipe
+from msft.data.corpus import load_corpus
+from msft.engine.machine import room_of
+from msft.engine.memory_model import named_shape
+from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.planning.calibration import Calibration
+from msft.planning.forecast import forecast_of, loads_of
+from msft.planning.hindsight import events_of, hindsight
+from msft.recipe.recipe import Recipe
 
 
 def planned(

@@ -7,18 +7,18 @@ drops as it did then, on a disk that is only counted.
 from collections.abc import Sequence
 from typing import Any
 
-from msft.checkpoints import CheckpointStore
-from msft.history import History, Stage
-from msft.log import Log
-from msft.methods import PreparedMethod
-from msft.mixture import Mixture, Part
-from msft.options import MixtureOptions, RolloutOptions
-from msft.rollout import BASE, CheckpointId, Run, Tokens, checkpoint_id
-from msft.run import RecordedRun
-from msft.settings import Settings
-from msft.summary import disk_of
-from msft.tiers import MemoryTier
-from msft.worker import Question, Scored, Work
+from msft.run.history import History, Stage
+from msft.run.log import Log
+from msft.run.recorded_run import RecordedRun
+from msft.run.summary import disk_of
+from msft.run.worker import Question, Scored, Work
+from msft.search.methods import PreparedMethod
+from msft.search.mixture import Mixture, Part
+from msft.search.options import MixtureOptions, RolloutOptions
+from msft.search.rollout import BASE, CheckpointId, Run, Tokens, checkpoint_id
+from msft.search.settings import Settings
+from msft.store.store import CheckpointStore
+from msft.store.tiers import MemoryTier
 
 
 class _CountedDisk(MemoryTier):

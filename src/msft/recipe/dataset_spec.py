@@ -8,8 +8,8 @@ from reprlib import Repr
 from types import NoneType, UnionType
 from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
 
-from msft.options import Above, AtLeast, Between, checked, refuse_unknown
-from msft.yamlfile import Place, plain
+from msft.recipe.strict_yaml import Place, plain
+from msft.search.options import Above, AtLeast, Between, checked, refuse_unknown
 
 METRICS = ("accuracy", "nll")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -114,7 +114,7 @@ class DatasetSpec:
     def _check_benchmark(self, what: str) -> None:
         if self.benchmark is None:
             return
-        from msft.tasks import BENCHMARKS  # which read rows, and so stand above this file
+        from msft.benchmarks import BENCHMARKS  # which read rows, and so stand above this file
 
         try:
             refuse_unknown([self.benchmark], BENCHMARKS, "benchmark")

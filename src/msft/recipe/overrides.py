@@ -7,15 +7,15 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft import yamlfile
-from msft.curve import PeakRule
-from msft.methods import METHODS
-from msft.options import checked
-from msft.subdataset import RecipeError, checked_text, shown
-from msft.yamlfile import Place, YamlError
+from msft.recipe import strict_yaml as yamlfile
+from msft.recipe.dataset_spec import RecipeError, checked_text, shown
+from msft.recipe.strict_yaml import Place, YamlError
+from msft.search.methods import METHODS
+from msft.search.options import checked
+from msft.search.peaks import PeakRule
 
 if TYPE_CHECKING:
-    from msft.recipe import Recipe
+    from msft.recipe.recipe import Recipe
 
 ROLLING_BACK = ("msft", "continual")
 """Methods whose length is `compute_budget`; that of the other ones is `num_train_epochs`."""

@@ -11,14 +11,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft import recipefile, yamlfile
-from msft.curve import PeakRule
-from msft.methods import METHODS, PreparedMethod, prepare
-from msft.options import Above, AtLeast, Between
-from msft.recipefile import ROLLING_BACK, canonical, place_of, plain_options, read_recipe
-from msft.rollout import ticks_of
-from msft.scores import MeanRule
-from msft.subdataset import (
+from msft.recipe import overrides as recipefile
+from msft.recipe import strict_yaml as yamlfile
+from msft.recipe.dataset_spec import (
     DatasetSpec,
     RecipeError,
     Rows,
@@ -27,7 +22,13 @@ from msft.subdataset import (
     refuse_keys,
     shown,
 )
-from msft.yamlfile import Place
+from msft.recipe.overrides import ROLLING_BACK, canonical, place_of, plain_options, read_recipe
+from msft.recipe.strict_yaml import Place
+from msft.search.methods import METHODS, PreparedMethod, prepare
+from msft.search.options import Above, AtLeast, Between
+from msft.search.peaks import PeakRule
+from msft.search.rollout import ticks_of
+from msft.search.scores import MeanRule
 
 __all__ = ["ROLLING_BACK", "DatasetSpec", "Recipe", "RecipeError", "Rows", "Source", "load_recipe"]
 

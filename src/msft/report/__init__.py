@@ -11,8 +11,8 @@
   `bars`, `legend` draw it; `wording` and `units` say how numbers are written.
 """
 
-from msft.report.comparison_report import comparison_text, write_comparison
-from msft.report.run_report import write_report
+from msft.report.comparison_page import comparison_text, write_comparison
+from msft.report.run_page import write_report
 
 __all__ = [
     "comparison_text",

@@ -2,19 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 
-from msft.amounts import counted
-from msft.history import SELECTION, TEST
-from msft.report.compared_run import ComparedRun, Rows, rows_apart, same_rows
-from msft.report.contest import Contest, minus
-from msft.report.entrant import Entrant
-from msft.report.evidence import Paired
+from msft.report.compare.compared_run import ComparedRun, Rows, rows_apart, same_rows
+from msft.report.compare.contest import Contest, minus
+from msft.report.compare.entrant import Entrant
+from msft.report.compare.evidence import Paired
+from msft.report.compare.statistics import (
+    DRAWS,
+    Bootstrap,
+    mean,
+    paired_bootstrap,
+    paired_t,
+    sample_sd,
+)
 from msft.report.paper_tables import score_cell
 from msft.report.tables import EMPTY, Cell, Row, Table, ranked
 from msft.report.units import height, per_cent
 from msft.report.wording import Unit, difference, epochs
-from msft.rollout import BASE
-from msft.scores import Number
-from msft.statistics import DRAWS, Bootstrap, mean, paired_bootstrap, paired_t, sample_sd
+from msft.run.history import SELECTION, TEST
+from msft.search.rollout import BASE
+from msft.search.scores import Number
+from msft.text import counted
 
 
 def seed_table(contest: Contest) -> Table | None:

@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from msft.folder import RunFolder, write_text
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
-from msft.report.compared_run import compared_runs
+from msft.report.compare.compared_run import compared_runs
+from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
 from msft.report.conclusions import headline, remarks
-from msft.report.contest import Contest, ReportSplit, contest_of_each
-from msft.report.figure_sections import comparison_figures
+from msft.report.figures.score_figure import score_figure, score_text
 from msft.report.page import write_page
 from msft.report.paper_tables import (
     ablation_table,
@@ -22,8 +21,8 @@ from msft.report.paper_tables import (
     places_table,
     spread_table,
 )
-from msft.report.score_figure import score_figure, score_text
 from msft.report.section import Section, shown
+from msft.report.sections import comparison_figures
 from msft.report.tables import (
     LEGEND,
     Table,
@@ -34,6 +33,7 @@ from msft.report.tables import (
     wrapped,
 )
 from msft.report.wording import listed
+from msft.run.folder import RunFolder, write_text
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     ablation_table,

@@ -1,11 +1,11 @@
 """What a comparison says in words: the best in one sentence, and what to know before reading on."""
 
-from msft.amounts import counted
-from msft.history import TEST
-from msft.report.contest import Contest
+from msft.report.compare.contest import Contest
 from msft.report.units import height
 from msft.report.wording import MEAN_OF_GAINS, difference_in_words, in_words, listed
-from msft.scores import Number
+from msft.run.history import TEST
+from msft.search.scores import Number
+from msft.text import counted
 
 
 def headline(contest: Contest) -> str:

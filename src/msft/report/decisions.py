@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msft.amounts import counted
-from msft.history import SELECTION, History
-from msft.leavings import leavings_of
-from msft.report.branches import Branch
-from msft.report.evidence import Paired, VerdictsByKey, paired_at
-from msft.report.intervals import Intervals
+from msft.report.compare.evidence import Paired, VerdictsByKey, paired_at
+from msft.report.compare.intervals import Intervals
+from msft.report.figures.branches import Branch
 from msft.report.wording import NOTHING, difference, epochs, number, p_value, unit_of
-from msft.rollout import CheckpointId
+from msft.run.history import SELECTION, History
+from msft.run.leavings import leavings_of
+from msft.search.rollout import CheckpointId
+from msft.text import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from msft.amounts import counted
-from msft.divergence import changes, left_out, mean_shift
-from msft.report.compared_run import ComparedRun
-from msft.report.peak_figures import divergence, mean_shifts
+from msft.report.compare.compared_run import ComparedRun
+from msft.report.compare.divergence import changes, left_out, mean_shift
+from msft.report.figures.peaks import divergence, mean_shifts
 from msft.report.section import Section
+from msft.text import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msft.amounts import counted
-from msft.history import SELECTION, TEST, History
-from msft.report.intervals import Intervals
+from msft.report.compare.intervals import Intervals
 from msft.report.wording import (
     MEAN_OF_GAINS,
     NOTHING,
@@ -22,8 +20,10 @@ from msft.report.wording import (
     si,
     unit_of,
 )
-from msft.rollout import BASE, CheckpointId
-from msft.scores import Number, mean_gain
+from msft.run.history import SELECTION, TEST, History
+from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import Number, mean_gain
+from msft.text import counted
 
 _ENDED_BY = {
     "all_excluded": "until all had left",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msft
-from msft.folder import write_text
-from msft.report.chart import NARROW, WIDE, to_svg
+from msft.report.figures.chart import NARROW, WIDE, to_svg
 from msft.report.wording import plain
+from msft.run.folder import write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment

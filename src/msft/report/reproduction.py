@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msft.amounts import counted
-from msft.environment import Environment
-from msft.history import History
 from msft.report.wording import epochs_in_words, listed
+from msft.run.environment import Environment
+from msft.run.history import History
+from msft.text import counted
 
 
 def reproduction_text(has_recipe: bool) -> str:

@@ -6,28 +6,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.environment import read_environments
-from msft.folder import RunFolder
-from msft.history import TEST, History
-from msft.leavings import Leaving, leavings_of
-from msft.log import is_being_written
-from msft.report import cost_figures, search_figures
-from msft.report.branches import Branch, branches_of, epochs_to, rolled_back
-from msft.report.chart import drawing
+from msft.report.compare.evidence import VerdictsByKey
+from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
-from msft.report.evidence import VerdictsByKey
-from msft.report.figure_sections import run_sections
+from msft.report.figures import costs, curves
+from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
+from msft.report.figures.chart import drawing
+from msft.report.figures.timeline import MANY, timeline
 from msft.report.folding import Folded, folded
-from msft.report.intervals import Intervals
+from msft.report.in_words import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
 from msft.report.page import Drawn, drawn, embedded, write_page
 from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
-from msft.report.results import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
-from msft.report.run_files import read_history, verdicts_of
 from msft.report.section import shown
-from msft.report.timeline import MANY, timeline
+from msft.report.sections import run_sections
 from msft.report.wording import epochs, method_name, number, si, unit_of
-from msft.rollout import BASE
-from msft.summary import summary_of
+from msft.run.environment import read_environments
+from msft.run.folder import RunFolder
+from msft.run.history import TEST, History
+from msft.run.leavings import Leaving, leavings_of
+from msft.run.log import is_being_written
+from msft.run.run_files import read_history, verdicts_of
+from msft.run.summary import summary_of
+from msft.search.rollout import BASE
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -113,7 +113,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "scores_text": _scores_text(history),
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
-        "flops": cost_figures.flops_table(history),
+        "flops": costs.flops_table(history),
         "flops_text": _flops_text(history, summary),
         "disk_text": _disk_text(summary),
     }
@@ -138,13 +138,13 @@ def _figures(history: History, branches: list[Branch]) -> _Figures:
             drawn(
                 "loss",
                 "Training loss over the epochs trained, and the number of active sub-datasets",
-                partial(cost_figures.loss, history, branches),
+                partial(costs.loss, history, branches),
             ),
-            drawn("flops", "FLOPs by what they were for", partial(cost_figures.flops, history)),
+            drawn("flops", "FLOPs by what they were for", partial(costs.flops, history)),
             drawn(
                 "disk",
                 "Copies of the weights on disk over the epochs trained",
-                partial(cost_figures.disk, history, branches),
+                partial(costs.disk, history, branches),
             ),
         )
 
@@ -167,9 +167,9 @@ def _curves(
     def item(name: str, small: bool) -> _CurveItem:
         leaving = leavings.get(name)
         picture = (
-            search_figures.small_curve(history, branches, name, leaving)
+            curves.small_curve(history, branches, name, leaving)
             if small
-            else search_figures.curve(history, branches, name, leaving, intervals)
+            else curves.curve(history, branches, name, leaving, intervals)
         )
         svg = embedded(picture, f"curve{names.index(name)}", f"Scores of {name}")
         fate = _fate(history, branches, name, leaving)

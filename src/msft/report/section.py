@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from msft.report.chart import drawing
+from msft.report.figures.chart import drawing
 from msft.report.page import Drawn, drawn
 
 if TYPE_CHECKING:

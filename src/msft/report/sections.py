@@ -3,31 +3,31 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from msft.compute_share import OLMO_2
-from msft.decomposition import Parts
-from msft.history import History
-from msft.report import cost_figures
-from msft.report.branches import branches_of
-from msft.report.compared_run import ComparedRun
-from msft.report.contest import Contest, ReportSplit, contests_of, titles_of
+from msft.report.compare.compared_run import ComparedRun
+from msft.report.compare.contest import Contest, ReportSplit, contests_of, titles_of
+from msft.report.compare.decomposition import Parts
+from msft.report.compare.entrant import Entrant
+from msft.report.compare.first_places import places_text, spread_of
+from msft.report.compare.olmo2_compute import OLMO_2
+from msft.report.compare.statistics import mean
 from msft.report.divergence_sections import divergence_sections, pairs_of
-from msft.report.entrant import Entrant
-from msft.report.epoch_figures import loss_runs, losses_figure, rows_figure, rows_per_epoch
-from msft.report.gain_figures import gains_figure, parts_figure, parts_of
-from msft.report.method_figures import (
+from msft.report.figures import costs
+from msft.report.figures.branches import branches_of
+from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
+from msft.report.figures.methods import (
     budget_figure,
     budgets_of,
     places_figure,
     size_figure,
     spread_figure,
 )
-from msft.report.peak_figures import peaks, peaks_of
+from msft.report.figures.olmo2_share import share_figure
+from msft.report.figures.peaks import peaks, peaks_of
+from msft.report.figures.scores import gains_figure, parts_figure, parts_of
+from msft.report.figures.timeline import timeline
 from msft.report.section import Section
-from msft.report.share_figure import share_figure
-from msft.report.standings import places_text, spread_of
-from msft.report.timeline import timeline
 from msft.report.wording import epochs, epochs_in_words, listed, method_name
-from msft.statistics import mean
+from msft.run.history import History
 
 
 def run_sections(history: History) -> list[Section]:
@@ -58,9 +58,9 @@ def run_figures(history: History) -> list[Section]:
     return [
         Section("timeline", f"The search of {method}", "", partial(timeline, history, branches)),
         *run_sections(history),
-        Section("loss", "Training loss", "", partial(cost_figures.loss, history, branches)),
-        Section("flops", "FLOPs", "", partial(cost_figures.flops, history)),
-        Section("disk", "Copies on disk", "", partial(cost_figures.disk, history, branches)),
+        Section("loss", "Training loss", "", partial(costs.loss, history, branches)),
+        Section("flops", "FLOPs", "", partial(costs.flops, history)),
+        Section("disk", "Copies on disk", "", partial(costs.disk, history, branches)),
     ]
 
 

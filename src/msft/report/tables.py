@@ -12,7 +12,7 @@ from textwrap import fill
 from typing import Literal
 
 from msft.report.wording import NOTHING, label, plain
-from msft.scores import Number
+from msft.search.scores import Number
 
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""

@@ -3,7 +3,7 @@
 from typing import overload
 
 from msft.report.wording import Unit
-from msft.scores import Number
+from msft.search.scores import Number
 
 
 @overload

@@ -4,10 +4,10 @@ import unicodedata
 from collections.abc import Iterable
 from fractions import Fraction
 
-from msft.amounts import counted
-from msft.history import History
-from msft.rollout import BASE
-from msft.scores import Metric, Number
+from msft.run.history import History
+from msft.search.rollout import BASE
+from msft.search.scores import Metric, Number
+from msft.text import counted
 
 NOTHING = "–"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")

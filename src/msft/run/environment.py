@@ -5,7 +5,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-from msft.folder import write_text
+from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
 

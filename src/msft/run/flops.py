@@ -6,8 +6,8 @@ forward again). Tokens are counted as integers where the work is done, so the su
 
 from dataclasses import dataclass
 
-from msft.history import History
-from msft.rollout import CheckpointId, Tokens
+from msft.run.history import History
+from msft.search.rollout import CheckpointId, Tokens
 
 TRAIN, INFERENCE, LOOK_AHEAD = 6, 2, 8
 

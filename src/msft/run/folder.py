@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.log import Ended, Event, read_log
+from msft.run.log import Ended, Event, read_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from msft.history import History
-from msft.log import Event, Log, Measured, Opened, Reached, to_json, to_line
-from msft.rollout import CheckpointId
+from msft.run.history import History
+from msft.run.log import Event, Log, Measured, Opened, Reached, to_json, to_line
+from msft.search.rollout import CheckpointId
 
 Answer = TypeVar("Answer", Reached, Measured)
 Watch = Callable[[Event, bool], None]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from msft.history import History
-from msft.rollout import CheckpointId
+from msft.run.history import History
+from msft.search.rollout import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

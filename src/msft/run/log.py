@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from msft.rollout import CheckpointId, EndedBy, Tokens
-from msft.scores import Score, Scores
+from msft.search.rollout import CheckpointId, EndedBy, Tokens
+from msft.search.scores import Score, Scores
 
 
 class LogError(Exception):

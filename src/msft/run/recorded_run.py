@@ -10,15 +10,17 @@ from dataclasses import asdict
 from math import isfinite
 from typing import get_args
 
-from msft.checkpoints import PARTS, CheckpointStore, Retained, retained
-from msft.curve import Follower
-from msft.feeds import SHUFFLED, FeedSpec, described
-from msft.history import SELECTION, TEST, History
-from msft.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
-from msft.methods import PreparedMethod
-from msft.mixture import Mixture
-from msft.recording import Recording, Watch
-from msft.rollout import (
+from msft.run.history import SELECTION, TEST, History
+from msft.run.journal import Recording, Watch
+from msft.run.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
+from msft.run.recovery import Standing
+from msft.run.verdicts import Verdicts
+from msft.run.worker import BadScore, Question, Scored, Worker, checked
+from msft.search.feeds import SHUFFLED, FeedSpec, described
+from msft.search.methods import PreparedMethod
+from msft.search.mixture import Mixture
+from msft.search.peaks import Follower
+from msft.search.rollout import (
     BASE,
     CheckpointId,
     EndedBy,
@@ -28,11 +30,9 @@ from msft.rollout import (
     Tokens,
     checkpoint_id,
 )
-from msft.scores import Scores
-from msft.settings import Settings
-from msft.standing import Standing
-from msft.verdicts import Verdicts
-from msft.worker import BadScore, Question, Scored, Worker, checked
+from msft.search.scores import Scores
+from msft.search.settings import Settings
+from msft.store.store import PARTS, CheckpointStore, Retained, retained
 
 
 class RecordedRun:

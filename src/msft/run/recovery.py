@@ -7,10 +7,10 @@ recipe, so the log's answers stand.
 
 from typing import Any
 
-from msft.checkpoints import PARTS, CheckpointStore
-from msft.history import History
-from msft.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.worker import Question, Worker
+from msft.run.history import History
+from msft.run.worker import Question, Worker
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
+from msft.store.store import PARTS, CheckpointStore
 
 
 class NotReproducible(Exception):

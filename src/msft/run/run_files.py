@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from msft.folder import RunFolder
-from msft.history import History
-from msft.log import read_log
-from msft.report.evidence import VerdictsByKey
-from msft.verdicts import read_verdicts
+from msft.report.compare.evidence import VerdictsByKey
+from msft.run.folder import RunFolder
+from msft.run.history import History
+from msft.run.log import read_log
+from msft.run.verdicts import read_verdicts
 
 
 def read_history(folder: Path) -> History:

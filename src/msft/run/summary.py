@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from msft.flops import flops_of
-from msft.history import SELECTION, TEST, History
-from msft.rollout import BASE, CheckpointId, place_of
+from msft.run.flops import flops_of
+from msft.run.history import SELECTION, TEST, History
+from msft.search.rollout import BASE, CheckpointId, place_of
 
 
 def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:

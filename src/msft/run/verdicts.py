@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msft.rollout import CheckpointId
+from msft.search.rollout import CheckpointId
 
 Verdict = str | Sequence[float]
 """Per row: "1" right and "0" wrong, or a number where rows are not right or wrong."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from math import fsum, isfinite
 from typing import Any, Protocol
 
-from msft.draws import number
-from msft.feeds import Batch, Feed, FeedSpec, Losses, Place
-from msft.mixture import Mixture
-from msft.rollout import CheckpointId, Tokens
-from msft.scores import Score
+from msft.search.draws import number
+from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
+from msft.search.mixture import Mixture
+from msft.search.rollout import CheckpointId, Tokens
+from msft.search.scores import Score
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ Asked about many rows for many tokens, so most of it is decided without decoding
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from msft.metrics import normal
-from msft.tasks.grading import QUESTION, Grader
-from msft.tasks.prompts import MARK
+from msft.benchmarks.grading import QUESTION, Grader
+from msft.benchmarks.prompts import MARK
+from msft.scoring.metrics import normal
 
 NEAR = 4
 """A question's start takes fewer tokens than this, since each of them has a character of it."""

@@ -11,7 +11,8 @@ from itertools import repeat
 from math import fsum
 from typing import Any, Literal, TypeVar
 
-from msft.encoding import (
+from msft.benchmarks.grading import Grader
+from msft.data.encoding import (
     Encoded,
     EncodedSplit,
     Tokenizer,
@@ -19,13 +20,12 @@ from msft.encoding import (
     encoded_prompts,
     texts_of,
 )
-from msft.endings import Endings
-from msft.formats import Example
-from msft.metrics import judged_by, normal, own_metric
-from msft.predictor import Likelihoods, Predictor
-from msft.scores import Score, accuracy, nll, value
-from msft.tasks.grading import Grader
-from msft.worker import Scored
+from msft.data.formats import Example
+from msft.run.worker import Scored
+from msft.scoring.early_stop import Endings
+from msft.scoring.metrics import judged_by, normal, own_metric
+from msft.scoring.predictor import Likelihoods, Predictor
+from msft.search.scores import Score, accuracy, nll, value
 
 Made = TypeVar("Made")
 ChoiceNorm = Literal["chars", "tokens", "none"]

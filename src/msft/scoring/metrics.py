@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Callable
 from math import isfinite
 
-from msft.recipe import RecipeError
-from msft.worker import BadScore
+from msft.recipe.recipe import RecipeError
+from msft.run.worker import BadScore
 
 OwnMetric = Callable[[str, str, str], float | bool]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
 
 Leaves = Callable[[int, Sequence[int], int], int | None]
 """leaves(row, tokens so far, how many of them were known before): after how many of them the
@@ -29,7 +29,7 @@ class Likelihoods:
 
 
 class Predictor(Protocol):
-    """What an evaluation needs of an engine; see `msft.engine.decoding.Decoder`.
+    """What an evaluation needs of an engine; see `msft.engine.decode.decoder.Decoder`.
 
     groups: a number for each row; rows of a group may start with the same tokens.
     """

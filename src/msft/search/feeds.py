@@ -11,8 +11,8 @@ from fractions import Fraction
 from math import fsum
 from typing import Any, Literal, Protocol
 
-from msft.draws import sampled, shuffled
-from msft.mixture import Mixture, Part
+from msft.search.draws import sampled, shuffled
+from msft.search.mixture import Mixture, Part
 
 Row = tuple[str, int]
 """Sub-dataset and row number."""

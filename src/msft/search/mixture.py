@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
-from msft.draws import sampled
+from msft.search.draws import sampled
 
 
 @dataclass(frozen=True, slots=True)

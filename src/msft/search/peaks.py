@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 
-from msft.scores import Number, Scores
+from msft.search.scores import Number, Scores
 
 Curve = Sequence[Number]
 """Heights (higher is better) of one sub-dataset; the index is the tick, 0 the roll-out's start."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
-from msft.curve import Curve, PeakRule
-from msft.feeds import SHUFFLED, FeedSpec
-from msft.mixture import Mixture
-from msft.scores import Scores
+from msft.search.feeds import SHUFFLED, FeedSpec
+from msft.search.mixture import Mixture
+from msft.search.peaks import Curve, PeakRule
+from msft.search.scores import Scores
 
 CheckpointId = NewType("CheckpointId", str)
 """`base`, or `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from msft.curve import PeakRule
-from msft.mixture import Mixture
-from msft.scores import MeanRule
+from msft.search.mixture import Mixture
+from msft.search.peaks import PeakRule
+from msft.search.scores import MeanRule
 
 ScoreTest = Literal["none", "best", "rollbacks", "every"]
 

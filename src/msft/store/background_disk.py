@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from msft.tiers import DiskTier
+from msft.store.tiers import DiskTier
 
 MOST_WAITING = 4
 """Payloads that may wait: two checkpoints with their moments, besides the one being written."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from msft.log import Disk
-from msft.rollout import BASE, CheckpointId
-from msft.tiers import DurableTier, MemoryTier, Tier
+from msft.run.log import Disk
+from msft.search.rollout import BASE, CheckpointId
+from msft.store.tiers import DurableTier, MemoryTier, Tier
 
 Part = Literal["weights", "training"]
 PARTS: tuple[Part, Part] = ("weights", "training")

@@ -4,19 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msft.checkpoints import CheckpointStore
-from msft.curve import PeakRule
-from msft.history import History
-from msft.log import Log
-from msft.methods import prepare
-from msft.mixture import Mixture
-from msft.options import checked
-from msft.rollout import BASE, CheckpointId, Method, Tokens, ticks_of
-from msft.run import RecordedRun
-from msft.scores import value
-from msft.settings import Settings
-from msft.tiers import MemoryTier
-from msft.worker import Question, Scored, Work
+from msft.run.history import History
+from msft.run.log import Log
+from msft.run.recorded_run import RecordedRun
+from msft.run.worker import Question, Scored, Work
+from msft.search.methods import prepare
+from msft.search.mixture import Mixture
+from msft.search.options import checked
+from msft.search.peaks import PeakRule
+from msft.search.rollout import BASE, CheckpointId, Method, Tokens, ticks_of
+from msft.search.scores import value
+from msft.search.settings import Settings
+from msft.store.store import CheckpointStore
+from msft.store.tiers import MemoryTier
 
 Curves = Mapping[str, Sequence[float]]
 Answer = Callable[[int, CheckpointId, tuple[str, ...], int], Curves]

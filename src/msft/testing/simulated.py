@@ -18,21 +18,21 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from msft.checkpoints import CheckpointStore
-from msft.curve import PeakRule
-from msft.feeds import Batch, Losses, Row
-from msft.history import History
-from msft.log import Log
-from msft.methods import prepare
-from msft.mixture import Mixture, Part
-from msft.options import checked
-from msft.rollout import Method, ticks_of
-from msft.run import RecordedRun
-from msft.scores import Score, accuracy
-from msft.settings import ScoreTest, Settings
-from msft.tiers import DiskTier, DurableTier, MemoryTier
-from msft.verdicts import Verdicts
-from msft.worker import EngineWorker, Scored
+from msft.run.history import History
+from msft.run.log import Log
+from msft.run.recorded_run import RecordedRun
+from msft.run.verdicts import Verdicts
+from msft.run.worker import EngineWorker, Scored
+from msft.search.feeds import Batch, Losses, Row
+from msft.search.methods import prepare
+from msft.search.mixture import Mixture, Part
+from msft.search.options import checked
+from msft.search.peaks import PeakRule
+from msft.search.rollout import Method, ticks_of
+from msft.search.scores import Score, accuracy
+from msft.search.settings import ScoreTest, Settings
+from msft.store.store import CheckpointStore
+from msft.store.tiers import DiskTier, DurableTier, MemoryTier
 
 
 @dataclass(frozen=True, slots=True)

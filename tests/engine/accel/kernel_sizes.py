@@ -12,9 +12,9 @@ from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from msft.engine import kernels, short_rows
-from msft.engine.adamw import AdamW
-from msft.engine.guessing import tokens_ahead
+from msft.engine.accel import short_rows, triton_attention
+from msft.engine.decode.draft import tokens_ahead
+from msft.engine.train.adamw import AdamW
 
 KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 
@@ -58,7 +58,9 @@ def kind_of(value: Any) -> str:
 def main(dim: int, capability: int) -> None:
     sizes: dict[str, int] = {}
     for name in ("forward", "backward_queries", "backward_keys", "step", "update"):
-        setattr(kernels, name, Compiler(getattr(kernels, name), capability, sizes))
+        setattr(
+            triton_attention, name, Compiler(getattr(triton_attention, name), capability, sizes)
+        )
     q = torch.zeros(4, 64, dim, dtype=torch.bfloat16, requires_grad=True)
     k = torch.zeros(2, 64, dim, dtype=torch.bfloat16)
     sight = short_rows.Sight.of(torch.tensor([0, 64], dtype=torch.int32), 64)

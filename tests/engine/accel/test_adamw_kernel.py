@@ -8,12 +8,14 @@ import torch
 from families import model_of, rows_of
 from torch import Tensor, nn
 
-from msft.engine.adamw import AdamW
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.worker import Scored
+from msft.engine.train.adamw import AdamW
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
 
-pytest.importorskip("msft.engine.update", reason="Triton is not installed", exc_type=ImportError)
+pytest.importorskip(
+    "msft.engine.accel.adamw_kernel", reason="Triton is not installed", exc_type=ImportError
+)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(64, 32), (7,), (5, 3), (4097,), (300, 60)]
 
@@ -127,7 +129,7 @@ def test_moments_in_bf16_are_rounded_at_random_without_drift() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_recorded_step_finds_its_gradients_again() -> None:
-    from msft.engine.recorder import Recorder
+    from msft.engine.accel.cuda_graphs import Recorder
 
     mine, plain = weights(), weights()
     adamw, other = AdamW(mine, mixed=True, kernel=True), AdamW(plain, mixed=True, kernel=True)
@@ -154,7 +156,7 @@ def test_a_recorded_step_finds_its_gradients_again() -> None:
 def test_an_engine_with_it_learns_and_resumes_to_the_bit(
     half_moments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("msft.engine.adamw.has_kernel", lambda device, mixed: mixed)
+    monkeypatch.setattr("msft.engine.train.adamw.has_kernel", lambda device, mixed: mixed)
     torch._C._set_mkldnn_enabled(False)  # some virtual CPUs claim bf16 that they do not have
     try:
         batch = Batch(tuple(("a", number) for number in range(8)))

@@ -11,15 +11,15 @@ import pytest
 import torch
 from families import END, model_of
 
-from msft.encoding import Encoded
-from msft.engine.generation import FastDecoder
-from msft.engine.measuring import RECORDS_KEPT, Measurer
-from msft.engine.plans import AnswerPlan, answer_plan
-from msft.engine.recorder import Recorder
-from msft.engine.shared import Kernels, Line, Unsuited
-from msft.engine.stepping import Graphs
-from msft.engine.texts import Texts
-from msft.engine.varlen import plain_varlen
+from msft.data.encoding import Encoded
+from msft.engine.accel.cuda_graphs import Recorder
+from msft.engine.accel.varlen import plain_varlen
+from msft.engine.decode.batch_plans import AnswerPlan, answer_plan
+from msft.engine.decode.fast import FastDecoder
+from msft.engine.decode.likelihoods import RECORDS_KEPT, Measurer
+from msft.engine.decode.shared_attention import Kernels, Line, Unsuited
+from msft.engine.decode.step import Graphs
+from msft.engine.decode.texts import Texts
 
 CPU = torch.device("cpu")
 

@@ -5,9 +5,9 @@ import torch
 from families import FAMILIES, model_of
 from torch import Tensor, nn
 
+from msft.engine.accel.fused_layers import FusedLayers
+from msft.engine.accel.joined_linears import Join, JoinedProjections, together
 from msft.engine.attention import RowLayout, layout
-from msft.engine.fusing import FusedLayers
-from msft.engine.joining import Join, JoinedProjections, together
 
 LENGTHS = [12, 8]
 JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2"}

@@ -13,13 +13,13 @@ import torch
 from families import END, model_of
 from torch import Tensor
 
+from msft.engine.accel.varlen import plain_varlen
 from msft.engine.attention import own_kernels
-from msft.engine.decoding import Decoder
-from msft.engine.shared import Kernels
-from msft.engine.varlen import plain_varlen
+from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.shared_attention import Kernels
 
 short_rows = pytest.importorskip(
-    "msft.engine.short_rows", reason="Triton is not installed", exc_type=ImportError
+    "msft.engine.accel.short_rows", reason="Triton is not installed", exc_type=ImportError
 )
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KIND = torch.bfloat16 if torch.cuda.is_available() else torch.float32

@@ -6,17 +6,8 @@ import pytest
 import torch
 from families import END, model_of
 
-from msft.engine.decoding import Decoder
-from msft.engine.generation import FastDecoder
-from msft.engine.guessing import (
-    AHEAD,
-    SPARE,
-    WIDTH_OF_SMALL,
-    came_true,
-    guessed,
-    tokens_ahead,
-)
-from msft.engine.plans import (
+from msft.engine.accel.varlen import plain_varlen
+from msft.engine.decode.batch_plans import (
     BUCKET,
     SPARE_OF_ROW,
     bucket_of,
@@ -24,9 +15,18 @@ from msft.engine.plans import (
     prompt_plan,
     smaller_bucket,
 )
-from msft.engine.shared import Kernels
-from msft.engine.stepping import Stepper
-from msft.engine.varlen import plain_varlen
+from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.draft import (
+    AHEAD,
+    SPARE,
+    WIDTH_OF_SMALL,
+    came_true,
+    guessed,
+    tokens_ahead,
+)
+from msft.engine.decode.fast import FastDecoder
+from msft.engine.decode.shared_attention import Kernels
+from msft.engine.decode.step import Stepper
 
 
 def guesses_of(*rows: list[int], ahead: int = 5) -> list[list[int]]:
@@ -111,7 +111,7 @@ def test_guesses_save_steps_and_change_no_word(
     monkeypatch.setattr(Stepper, "run", counted)
     found = []
     for width in (1, WIDTH_OF_SMALL):
-        monkeypatch.setattr("msft.engine.generation.WIDTH_OF_SMALL", width)
+        monkeypatch.setattr("msft.engine.decode.fast.WIDTH_OF_SMALL", width)
         steps.append(0)
         decoder = Decoder(model, [END], 10**6, kernels=Kernels(plain_varlen))
         found.append(decoder.generate(prompts, limits).rows)

@@ -13,17 +13,17 @@ from unittest.mock import Mock
 import pytest
 import torch
 from families import END, FAMILIES, VOCABULARY, model_of
-from test_decoding import NEW, generated_by_transformers
+from test_decoder import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from msft.encoding import Encoded
-from msft.engine.decoding import Decoder
-from msft.engine.generation import FastDecoder
-from msft.engine.lines import answer_lines, bounds_of, grouped
-from msft.engine.plans import bucket_of, smaller_bucket
-from msft.engine.shared import Kernels
-from msft.engine.stepping import Waits
-from msft.engine.varlen import plain_varlen
+from msft.data.encoding import Encoded
+from msft.engine.accel.varlen import plain_varlen
+from msft.engine.decode.batch_plans import bucket_of, smaller_bucket
+from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.fast import FastDecoder
+from msft.engine.decode.prefix_lines import answer_lines, bounds_of, grouped
+from msft.engine.decode.shared_attention import Kernels
+from msft.engine.decode.step import Waits
 
 WINDOWED = ("mistral", "gemma2")
 CPU = torch.device("cpu")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from families import model_of
 
-from msft.engine.models import count_parameters, load_model
-from msft.engine.tokenizers import load_tokenizer, tiny_tokenizer
-from msft.recipe import RecipeError
+from msft.engine.model.loading import count_parameters, load_model
+from msft.engine.model.tokenizers import load_tokenizer, tiny_tokenizer
+from msft.recipe.recipe import RecipeError
 
 CPU = torch.device("cpu")
 

@@ -11,16 +11,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from toys import recipe_of, write_data
 
-from msft.engine.codec import MOMENTS, STATE, WEIGHTS, TorchCodec
-from msft.engine.copies import Copies
-from msft.engine.memory import memory_tiers
-from msft.engine.models import load_model
-from msft.engine.result import ResultFolder
-from msft.engine.session import train
-from msft.log import Reached, read_log
-from msft.signals import Stopped
-from msft.tiers import DiskTier
-from msft.worker import Step
+from msft.app.session import train
+from msft.app.signals import Stopped
+from msft.engine.model.loading import load_model
+from msft.engine.saving.best_folder import ResultFolder
+from msft.engine.saving.checkpoint_sizes import memory_tiers
+from msft.engine.saving.host_copies import Copies
+from msft.engine.saving.safetensors_codec import MOMENTS, STATE, WEIGHTS, TorchCodec
+from msft.run.log import Reached, read_log
+from msft.run.worker import Step
+from msft.store.tiers import DiskTier
 
 CPU = torch.device("cpu")
 GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))

@@ -8,12 +8,12 @@ import torch
 from families import model_of, rows_of
 from torch import nn
 
-from msft.engine.adamw import AdamW, _rounded_at_random, copied
-from msft.engine.buffers import NO_LABEL
-from msft.engine.fusing import FusedLayers, answer_losses, decoder_layers, losses_of
-from msft.engine.torch_engine import TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.worker import Scored
+from msft.engine.accel.fused_layers import FusedLayers, answer_losses, decoder_layers, losses_of
+from msft.engine.packing import NO_LABEL
+from msft.engine.train.adamw import AdamW, _rounded_at_random, copied
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
 
 
 @pytest.fixture(autouse=True)

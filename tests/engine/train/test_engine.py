@@ -8,12 +8,12 @@ import pytest
 import torch
 from families import FAMILIES, model_of, rows_of
 
-from msft.encoding import Encoded
-from msft.engine.decoding import Decoder
-from msft.engine.graphs import NotRecorded
-from msft.engine.torch_engine import NotANumber, TorchEngine, TrainingSettings
-from msft.feeds import Batch
-from msft.worker import Scored
+from msft.data.encoding import Encoded
+from msft.engine.decode.decoder import Decoder
+from msft.engine.train.engine import NotANumber, TorchEngine, TrainingSettings
+from msft.engine.train.step_graphs import NotRecorded
+from msft.run.worker import Scored
+from msft.search.feeds import Batch
 
 ALL = Batch(tuple(("a", number) for number in range(8)))
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from msft.rollout import CheckpointId
-from msft.summary import summary_of
+from msft.run.summary import summary_of
+from msft.search.rollout import CheckpointId
 from msft.testing import Learner, Scripted, scripted, simulate
 
 Curves = Mapping[str, Sequence[float]]

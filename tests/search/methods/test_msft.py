@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from msft.checkpoints import CheckpointStore
-from msft.feeds import Batch, Losses
-from msft.history import SELECTION, History
-from msft.log import Log, Measured
-from msft.methods import prepare
-from msft.mixture import Mixture
-from msft.rollout import BASE, CheckpointId, Tokens
-from msft.run import RecordedRun
-from msft.scores import MeanRule, Score, accuracy, nll
-from msft.settings import Settings
-from msft.summary import summary_of
+from msft.run.history import SELECTION, History
+from msft.run.log import Log, Measured
+from msft.run.recorded_run import RecordedRun
+from msft.run.summary import summary_of
+from msft.run.worker import EngineWorker, Scored
+from msft.search.feeds import Batch, Losses
+from msft.search.methods import prepare
+from msft.search.mixture import Mixture
+from msft.search.rollout import BASE, CheckpointId, Tokens
+from msft.search.scores import MeanRule, Score, accuracy, nll
+from msft.search.settings import Settings
+from msft.store.store import CheckpointStore
+from msft.store.tiers import MemoryTier
 from msft.testing import Learner, Scripted, SimulatedEngine, scripted, simulate
 from msft.testing.scripted import Answer
-from msft.tiers import MemoryTier
-from msft.worker import EngineWorker, Scored
 
 Curves = Mapping[str, Sequence[float]]
 AB = ("a", "b")

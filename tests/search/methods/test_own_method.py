@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from msft.curve import PeakRule
-from msft.log import Ended, Log
-from msft.methods import METHODS, prepare
-from msft.options import AtLeast
-from msft.rollout import EndedBy, Method, Run
+from msft.run.log import Ended, Log
+from msft.search.methods import METHODS, prepare
+from msft.search.options import AtLeast
+from msft.search.peaks import PeakRule
+from msft.search.rollout import EndedBy, Method, Run
 from msft.testing import Learner, Scripted, scripted, simulate
 
 RISING = {"a": [0.0, 1.0, 2.0, 3.0], "b": [0.0, 1.0, 2.0, 3.0]}

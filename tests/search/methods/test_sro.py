@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.rollout import CheckpointId
+from msft.search.rollout import CheckpointId
 from msft.testing import Learner, Scripted, scripted, simulate
 
 Curves = Mapping[str, Sequence[float]]

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.log import Decided, Ended, Event
-from msft.progress import Board, described, mean_text
-from msft.worker import Step
+from msft.app.terminal.progress import Board, described, mean_text
+from msft.run.log import Decided, Ended, Event
+from msft.run.worker import Step
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

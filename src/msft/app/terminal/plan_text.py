@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.amounts import counted
+from msft.app.terminal.validate_text import table
 from msft.report.wording import label, si
-from msft.validation import table
+from msft.text import counted
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals"),

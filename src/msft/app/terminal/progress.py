@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import IO, Protocol
 
-from msft.amounts import counted
-from msft.history import SELECTION, TEST, History
-from msft.log import Asked, Decided, Ended, Event, Measured, Reached
-from msft.rollout import BASE, CheckpointId
-from msft.scores import Score, Scores
-from msft.worker import Step
+from msft.run.history import SELECTION, TEST, History
+from msft.run.log import Asked, Decided, Ended, Event, Measured, Reached
+from msft.run.worker import Step
+from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import Score, Scores
+from msft.text import counted
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
@@ -214,7 +214,7 @@ def progress(title: str, quiet: bool = False, kept: Collection[str] = ()) -> Ite
         from rich.console import Console
         from rich.live import Live
 
-        from msft.livetable import LiveTable
+        from msft.app.terminal.live_table import LiveTable
 
         with Live(console=Console(file=out), refresh_per_second=2) as live:
             yield LiveTable(live, title, Board(kept))

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from msft.amounts import counted
-from msft.corpus import Corpus, SubDataset
-from msft.encoding import Encoded, Tokenizer
-from msft.formats import Example
-from msft.recipe import Recipe
+from msft.data.corpus import Corpus, SubDataset
+from msft.data.encoding import Encoded, Tokenizer
+from msft.data.formats import Example
+from msft.recipe.recipe import Recipe
 from msft.report.wording import named_mean
+from msft.text import counted
 
 COLUMNS = (
     "sub-dataset",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from msft.engine import kernels
+from msft.engine.accel import triton_attention
 
 BLOCK = 4096
 """Numbers that one program moves."""
@@ -85,7 +85,7 @@ class Update:
     ) -> None:
         """An address of 0: no gradient."""
         even = self._even and not any(address % EVEN for address in addresses)
-        kernels.update[(len(self._owners),)](
+        triton_attention.update[(len(self._owners),)](
             *(self._sent(addresses), self._places, self._sizes, self._owners, self._turns),
             *(numbers, self._owners if seed is None else seed, bad, decay),
             *(len(self._names), *self._betas, self._epsilon),

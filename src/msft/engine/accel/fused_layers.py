@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msft.engine.joining import JoinedProjections
+from msft.engine.accel.joined_linears import JoinedProjections
 
 Fused = AbstractContextManager[None]
 """Layers run compiled inside it, or as they are."""

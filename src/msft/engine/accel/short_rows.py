@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from msft.engine import kernels
+from msft.engine.accel import triton_attention
 
 TILE = 64
 """Tokens of a tile."""
@@ -66,7 +66,7 @@ def _line(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> tuple[
     out = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
     seen = (sight.starts, *(sight.stems or (sight.starts, sight.starts)))
-    kernels.forward[triton.cdiv(tokens, TILE), heads](
+    triton_attention.forward[triton.cdiv(tokens, TILE), heads](
         *(q, k, v, out, lse, *seen, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),
@@ -104,7 +104,7 @@ class _Line(torch.autograd.Function):
         )
         places = (*_strides(q, k, v), slope.stride(1), slope.stride(0))
         sizes, stages = _sizes(q, k), _stages(q.shape[-1])
-        kernels.backward_queries[triton.cdiv(tokens, TILE), heads](
+        triton_attention.backward_queries[triton.cdiv(tokens, TILE), heads](
             *(q, k, v, out, slope, lse, delta, d_q, starts, ctx.scale, tokens),
             *places,
             *sizes,
@@ -113,7 +113,7 @@ class _Line(torch.autograd.Function):
             num_stages=stages,
         )
         keys = _keys_tile(q.shape[-1])
-        kernels.backward_keys[triton.cdiv(tokens, keys["columns"]), k.shape[0]](
+        triton_attention.backward_keys[triton.cdiv(tokens, keys["columns"]), k.shape[0]](
             *(q, k, v, slope, lse, delta, d_k, d_v, starts, ends, ctx.scale, tokens),
             *places,
             *sizes,
@@ -140,7 +140,7 @@ def step_attention(
     out = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
     scale = dim**-0.5 if scale is None else scale
-    kernels.step[len(starts), k.shape[0]](
+    triton_attention.step[len(starts), k.shape[0]](
         *(q, k, v, *store, out, lse, starts, lengths, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),

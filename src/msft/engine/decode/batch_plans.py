@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from msft.encoding import Encoded
-from msft.engine.buffers import batches
-from msft.engine.guessing import SPARE
-from msft.engine.lines import (
+from msft.data.encoding import Encoded
+from msft.engine.decode.draft import SPARE
+from msft.engine.decode.prefix_lines import (
     Group,
     LineBuilder,
     answer_lines,
@@ -17,8 +16,9 @@ from msft.engine.lines import (
     prefix_lines,
     question,
 )
-from msft.engine.shared import Line
-from msft.engine.stepping import LENGTH, MOST, PREFIX, START
+from msft.engine.decode.shared_attention import Line
+from msft.engine.decode.step import LENGTH, MOST, PREFIX, START
+from msft.engine.packing import batches
 
 FEWEST_ROWS = 16
 BUCKET = 64

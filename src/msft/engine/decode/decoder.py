@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
+from msft.engine.accel.fused_layers import NOT_FUSED, Fused
+from msft.engine.accel.varlen import varlen
 from msft.engine.attention import own_kernels
-from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.generation import FastDecoder
-from msft.engine.plain import PlainDecoder
-from msft.engine.shared import Kernels, Unsuited
-from msft.engine.texts import Texts
-from msft.engine.varlen import varlen
-from msft.predictor import Generated, Leaves, Likelihoods
+from msft.engine.decode.fast import FastDecoder
+from msft.engine.decode.plain import PlainDecoder
+from msft.engine.decode.shared_attention import Kernels, Unsuited
+from msft.engine.decode.texts import Texts
+from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
 MEMORY_OF_KEYS = 1 / 8
 """The share of the device's memory that keys and values may take."""

@@ -13,13 +13,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
+from msft.engine.accel.fused_layers import NOT_FUSED, Fused
 from msft.engine.attention import layout
-from msft.engine.fit import RECORDED_UP_TO
-from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.guessing import WIDTH, WIDTH_OF_SMALL, tokens_ahead
-from msft.engine.measuring import Measurer
-from msft.engine.plans import (
+from msft.engine.decode.batch_plans import (
     AnswerPlan,
     Batch,
     PromptPlan,
@@ -28,10 +25,13 @@ from msft.engine.plans import (
     prompt_plan,
     smaller_bucket,
 )
-from msft.engine.shared import Kernels, Line, LineLayout, Store
-from msft.engine.stepping import AT_ONCE, TOKEN, Graphs, Stepper
-from msft.engine.texts import Texts
-from msft.predictor import Likelihoods
+from msft.engine.decode.draft import WIDTH, WIDTH_OF_SMALL, tokens_ahead
+from msft.engine.decode.likelihoods import Measurer
+from msft.engine.decode.shared_attention import Kernels, Line, LineLayout, Store
+from msft.engine.decode.step import AT_ONCE, TOKEN, Graphs, Stepper
+from msft.engine.decode.texts import Texts
+from msft.engine.memory_model import RECORDED_UP_TO
+from msft.scoring.predictor import Likelihoods
 
 LINE_TOKENS = 65536
 """A longer line makes nothing faster."""

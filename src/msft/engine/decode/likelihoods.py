@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from msft.engine.fusing import answer_losses
-from msft.engine.plans import AnswerPlan
-from msft.engine.recorder import Recorder
-from msft.engine.shared import Line
+from msft.engine.accel.cuda_graphs import Recorder
+from msft.engine.accel.fused_layers import answer_losses
+from msft.engine.decode.batch_plans import AnswerPlan
+from msft.engine.decode.shared_attention import Line
 
 HEAD_TOKENS = 4096
 """Predictions whose losses are computed at once, since they are in fp32."""

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from msft.encoding import Encoded
+from msft.data.encoding import Encoded
+from msft.engine.accel.fused_layers import answer_losses
 from msft.engine.attention import Layout, RowLayout, layout
-from msft.engine.buffers import batches
-from msft.engine.cache import Cache, CacheLayout
-from msft.engine.fusing import answer_losses
-from msft.engine.lines import Group, LineBuilder, grouped, question
-from msft.engine.texts import Texts
-from msft.predictor import Likelihoods
+from msft.engine.decode.cache import Cache, CacheLayout
+from msft.engine.decode.prefix_lines import Group, LineBuilder, grouped, question
+from msft.engine.decode.texts import Texts
+from msft.engine.packing import batches
+from msft.scoring.predictor import Likelihoods
 
 
 class PlainDecoder:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from msft.engine.accel.cuda_graphs import Recorder
+from msft.engine.accel.fused_layers import NOT_FUSED, Fused
 from msft.engine.attention import How, layout, suits
-from msft.engine.fusing import NOT_FUSED, Fused
-from msft.engine.guessing import SPARE, came_true, guessed
-from msft.engine.recorder import Recorder
-from msft.engine.shared import Kernels, Store, merged
+from msft.engine.decode.draft import SPARE, came_true, guessed
+from msft.engine.decode.shared_attention import Kernels, Store, merged
 
 AT_ONCE = 8
 """Steps between two looks of the host."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from msft.predictor import Leaves
+from msft.scoring.predictor import Leaves
 
 
 class Texts:

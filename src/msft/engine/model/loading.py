@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from msft.engine.attention import NAME as ATTENTION
-from msft.engine.tokenizers import (
+from msft.engine.model.tokenizers import (
     TINY,
     TINY_CONTEXT,
     gguf_header,

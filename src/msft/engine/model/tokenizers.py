@@ -8,9 +8,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from msft.engine.gguf import read_header, read_once
-from msft.hub import ask_only_where_it_is
-from msft.recipe import RecipeError
+from msft.data.hub import ask_only_where_it_is
+from msft.engine.model.gguf import read_header, read_once
+from msft.recipe.recipe import RecipeError
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"

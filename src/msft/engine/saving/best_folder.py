@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from msft.engine.codec import WEIGHTS, TorchCodec
-from msft.folder import write_text
+from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec
+from msft.run.folder import write_text
 
 
 class ResultFolder:

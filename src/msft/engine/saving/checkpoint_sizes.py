@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from msft.engine.copies import Copies
-from msft.engine.decoding import MEMORY_OF_KEYS
-from msft.engine.fit import (
+from msft.engine.decode.decoder import MEMORY_OF_KEYS
+from msft.engine.decode.likelihoods import HEAD_TOKENS
+from msft.engine.machine import Room, room_of
+from msft.engine.memory_model import (
     BF16,
     CPU_TOKENS,
     FP32,
@@ -20,10 +21,9 @@ from msft.engine.fit import (
     step_bytes,
     token_bytes,
 )
-from msft.engine.measuring import HEAD_TOKENS
-from msft.engine.room import Room, room_of
-from msft.engine.torch_engine import BASE_ON_DEVICE
-from msft.tiers import MemoryTier
+from msft.engine.saving.host_copies import Copies
+from msft.engine.train.engine import BASE_ON_DEVICE
+from msft.store.tiers import MemoryTier
 
 SHARE_OF_MEMORY = 0.25
 """Of the free memory where training is, what checkpoints may take."""

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from msft.engine.copies import Copies
+from msft.engine.saving.host_copies import Copies
 
 WEIGHTS = "model.safetensors"
 MOMENTS = "optimizer.safetensors"

@@ -153,7 +153,7 @@ class AdamW:
         return wide
 
     def _made_update(self) -> Any:
-        from msft.engine.update import Update
+        from msft.engine.accel.adamw_kernel import Update
 
         means, squares = ([self.moments[f"{n}.{kind}"] for n in self.masters] for kind in KINDS)
         working = [self._working[name] for name in self.masters]

@@ -15,15 +15,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from msft.encoding import Encoded
-from msft.engine.adamw import AdamW, copied
+from msft.data.encoding import Encoded
+from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers, losses_of
 from msft.engine.attention import PackedLayout, RowLayout, layout
-from msft.engine.buffers import NO_LABEL, Line, Row, batches, line_of, row_means
-from msft.engine.fusing import NOT_FUSED, Fused, FusedLayers, losses_of
-from msft.engine.graphs import NotRecorded, StepGraphs
-from msft.engine.later import Later, NotANumber, refuse_not_numbers
-from msft.feeds import Batch, Losses
-from msft.worker import Scored
+from msft.engine.packing import NO_LABEL, Line, Row, batches, line_of, row_means
+from msft.engine.train.adamw import AdamW, copied
+from msft.engine.train.pending_losses import Later, NotANumber, refuse_not_numbers
+from msft.engine.train.step_graphs import NotRecorded, StepGraphs
+from msft.run.worker import Scored
+from msft.search.feeds import Batch, Losses
 
 __all__ = ["NotANumber", "TorchEngine", "TrainingSettings"]
 
@@ -67,7 +67,7 @@ class TrainingSettings:
 
 
 class TorchEngine:
-    """A model and AdamW. Implements `msft.worker.Engine`."""
+    """A model and AdamW. Implements `msft.run.worker.Engine`."""
 
     def __init__(
         self,

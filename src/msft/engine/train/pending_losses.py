@@ -8,7 +8,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from msft.feeds import Row
+from msft.search.feeds import Row
 
 
 class NotANumber(Exception):

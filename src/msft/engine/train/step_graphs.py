@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from msft.engine.buffers import Line, Row, Shape, fill
-from msft.engine.recorder import Recorder
+from msft.engine.accel.cuda_graphs import Recorder
+from msft.engine.packing import Line, Row, Shape, fill
 
 TOKENS, TARGETS = 256, 512
 """Lines are padded to multiples of these."""

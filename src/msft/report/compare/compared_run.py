@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.folder import RunFolder
-from msft.history import History
-from msft.log import LogError, Opened
-from msft.report.evidence import Paired, paired, verdict_at
-from msft.report.run_files import read_history, verdicts_of
+from msft.report.compare.evidence import Paired, paired, verdict_at
 from msft.report.wording import unit_of
-from msft.rollout import BASE, CheckpointId
-from msft.scores import Number, overall
-from msft.summary import summary_of
-from msft.verdicts import Verdict
+from msft.run.folder import RunFolder
+from msft.run.history import History
+from msft.run.log import LogError, Opened
+from msft.run.run_files import read_history, verdicts_of
+from msft.run.summary import summary_of
+from msft.run.verdicts import Verdict
+from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import Number, overall
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from msft.folder import UsageError
-from msft.history import SELECTION, TEST
-from msft.report.compared_run import ComparedRun
-from msft.report.entrant import Entrant, entrants_by_method
+from msft.report.compare.compared_run import ComparedRun
+from msft.report.compare.entrant import Entrant, entrants_by_method
+from msft.report.compare.statistics import mean
 from msft.report.units import height, points
 from msft.report.wording import Unit, listed, si, unit_of
-from msft.rollout import BASE
-from msft.scores import Number, mean_gain
-from msft.statistics import mean
+from msft.run.folder import UsageError
+from msft.run.history import SELECTION, TEST
+from msft.search.rollout import BASE
+from msft.search.scores import Number, mean_gain
 
 BASELINE = "sft"
 ReportSplit = Literal["test", "selection"]

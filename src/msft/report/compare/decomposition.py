@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from msft.history import SELECTION, TEST, History
-from msft.leavings import Leaving, leavings_of
-from msft.rollout import BASE, CheckpointId, place_of
+from msft.run.history import SELECTION, TEST, History
+from msft.run.leavings import Leaving, leavings_of
+from msft.search.rollout import BASE, CheckpointId, place_of
 
 
 @dataclass(frozen=True, slots=True)

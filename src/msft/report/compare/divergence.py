@@ -8,7 +8,7 @@ c'_j - c_j: its peak in the branch without, less its peak in the branch with all
 from collections.abc import Mapping
 from math import fsum
 
-from msft.history import History
+from msft.run.history import History
 
 
 def changes(with_all: History, without: History, excluded: str) -> dict[str, float]:

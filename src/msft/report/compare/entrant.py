@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msft.history import History
-from msft.report.compared_run import ComparedRun
+from msft.report.compare.compared_run import ComparedRun
 from msft.report.wording import epochs, method_name
+from msft.run.history import History
 
 
 @dataclass(frozen=True, slots=True)

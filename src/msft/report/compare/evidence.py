@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import comb, sqrt
 
-from msft.history import History
-from msft.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.verdicts import Verdict
+from msft.run.history import History
+from msft.run.verdicts import Verdict
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 
 Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""

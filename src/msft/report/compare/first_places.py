@@ -3,12 +3,12 @@ figures."""
 
 from collections.abc import Sequence
 
-from msft.amounts import counted
-from msft.report.contest import Contest, known_mean
-from msft.report.entrant import Entrant
+from msft.report.compare.contest import Contest, known_mean
+from msft.report.compare.entrant import Entrant
+from msft.report.compare.statistics import mean, sample_sd
 from msft.report.units import height
-from msft.scores import Number
-from msft.statistics import mean, sample_sd
+from msft.search.scores import Number
+from msft.text import counted
 
 
 def spread_of(contest: Contest, entrant: Entrant) -> float | None:

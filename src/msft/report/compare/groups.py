@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msft.folder import RunFolder
+from msft.run.folder import RunFolder
 
 UNGROUPED = "own data"
 
@@ -12,7 +12,7 @@ UNGROUPED = "own data"
 def groups_of(folder: Path, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Sub-datasets by the groups of their benchmarks, as the run's recipe.yaml names them; empty
     where there are not two groups."""
-    from msft.tasks import PUBLIC
+    from msft.benchmarks import PUBLIC
 
     grouped: dict[str, list[str]] = {}
     specs = _specs(RunFolder(folder).recipe)

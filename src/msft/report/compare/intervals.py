@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msft.draws import number as drawn_number
-from msft.history import SELECTION, History
-from msft.report.evidence import VerdictsByKey, verdict_at, wilson
+from msft.report.compare.evidence import VerdictsByKey, verdict_at, wilson
 from msft.report.wording import number
-from msft.rollout import BASE, CheckpointId
-from msft.scores import Score
+from msft.run.history import SELECTION, History
+from msft.search.draws import number as drawn_number
+from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import Score
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ pre-training tokens nor the mean lengths of SFT and DPO rows, and its RLVR cells
 
 from dataclasses import dataclass
 
-from msft.flops import INFERENCE, TRAIN, train_flops
+from msft.run.flops import INFERENCE, TRAIN, train_flops
 
 EPISODES = 10_000_000
 BASE_STAGES = ("pre-training", "mid-training")

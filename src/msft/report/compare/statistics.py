@@ -12,8 +12,8 @@ from itertools import accumulate
 from math import exp, fsum, lgamma, log, log1p, sqrt
 from typing import TypeVar
 
-from msft.draws import stream
-from msft.scores import Number
+from msft.search.draws import stream
+from msft.search.scores import Number
 
 DRAWS = 5000
 """Resamples of a bootstrap."""

@@ -5,8 +5,17 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from msft.report.chart import GRID, MUTED, NARROW, PAPER, add_axes, beside, name_rows, new_figure
-from msft.report.legend import Entry, draw_legend, legend_height, text_width
+from msft.report.figures.chart import (
+    GRID,
+    MUTED,
+    NARROW,
+    PAPER,
+    add_axes,
+    beside,
+    name_rows,
+    new_figure,
+)
+from msft.report.figures.legend import Entry, draw_legend, legend_height, text_width
 from msft.report.wording import NOTHING, label
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.history import History
-from msft.report.chart import BEST, FAINT, WENT_ON
-from msft.rollout import BASE, CheckpointId, place_of
+from msft.report.figures.chart import BEST, FAINT, WENT_ON
+from msft.run.history import History
+from msft.search.rollout import BASE, CheckpointId, place_of
 
 Line = tuple[list[float], list[float]]
 """Abscissas and ordinates; a gap is a pair of nan."""

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.flops import TRAIN, flops_of, path_tokens
-from msft.history import History
-from msft.report.branches import Branch, Line, rolled_back
-from msft.report.chart import (
+from msft.report.figures.branches import Branch, Line, rolled_back
+from msft.report.figures.chart import (
     BEST,
     COLOURS,
     FAINT,
@@ -22,6 +20,8 @@ from msft.report.chart import (
     new_figure,
 )
 from msft.report.wording import si
+from msft.run.flops import TRAIN, flops_of, path_tokens
+from msft.run.history import History
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from msft.history import SELECTION, History
-from msft.leavings import Leaving
-from msft.report.branches import Branch, Line, epochs_to
-from msft.report.chart import (
+from msft.report.compare.intervals import Intervals
+from msft.report.figures.branches import Branch, Line, epochs_to
+from msft.report.figures.chart import (
     BEST,
     FAINT,
     INK,
@@ -20,9 +19,10 @@ from msft.report.chart import (
     svg_element,
     variable,
 )
-from msft.report.intervals import Intervals
-from msft.report.timeline import MANY
-from msft.rollout import BASE, CheckpointId
+from msft.report.figures.timeline import MANY
+from msft.run.history import SELECTION, History
+from msft.run.leavings import Leaving
+from msft.search.rollout import BASE, CheckpointId
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

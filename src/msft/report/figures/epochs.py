@@ -5,12 +5,12 @@ from itertools import pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from msft.history import History
-from msft.report.branches import Line, branches_of, rolled_back
-from msft.report.chart import FAINT, MUTED, NARROW, PAPER, add_axes, colour_at, new_figure
-from msft.report.contest import Contest
-from msft.report.entrant import Entrant
-from msft.report.legend import Entry, draw_legend, legend_height
+from msft.report.compare.contest import Contest
+from msft.report.compare.entrant import Entrant
+from msft.report.figures.branches import Line, branches_of, rolled_back
+from msft.report.figures.chart import FAINT, MUTED, NARROW, PAPER, add_axes, colour_at, new_figure
+from msft.report.figures.legend import Entry, draw_legend, legend_height
+from msft.run.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from unicodedata import east_asian_width
 
-from msft.report.chart import MUTED, add_axes
+from msft.report.figures.chart import MUTED, add_axes
 from msft.report.wording import label
 
 if TYPE_CHECKING:

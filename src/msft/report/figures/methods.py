@@ -5,8 +5,12 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.report.bars import Series, lying_axes, lying_bars, room, rows_of
-from msft.report.chart import (
+from msft.report.compare.contest import Contest, titles_of
+from msft.report.compare.entrant import Entrant
+from msft.report.compare.first_places import rounds_of, spread_of
+from msft.report.compare.statistics import Places, first_places, mean
+from msft.report.figures.bars import Series, lying_axes, lying_bars, room, rows_of
+from msft.report.figures.chart import (
     BEST,
     FAINT,
     INK,
@@ -20,14 +24,10 @@ from msft.report.chart import (
     colour_at,
     new_figure,
 )
-from msft.report.contest import Contest, titles_of
-from msft.report.cost_figures import flops_shares
-from msft.report.entrant import Entrant
-from msft.report.legend import Entry, draw_legend, legend_height
-from msft.report.standings import rounds_of, spread_of
+from msft.report.figures.costs import flops_shares
+from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.units import gain_unit, points, score_unit
 from msft.report.wording import difference, epochs, label, si
-from msft.statistics import Places, first_places, mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

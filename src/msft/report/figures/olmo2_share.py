@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msft.compute_share import BASE_STAGES, OLMO_2, Training
-from msft.report.bars import lying_axes, rows_of
-from msft.report.chart import BEST, LEFT, MUTED, NARROW, PAPER, WENT_ON, beside
-from msft.report.legend import Entry
+from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, Training
+from msft.report.figures.bars import lying_axes, rows_of
+from msft.report.figures.chart import BEST, LEFT, MUTED, NARROW, PAPER, WENT_ON, beside
+from msft.report.figures.legend import Entry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.divergence import mean_shift
-from msft.history import History
-from msft.report.bars import Series, lying_bars, name_lying_rows, name_margin, rows_of
-from msft.report.branches import Line
-from msft.report.chart import (
+from msft.report.compare.divergence import mean_shift
+from msft.report.figures.bars import Series, lying_bars, name_lying_rows, name_margin, rows_of
+from msft.report.figures.branches import Line
+from msft.report.figures.chart import (
     BEST,
     INK,
     LEFT,
@@ -20,11 +19,12 @@ from msft.report.chart import (
     beside,
     new_figure,
 )
-from msft.report.legend import Entry, draw_legend, legend_height
+from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.units import points, score_unit
 from msft.report.wording import epochs, mean_unit
-from msft.rollout import BASE
-from msft.scores import Number, mean_gain
+from msft.run.history import History
+from msft.search.rollout import BASE
+from msft.search.scores import Number, mean_gain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

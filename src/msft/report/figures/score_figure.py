@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.report.bars import Panel, Series, lying_dots
-from msft.report.chart import colour_at
-from msft.report.contest import Contest
-from msft.report.entrant import Entrant
-from msft.report.evidence import wilson
+from msft.report.compare.contest import Contest
+from msft.report.compare.entrant import Entrant
+from msft.report.compare.evidence import wilson
+from msft.report.figures.bars import Panel, Series, lying_dots
+from msft.report.figures.chart import colour_at
 from msft.report.units import points, score_unit
 from msft.report.wording import Unit, listed
 

@@ -5,21 +5,29 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from msft.decomposition import (
+from msft.report.compare.contest import Contest
+from msft.report.compare.decomposition import (
     Parts,
     decomposition,
     decomposition_split,
     mean_decomposition,
     mean_parts,
 )
-from msft.history import SELECTION, TEST
-from msft.report.bars import Panel, Series, lying_axes, lying_bars, lying_dots, room, rows_of
-from msft.report.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
-from msft.report.contest import Contest
-from msft.report.entrant import Entrant
-from msft.report.legend import Entry
+from msft.report.compare.entrant import Entrant
+from msft.report.figures.bars import (
+    Panel,
+    Series,
+    lying_axes,
+    lying_bars,
+    lying_dots,
+    room,
+    rows_of,
+)
+from msft.report.figures.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
+from msft.report.figures.legend import Entry
 from msft.report.units import gain_unit, points
 from msft.report.wording import Unit, difference
+from msft.run.history import SELECTION, TEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

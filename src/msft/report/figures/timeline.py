@@ -5,10 +5,8 @@ from itertools import pairwise
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.history import History
-from msft.leavings import Leaving, leavings_of
-from msft.report.branches import Branch, Line, epochs_to, rolled_back
-from msft.report.chart import (
+from msft.report.figures.branches import Branch, Line, epochs_to, rolled_back
+from msft.report.figures.chart import (
     BEST,
     FAINT,
     LEFT,
@@ -22,6 +20,8 @@ from msft.report.chart import (
     new_figure,
 )
 from msft.report.wording import label
+from msft.run.history import History
+from msft.run.leavings import Leaving, leavings_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

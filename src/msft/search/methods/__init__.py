@@ -11,16 +11,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msft.curve import PeakRule
-from msft.methods.continual import continual
-from msft.methods.dynamix import dynamix
-from msft.methods.ies import ies
-from msft.methods.msft import msft
-from msft.methods.sft import sft
-from msft.methods.soft_sro import soft_sro
-from msft.methods.sro import sro
-from msft.options import MixtureOptions, RolloutOptions, checked, option_names, refuse_unknown
-from msft.rollout import EndedBy, Method, Run
+from msft.search.methods.continual import continual
+from msft.search.methods.dynamix import dynamix
+from msft.search.methods.ies import ies
+from msft.search.methods.msft import msft
+from msft.search.methods.sft import sft
+from msft.search.methods.soft_sro import soft_sro
+from msft.search.methods.sro import sro
+from msft.search.options import (
+    MixtureOptions,
+    RolloutOptions,
+    checked,
+    option_names,
+    refuse_unknown,
+)
+from msft.search.peaks import PeakRule
+from msft.search.rollout import EndedBy, Method, Run
 
 METHODS: dict[str, Method] = {
     "sft": sft,

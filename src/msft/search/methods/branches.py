@@ -8,8 +8,8 @@ rows in the same order, so they part only at the fork. The moments go on too, if
 from collections.abc import Sequence
 from typing import Any
 
-from msft.history import History
-from msft.rollout import EndedBy, Run
+from msft.run.history import History
+from msft.search.rollout import EndedBy, Run
 
 
 def with_everybody(run: Run) -> EndedBy | None:

@@ -1,6 +1,6 @@
 """Continual SFT: one sub-dataset after the other, each cut at its own peak."""
 
-from msft.rollout import Run
+from msft.search.rollout import Run
 
 
 def continual(run: Run) -> None:

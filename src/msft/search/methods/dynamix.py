@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from math import exp, fsum
 from typing import Annotated, Any, Literal
 
-from msft.draws import picked
-from msft.feeds import Batch, Cycles, Losses, Place, StepRule
-from msft.options import Above, AtLeast, Between, given
-from msft.rollout import Run
+from msft.search.draws import picked
+from msft.search.feeds import Batch, Cycles, Losses, Place, StepRule
+from msft.search.options import Above, AtLeast, Between, given
+from msft.search.rollout import Run
 
 
 @dataclass(frozen=True, slots=True)

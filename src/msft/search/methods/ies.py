@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from msft.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
-from msft.options import Above, AtLeast
-from msft.rollout import Run
+from msft.search.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
+from msft.search.options import Above, AtLeast
+from msft.search.rollout import Run
 
 
 @dataclass(frozen=True, slots=True)

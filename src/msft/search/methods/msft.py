@@ -9,8 +9,8 @@ of an excluded sub-dataset in `mixture.Mixture`.
 
 from typing import Annotated, Literal
 
-from msft.options import Above, AtLeast
-from msft.rollout import EndedBy, Run, ticks_of
+from msft.search.options import Above, AtLeast
+from msft.search.rollout import EndedBy, Run, ticks_of
 
 
 def msft(

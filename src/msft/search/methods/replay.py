@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msft.methods import PreparedMethod
-from msft.mixture import Mixture, Part
-from msft.options import MixtureOptions, RolloutOptions
-from msft.recipe import RecipeError
-from msft.rollout import OptimizerStart, Run, ticks_of
+from msft.recipe.recipe import RecipeError
+from msft.search.methods import PreparedMethod
+from msft.search.mixture import Mixture, Part
+from msft.search.options import MixtureOptions, RolloutOptions
+from msft.search.rollout import OptimizerStart, Run, ticks_of
 
 
 def replay(run: Run, *, stages: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> None:

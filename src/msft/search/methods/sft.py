@@ -1,6 +1,6 @@
 """SFT: every sub-dataset gets the same number of epochs; the best checkpoint is reported."""
 
-from msft.rollout import Run
+from msft.search.rollout import Run
 
 
 def sft(run: Run) -> None:

@@ -5,8 +5,8 @@ Algorithm 3 of the paper: nobody is dropped, the early ones are only seen less o
 
 from collections.abc import Mapping
 
-from msft.mixture import Mixture
-from msft.rollout import Run
+from msft.search.mixture import Mixture
+from msft.search.rollout import Run
 
 
 def soft_sro(run: Run) -> None:

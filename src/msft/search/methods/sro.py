@@ -4,7 +4,7 @@ Algorithm 2 of the paper. Its peaks were found while everybody was in the mixtur
 stale with the first exclusion; that is what mSFT repairs (§3.1 of the paper).
 """
 
-from msft.rollout import EndedBy, OptimizerStart, Run
+from msft.search.rollout import EndedBy, OptimizerStart, Run
 
 
 def sro(run: Run) -> EndedBy:
