@@ -12,10 +12,10 @@ from msft.app import tracker_backends
 from msft.app.admission import refuse_run, refuse_untrainable, resolved
 from msft.cli import main
 from msft.data import loading, sources
-from msft.data.formats import DataError
-from msft.recipe.recipe import RecipeError, load_recipe
+from msft.errors import DataError, RecipeError, UsageError
+from msft.recipe.recipe import load_recipe
 from msft.report import write_report
-from msft.run.folder import RunFolder, UsageError
+from msft.run.folder import RunFolder
 from msft.testing.simulated import Learner, simulate
 
 RECIPE = """\

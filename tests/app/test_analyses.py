@@ -9,8 +9,8 @@ import pytest
 
 from msft.app.analyses import Analysis, Runner, budgets, divergence, sizes
 from msft.cli import main
+from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
-from msft.run.folder import UsageError
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.run.worker import Scored

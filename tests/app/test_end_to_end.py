@@ -12,7 +12,7 @@ from toys import RULES, recipe_of, rows, write_data
 
 import msft
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.recipe.recipe import RecipeError
+from msft.errors import RecipeError
 from msft.run.log import Reached, read_log
 from msft.run.verdicts import read_verdicts
 from msft.search.methods import METHODS

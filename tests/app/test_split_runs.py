@@ -8,7 +8,8 @@ import pytest
 from toys import RULES, rows
 
 import msft
-from msft.recipe.recipe import Recipe, RecipeError
+from msft.errors import RecipeError
+from msft.recipe.recipe import Recipe
 from msft.run.log import Event, Reached
 from msft.run.worker import Step
 

@@ -16,8 +16,8 @@ from toys import recipe_of, write_data
 import msft
 from msft.app import tracker_backends
 from msft.app.trackers import read_told
-from msft.recipe.recipe import RecipeError
-from msft.run.folder import RunFolder, UsageError
+from msft.errors import RecipeError, UsageError
+from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import read_log
 

@@ -9,7 +9,7 @@ import pytest
 
 from msft.app import tracker_backends
 from msft.app.trackers import STEPS, Tracker, Trackers, read_told
-from msft.recipe.recipe import RecipeError
+from msft.errors import RecipeError
 from msft.run.history import History
 from msft.run.log import Asked, Decided, Event, Measured, Reached, read_log
 from msft.run.worker import Step

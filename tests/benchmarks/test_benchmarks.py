@@ -16,7 +16,7 @@ from msft.benchmarks.language import LANGUAGE
 from msft.benchmarks.mathematics import MATHEMATICS
 from msft.benchmarks.prompts import LETTERS, Item
 from msft.benchmarks.science import SCIENCE
-from msft.data.formats import DataError
+from msft.errors import DataError
 
 ALL: dict[str, Benchmark] = {**SCIENCE, **COMMONSENSE, **MATHEMATICS, **LANGUAGE}
 NAMES = sorted(ALL)

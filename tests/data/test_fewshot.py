@@ -9,7 +9,8 @@ import pytest
 from msft.cli import main
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.model.tokenizers import TINY_CONTEXT, load_context, tiny_tokenizer
-from msft.recipe.recipe import Recipe, RecipeError
+from msft.errors import RecipeError
+from msft.recipe.recipe import Recipe
 from msft.scoring.evaluation import SLACK
 
 LINE = 50

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from msft.data import readers
 from msft.data.formats import ALPACA, ALPACA_WITH_INPUT
 from msft.data.splits import (
-    DataError,
     Example,
     LoadedDataset,
     Message,
@@ -26,6 +25,7 @@ from msft.data.splits import (
     load_split,
     read_examples,
 )
+from msft.errors import DataError
 from msft.recipe.dataset_spec import DatasetSpec
 
 Rows = Sequence[dict[str, Any]]

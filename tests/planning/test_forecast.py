@@ -17,11 +17,12 @@ from msft.cli import main
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.build import is_long
 from msft.engine.decode.decoder import Decoder
-from msft.engine.machine import NoRoom, Room
+from msft.engine.machine import Room
 from msft.engine.memory_model import Demand, Shape, best_fit, held_bytes, named_shape, shape_of
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints, Memory, Work, memory_of
+from msft.errors import NoRoom
 from msft.planning.calibration import calibrate
 from msft.planning.evaluation_tokens import Tally
 from msft.planning.forecast import needs_of, refuse_no_room

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.recipe.recipe import DatasetSpec, Recipe, RecipeError, load_recipe
-from msft.recipe.strict_yaml import MAX_CHARACTERS, YamlError, dump, parse, plain
+from msft.errors import RecipeError, YamlError
+from msft.recipe.recipe import DatasetSpec, Recipe, load_recipe
+from msft.recipe.strict_yaml import MAX_CHARACTERS, dump, parse, plain
 from msft.search.methods import METHODS
 from msft.search.options import AtLeast
 from msft.search.rollout import Run

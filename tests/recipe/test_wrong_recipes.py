@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.data.splits import DataError, load_dataset_spec
+from msft.data.splits import load_dataset_spec
+from msft.errors import DataError, RecipeError
 from msft.recipe.dataset_spec import DatasetSpec
-from msft.recipe.recipe import RecipeError, load_recipe
+from msft.recipe.recipe import load_recipe
 
 GOOD = """\
 model_name_or_path: tiny

@@ -18,8 +18,8 @@ import pytest
 
 from msft.app.compare import options_of, planned
 from msft.app.jobs import IS_JOB, Job, carry_out
-from msft.app.signals import Stopped
 from msft.cli import main
+from msft.errors import Stopped, UsageError
 from msft.recipe.recipe import load_recipe
 from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
 from msft.report.compare.compared_run import compared_runs, same_rows
@@ -37,7 +37,7 @@ from msft.report.paper_tables import (
 )
 from msft.report.sections import comparison_figures
 from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
-from msft.run.folder import RunFolder, UsageError
+from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
 from msft.run.verdicts import Verdict, Verdicts

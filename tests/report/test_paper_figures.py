@@ -12,6 +12,7 @@ import pytest
 
 from mortal import quick_folder
 from msft.cli import main
+from msft.errors import UsageError
 from msft.report.compare.compared_run import ComparedRun, compared_runs
 from msft.report.compare.contest import Contest, contests_of
 from msft.report.compare.decomposition import Parts
@@ -29,7 +30,6 @@ from msft.report.in_words import chosen
 from msft.report.reproduction import settings_of
 from msft.report.section import Section, shown
 from msft.report.sections import comparison_figures, run_figures, run_sections
-from msft.run.folder import UsageError
 from msft.run.history import History
 from msft.run.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, to_line
 from msft.search.methods import METHODS

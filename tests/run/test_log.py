@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mortal import PLAIN, quick_folder
+from msft.errors import LogError
 from msft.run.log import (
     Asked,
     Decided,
@@ -18,7 +19,6 @@ from msft.run.log import (
     Ended,
     Event,
     Log,
-    LogError,
     Measured,
     Opened,
     Reached,

@@ -20,12 +20,11 @@ from mortal import (
     left_by,
     quick_folder,
 )
+from msft.errors import BadScore, Diverged, LogError, NotReproducible
 from msft.run.history import History
-from msft.run.journal import Diverged
-from msft.run.log import Ended, Log, LogError, Reached, read_log, to_line
-from msft.run.recovery import NotReproducible
+from msft.run.log import Ended, Log, Reached, read_log, to_line
 from msft.run.summary import summary_of
-from msft.run.worker import BadScore, Scored
+from msft.run.worker import Scored
 from msft.search.draws import shuffled
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS

@@ -14,8 +14,7 @@ from msft.data.splits import Example
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.recipe.recipe import RecipeError
-from msft.run.worker import BadScore
+from msft.errors import BadScore, RecipeError
 from msft.scoring.evaluation import Evaluator, Task
 from msft.scoring.metrics import normal
 from msft.scoring.predictor import Generated, Leaves, Likelihoods

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mortal import LateDisk, quick_folder
+from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id
-from msft.store.store import CheckpointStore, Retained, StoreError, retained
+from msft.store.store import CheckpointStore, Retained, retained
 from msft.store.tiers import DiskTier, MemoryTier
 from msft.testing import JsonCodec
 

@@ -9,7 +9,8 @@ import yaml
 from msft.app.tracker_backends import refuse_missing
 from msft.data.loading import refuse_missing_files
 from msft.engine.model.tokenizers import TINY, gguf_header
-from msft.recipe.recipe import Recipe, RecipeError
+from msft.errors import RecipeError
+from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, refuse_foreign, refuse_unwritable
 from msft.scoring.metrics import own_metric
 

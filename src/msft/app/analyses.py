@@ -11,11 +11,12 @@ from typing import Any
 
 from msft.app.compare import options_of
 from msft.app.terminal.validate_text import table
+from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.divergence import changes, mean_shift
 from msft.report.wording import epochs, epochs_in_words, mean_unit, si
-from msft.run.folder import RunFolder, UsageError, write_json
+from msft.run.folder import RunFolder, write_json
 from msft.run.history import TEST, History
 from msft.run.run_files import read_history
 from msft.run.summary import summary_of

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.jobs import silent_stop
-from msft.run.folder import RunFolder, UsageError, refuse_places, refuse_unwritable, write_json
+from msft.errors import UsageError
+from msft.run.folder import RunFolder, refuse_places, refuse_unwritable, write_json
 
 if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe

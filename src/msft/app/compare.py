@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
-from msft.recipe.recipe import Recipe, RecipeError, load_recipe
-from msft.run.folder import RunFolder, UsageError, refuse_unwritable
+from msft.errors import RecipeError, RunsFailed, UsageError
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.run.folder import RunFolder, refuse_unwritable
 from msft.search.methods import METHODS, SHARED_OPTIONS
 
 if TYPE_CHECKING:
     from msft.report.compare.compared_run import FoundRuns
 
 Say = Callable[[str], None]
-
-
-class RunsFailed(Exception):
-    """Some runs failed, or their logs cannot be read; the others are done."""
 
 
 def compare(

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from msft.app.signals import Stopped
+from msft.errors import Stopped
 
 IS_JOB = "MSFT_IS_JOB"
 """The variable in the environment that tells a process that it is a job."""

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
-class Stopped(BaseException):
-    """A signal asked the run to stop; what is done is safe. Not for `except Exception` to take."""
+from msft.errors import Stopped
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.trackers import Told, Tracker, Trackers, read_told
-from msft.recipe.recipe import RecipeError
-from msft.run.folder import UsageError
+from msft.errors import RecipeError, UsageError
 
 PROJECT = "msft"
 

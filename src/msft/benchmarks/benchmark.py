@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from msft.benchmarks.grading import Grader
 from msft.benchmarks.prompts import LETTERS, Item, Prompt, chosen, lettered
-from msft.data.formats import DataError, Example
+from msft.data.formats import Example
+from msft.errors import DataError
 from msft.recipe.dataset_spec import shown
 
 Row = Mapping[str, Any]

@@ -5,7 +5,7 @@ import re
 from msft.benchmarks.benchmark import HELD_OUT, Benchmark, Row, labelled
 from msft.benchmarks.grading import LETTER, NUMBER
 from msft.benchmarks.prompts import MARK, Item, reasoned, worked
-from msft.data.formats import DataError
+from msft.errors import DataError
 from msft.recipe.dataset_spec import shown
 
 

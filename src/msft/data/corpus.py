@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from msft.benchmarks.grading import Grader
 from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts
-from msft.data.formats import DataError, Example
+from msft.data.formats import Example
 from msft.data.loading import Found, load_datasets
 from msft.data.overlap import shared_between
-from msft.recipe.recipe import DatasetSpec, Recipe, RecipeError
+from msft.errors import DataError, RecipeError
+from msft.recipe.recipe import DatasetSpec, Recipe
 from msft.run.history import SELECTION, TEST
 from msft.scoring.evaluation import SLACK, Task
 from msft.search.mixture import Mixture, Part

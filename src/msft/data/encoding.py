@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from msft.data.splits import DataError, Example
+from msft.data.splits import Example
+from msft.errors import DataError
 
 
 class Tokenizer(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msft.errors import DataError
 from msft.recipe.dataset_spec import shown
 
 Row = Mapping[str, Any]
@@ -32,10 +33,6 @@ ALPACA_WITH_INPUT = (
     "context. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
 )
-
-
-class DataError(ValueError):
-    """Data that cannot be used; the message starts with the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from msft.data.formats import DataError, Example
+from msft.data.formats import Example
+from msft.errors import DataError
 from msft.recipe.dataset_spec import shown
 from msft.text import counted
 

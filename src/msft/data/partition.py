@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from msft.data.formats import DataError
 from msft.data.sources import SPLITS
 from msft.data.splits import Split
+from msft.errors import DataError
 from msft.recipe.dataset_spec import DatasetSpec, shown
 
 POOLED = "other"

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from msft.data.formats import DataError
+from msft.errors import DataError
 from msft.recipe.dataset_spec import shown
 from msft.text import counted
 

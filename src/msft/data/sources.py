@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msft.data.formats import DataError
 from msft.data.hub import ask_only_where_it_is
 from msft.data.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
+from msft.errors import DataError
 from msft.recipe.dataset_spec import DatasetSpec, Source, shown
 
 SPLITS = ("train", "validation", "test")

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.data.formats import DataError, Example, Message, example_of, format_of
+from msft.data.formats import Example, Message, example_of, format_of
 from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
 from msft.data.sources import SPLITS, own_sources, rows_of
+from msft.errors import DataError
 from msft.recipe.dataset_spec import DatasetSpec, Source
 from msft.search.draws import sampled
 from msft.text import counted

@@ -15,8 +15,9 @@ from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.errors import RecipeError
 from msft.planning.cases import settings_for
-from msft.recipe.recipe import ROLLING_BACK, Recipe, RecipeError
+from msft.recipe.recipe import ROLLING_BACK, Recipe
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
 from msft.search.methods import PreparedMethod

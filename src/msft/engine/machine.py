@@ -7,11 +7,9 @@ from pathlib import Path
 
 import torch
 
+from msft.errors import NoRoom
+
 UNKNOWN_MEMORY = 4 * 2**30
-
-
-class NoRoom(Exception):
-    """The run cannot fit; nothing was started."""
 
 
 @dataclass(frozen=True, slots=True)

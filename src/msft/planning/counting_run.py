@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msft.run.folder import UsageError
+from msft.errors import UsageError
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun

@@ -16,10 +16,11 @@ from msft.engine.decode.fast import LINE_TOKENS
 from msft.engine.machine import Room, free_disk, refuse_small_memory, used_memory
 from msft.engine.memory_model import Demand, Shape
 from msft.engine.saving.checkpoint_sizes import Checkpoints, Memory, Work, memory_of
+from msft.errors import RecipeError
 from msft.planning.calibration import Calibration, calibrate
 from msft.planning.cases import Case, cases_of
 from msft.planning.evaluation_tokens import Load, Tally
-from msft.recipe.recipe import Recipe, RecipeError
+from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.run.history import SELECTION, TEST
 from msft.search.feeds import steps_of

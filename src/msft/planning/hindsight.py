@@ -6,13 +6,14 @@ from typing import Any
 from msft.data.corpus import Corpus
 from msft.engine.memory_model import Shape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.errors import UsageError
 from msft.planning.calibration import Calibration
 from msft.planning.forecast import Loads, flops_of_tokens
 from msft.planning.known import foretold, seconds_of
 from msft.planning.retrace import retraced_disk
 from msft.recipe.recipe import Recipe
 from msft.run.flops import flops_of
-from msft.run.folder import RunFolder, UsageError
+from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Event, Measured
 from msft.run.summary import disk_of

@@ -8,7 +8,8 @@ from reprlib import Repr
 from types import NoneType, UnionType
 from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
 
-from msft.recipe.strict_yaml import Place, plain
+from msft.errors import RecipeError
+from msft.recipe.strict_yaml import plain
 from msft.search.options import Above, AtLeast, Between, checked, refuse_unknown
 
 METRICS = ("accuracy", "nll")
@@ -21,14 +22,6 @@ _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _SHORT = Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 80
-
-
-class RecipeError(ValueError):
-    """A wrong recipe; `place` says which key, so that the line can be found."""
-
-    def __init__(self, message: str, place: Place = ()) -> None:
-        super().__init__(message)
-        self.place = place
 
 
 class Rows(Protocol):

@@ -7,9 +7,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.errors import Place, RecipeError, YamlError
 from msft.recipe import strict_yaml as yamlfile
-from msft.recipe.dataset_spec import RecipeError, checked_text, shown
-from msft.recipe.strict_yaml import Place, YamlError
+from msft.recipe.dataset_spec import checked_text, shown
 from msft.search.methods import METHODS
 from msft.search.options import checked
 from msft.search.peaks import PeakRule

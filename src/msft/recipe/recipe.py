@@ -11,19 +11,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from msft.errors import Place, RecipeError
 from msft.recipe import overrides as recipefile
 from msft.recipe import strict_yaml as yamlfile
-from msft.recipe.dataset_spec import (
-    DatasetSpec,
-    RecipeError,
-    Rows,
-    Source,
-    fit_fields,
-    refuse_keys,
-    shown,
-)
+from msft.recipe.dataset_spec import DatasetSpec, Rows, Source, fit_fields, refuse_keys, shown
 from msft.recipe.overrides import ROLLING_BACK, canonical, place_of, plain_options, read_recipe
-from msft.recipe.strict_yaml import Place
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.options import Above, AtLeast, Between
 from msft.search.peaks import PeakRule

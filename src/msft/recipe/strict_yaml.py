@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-Place = tuple[str | int, ...]
-"""Where a value stands: keys and list indices from the top."""
+from msft.errors import Place, YamlError
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 20
@@ -29,14 +28,6 @@ _WORDS = {
     "-.inf": -float("inf"),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
-
-
-class YamlError(ValueError):
-    """Text that is not read, and the line, where known."""
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.line = line
 
 
 @dataclass(frozen=True, slots=True)

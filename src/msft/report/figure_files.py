@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msft.errors import UsageError
 from msft.report.compare.compared_run import compared_runs
 from msft.report.figures.chart import PAPER, WIDE, drawing
 from msft.report.section import Section
 from msft.report.sections import comparison_figures, run_figures
-from msft.run.folder import UsageError
 
 FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None}},

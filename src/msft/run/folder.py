@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msft.errors import UsageError
 from msft.run.log import Ended, Event, read_log
 
 
@@ -62,10 +63,6 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         return any(isinstance(event, Ended) for event in self.events()[-1:])
-
-
-class UsageError(ValueError):
-    """A command was given something that it cannot work with."""
 
 
 def refuse_foreign(folder: RunFolder) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from msft.errors import Diverged
 from msft.run.history import History
 from msft.run.log import Event, Log, Measured, Opened, Reached, to_json, to_line
 from msft.search.rollout import CheckpointId
@@ -15,10 +16,6 @@ Watch = Callable[[Event, bool], None]
 CHANGED = (
     "recipe, data or code changed under a started run: undo the change, or start in another folder"
 )
-
-
-class Diverged(Exception):
-    """The method, the recipe or the data is not what it was when the log was written."""
 
 
 class Recording:

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
+from msft.errors import LogError
 from msft.search.rollout import CheckpointId, EndedBy, Tokens
 from msft.search.scores import Score, Scores
-
-
-class LogError(Exception):
-    """The log cannot be used as it is; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from dataclasses import asdict
 from math import isfinite
 from typing import get_args
 
+from msft.errors import BadScore
 from msft.run.history import SELECTION, TEST, History
 from msft.run.journal import Recording, Watch
 from msft.run.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
 from msft.run.recovery import Standing
 from msft.run.verdicts import Verdicts
-from msft.run.worker import BadScore, Question, Scored, Worker, checked
+from msft.run.worker import Question, Scored, Worker, checked
 from msft.search.feeds import SHUFFLED, FeedSpec, described
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture

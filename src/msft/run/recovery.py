@@ -7,14 +7,11 @@ recipe, so the log's answers stand.
 
 from typing import Any
 
+from msft.errors import NotReproducible
 from msft.run.history import History
 from msft.run.worker import Question, Worker
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 from msft.store.store import PARTS, CheckpointStore
-
-
-class NotReproducible(Exception):
-    """Training a lost checkpoint again did not go as the log says it went."""
 
 
 class Standing:

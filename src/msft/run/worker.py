@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import fsum, isfinite
 from typing import Any, Protocol
 
+from msft.errors import BadScore
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.search.mixture import Mixture
@@ -57,10 +58,6 @@ class Scored:
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
-
-
-class BadScore(Exception):
-    """An evaluation gave no usable number, so nothing may be decided from it."""
 
 
 def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:

@@ -9,8 +9,7 @@ import importlib
 from collections.abc import Callable
 from math import isfinite
 
-from msft.recipe.recipe import RecipeError
-from msft.run.worker import BadScore
+from msft.errors import BadScore, RecipeError
 
 OwnMetric = Callable[[str, str, str], float | bool]
 

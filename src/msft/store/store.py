@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from msft.errors import StoreError
 from msft.run.log import Disk
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.tiers import DurableTier, MemoryTier, Tier
@@ -20,10 +21,6 @@ PARTS: tuple[Part, Part] = ("weights", "training")
 
 MOST_DURABLE = 2
 """Sets of weights on disk at a time, as long as memory holds the others."""
-
-
-class StoreError(Exception):
-    """A checkpoint that is needed cannot be kept or found."""
 
 
 @dataclass(frozen=True, slots=True)

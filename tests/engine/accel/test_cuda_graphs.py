@@ -17,9 +17,10 @@ from msft.engine.accel.varlen import plain_varlen
 from msft.engine.decode.batch_plans import AnswerPlan, answer_plan
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.likelihoods import RECORDS_KEPT, Measurer
-from msft.engine.decode.shared_attention import Kernels, Line, Unsuited
+from msft.engine.decode.shared_attention import Kernels, Line
 from msft.engine.decode.step import Graphs
 from msft.engine.decode.texts import Texts
+from msft.errors import Unsuited
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import pytest
 from msft.engine.model.gguf import read_header, read_once
 from msft.engine.model.loading import count_parameters
 from msft.engine.model.tokenizers import gguf_header, load_context, load_tokenizer
-from msft.recipe.recipe import RecipeError
+from msft.errors import RecipeError
 
 U32, I32, F32, BOOL, STRING, LIST, U64 = 4, 5, 6, 7, 8, 9, 10
 

@@ -11,7 +11,7 @@ from families import model_of
 
 from msft.engine.model.loading import count_parameters, load_model
 from msft.engine.model.tokenizers import load_tokenizer, tiny_tokenizer
-from msft.recipe.recipe import RecipeError
+from msft.errors import RecipeError
 
 CPU = torch.device("cpu")
 

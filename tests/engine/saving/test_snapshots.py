@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from toys import recipe_of, write_data
 
 from msft.app.session import train
-from msft.app.signals import Stopped
 from msft.engine.model.loading import load_model
 from msft.engine.saving.best_folder import ResultFolder
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import MOMENTS, STATE, WEIGHTS, TorchCodec
+from msft.errors import Stopped
 from msft.run.log import Reached, read_log
 from msft.run.worker import Step
 from msft.store.tiers import DiskTier

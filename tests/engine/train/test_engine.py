@@ -10,8 +10,8 @@ from families import FAMILIES, model_of, rows_of
 
 from msft.data.encoding import Encoded
 from msft.engine.decode.decoder import Decoder
-from msft.engine.train.engine import NotANumber, TorchEngine, TrainingSettings
-from msft.engine.train.step_graphs import NotRecorded
+from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.errors import NotANumber, NotRecorded
 from msft.run.worker import Scored
 from msft.search.feeds import Batch
 

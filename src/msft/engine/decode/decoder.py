@@ -16,8 +16,9 @@ from msft.engine.accel.varlen import varlen
 from msft.engine.attention import own_kernels
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
-from msft.engine.decode.shared_attention import Kernels, Unsuited
+from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
+from msft.errors import Unsuited
 from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
 MEMORY_OF_KEYS = 1 / 8

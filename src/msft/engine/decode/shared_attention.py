@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.attention import SHORT, How, suits
+from msft.errors import Unsuited
 
 Kernel = Callable[..., Any]
 """`varlen` of `attention.py`, or `plain_varlen` to test with."""
@@ -24,10 +25,6 @@ class Kernels:
 
     varlen: Kernel
     own: Any | None = None
-
-
-class Unsuited(Exception):
-    """This attention is not what the kernel computes; the plain path does it."""
 
 
 def refuse_odd(how: How, q: Tensor, v: Tensor, reach: int) -> None:

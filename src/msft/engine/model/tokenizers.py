@@ -10,7 +10,7 @@ from typing import Any
 
 from msft.data.hub import ask_only_where_it_is
 from msft.engine.model.gguf import read_header, read_once
-from msft.recipe.recipe import RecipeError
+from msft.errors import RecipeError
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"

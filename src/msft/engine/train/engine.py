@@ -20,8 +20,9 @@ from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers, losses
 from msft.engine.attention import PackedLayout, RowLayout, layout
 from msft.engine.packing import NO_LABEL, Line, Row, batches, line_of, row_means
 from msft.engine.train.adamw import AdamW, copied
-from msft.engine.train.pending_losses import Later, NotANumber, refuse_not_numbers
-from msft.engine.train.step_graphs import NotRecorded, StepGraphs
+from msft.engine.train.pending_losses import Later, refuse_not_numbers
+from msft.engine.train.step_graphs import StepGraphs
+from msft.errors import NotANumber, NotRecorded
 from msft.run.worker import Scored
 from msft.search.feeds import Batch, Losses
 

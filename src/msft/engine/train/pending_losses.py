@@ -8,11 +8,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from msft.errors import NotANumber
 from msft.search.feeds import Row
-
-
-class NotANumber(Exception):
-    """A loss was NaN or infinite; the step was not taken."""
 
 
 class Later(Sequence[float]):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from msft.engine.accel.cuda_graphs import Recorder
 from msft.engine.packing import Line, Row, Shape, fill
+from msft.errors import NotRecorded
 
 TOKENS, TARGETS = 256, 512
 """Lines are padded to multiples of these."""
@@ -21,10 +22,6 @@ STAGES = 3
 
 Step = Callable[[Line, int], Tensor]
 """step(line, longest): row losses, the weights moved on."""
-
-
-class NotRecorded(Exception):
-    """This model's step cannot be recorded; it waits for the host, say."""
 
 
 class StepGraphs:

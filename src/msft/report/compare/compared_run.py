@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msft.errors import LogError
 from msft.report.compare.evidence import Paired, paired, verdict_at
 from msft.report.wording import unit_of
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.log import LogError, Opened
+from msft.run.log import Opened
 from msft.run.run_files import read_history, verdicts_of
 from msft.run.summary import summary_of
 from msft.run.verdicts import Verdict

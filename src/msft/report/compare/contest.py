@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msft.errors import UsageError
 from msft.report.compare.compared_run import ComparedRun
 from msft.report.compare.entrant import Entrant, entrants_by_method
 from msft.report.compare.statistics import mean
 from msft.report.units import height, points
 from msft.report.wording import Unit, listed, si, unit_of
-from msft.run.folder import UsageError
 from msft.run.history import SELECTION, TEST
 from msft.search.rollout import BASE
 from msft.search.scores import Number, mean_gain

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msft.recipe.recipe import RecipeError
+from msft.errors import RecipeError
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.options import MixtureOptions, RolloutOptions

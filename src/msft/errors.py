@@ -1,0 +1,101 @@
+"""What can go wrong, and the exit code of each.
+
+Whoever raises one of these has said everything: what was found, what was expected and what to do.
+So the command line prints the message alone; for all other exceptions it offers a traceback.
+"""
+
+from typing import ClassVar
+
+Place = tuple[str | int, ...]
+"""Where a value stands in a recipe: keys and list indices from the top."""
+
+DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
+"""Exit codes, as the README has them."""
+
+
+class Explained(Exception):
+    """An error whose message needs no traceback."""
+
+    exit_code: ClassVar[int] = FAILED
+
+
+class RecipeError(Explained, ValueError):
+    """A wrong recipe; `place` says which key, so that the line can be found."""
+
+    exit_code = WRONG
+
+    def __init__(self, message: str, place: Place = ()) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class YamlError(Explained, ValueError):
+    """A file that is not YAML, or YAML that could do harm; `line` counts from 1."""
+
+    exit_code = WRONG
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class DataError(Explained, ValueError):
+    """Data that cannot be used; the message starts with the file and the line."""
+
+    exit_code = WRONG
+
+
+class UsageError(Explained, ValueError):
+    """A command was given something that it cannot work with."""
+
+    exit_code = WRONG
+
+
+class Diverged(Explained):
+    """The method, the recipe or the data is not what it was when the log was written."""
+
+    exit_code = WRONG
+
+
+class NoRoom(Explained):
+    """The run cannot fit; nothing was started."""
+
+    exit_code = NO_ROOM
+
+
+class LogError(Explained):
+    """The log cannot be used as it is; the message says why and what to do."""
+
+
+class StoreError(Explained):
+    """A checkpoint that is needed cannot be kept or found."""
+
+
+class NotReproducible(Explained):
+    """Training a lost checkpoint again did not go as the log says it went."""
+
+
+class BadScore(Explained):
+    """An evaluation gave no usable number, so nothing may be decided from it."""
+
+
+class NotANumber(Explained):
+    """A loss was NaN or infinite; the step was not taken."""
+
+
+class RunsFailed(Explained):
+    """Some runs failed, or their logs cannot be read; the others are done."""
+
+
+class Unsuited(Exception):
+    """A fast path does not compute what this model does; another path takes over."""
+
+
+class NotRecorded(Exception):
+    """This model's step cannot be recorded; it waits for the host, say."""
+
+
+class Stopped(BaseException):
+    """A signal asked the run to stop; what is done is safe. Not for `except Exception` to take."""
+
+    exit_code: ClassVar[int] = STOPPED
