@@ -44,9 +44,9 @@ from common import (
 )
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from msft.data.corpus import SLACK, Task
 from msft.data.encoding import Encoded, encoded_choices, encoded_prompts
 from msft.engine.build import load_evaluator
-from msft.scoring.evaluation import SLACK, Task
 
 SPLIT = "validation"
 LONG = {"aqua_rat": 200, "gsm8k": 200}

@@ -38,8 +38,8 @@ from transformers import AutoConfig
 
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import Encoded, EncodedSplit
-from msft.data.formats import Example
 from msft.engine.model.loading import LoadedModel
+from msft.example import Example
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import Batch
 from msft.testing.simulated import Learner, simulate

@@ -34,14 +34,14 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from msft.benchmarks.grading import NUMBER
-from msft.data.corpus import Corpus, load_corpus
+from msft.data.corpus import Corpus, Task, load_corpus
 from msft.data.encoding import Encoded, encoded_choices
-from msft.data.formats import Example
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import context_of
+from msft.example import Example
 from msft.recipe.recipe import Recipe
-from msft.scoring.evaluation import Answered, Evaluator, Task
+from msft.scoring.evaluation import Answered, Evaluator
 from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
 SHARES = {

@@ -16,7 +16,7 @@ from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import read_verdicts
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
-from msft.search.settings import ScoreTest
+from msft.search.rollout import ScoreTest
 from msft.store.background_disk import BackgroundDisk
 from msft.store.tiers import DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate

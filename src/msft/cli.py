@@ -9,7 +9,7 @@ from typing import Any
 
 from msft import __version__
 from msft.app import commands
-from msft.app.signals import stop_on_signals
+from msft.app.jobs import stop_on_signals
 from msft.errors import Stopped
 
 DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4

@@ -11,10 +11,10 @@ from msft.app.analyses import Analysis, Runner, budgets, divergence, sizes
 from msft.cli import main
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
+from msft.report.compare.divergence import fork_of
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.run.worker import Scored
-from msft.search.methods.branches import fork_of
 from msft.search.rollout import CheckpointId
 from msft.search.scores import nll
 from msft.testing import scripted

@@ -5,9 +5,10 @@ import pytest
 from msft.app.model_card import card_of
 from msft.report.in_words import notes
 from msft.run.history import History
-from msft.run.log import Asked, Disk, Event, Measured, Opened, Reached
+from msft.run.log import Asked, Event, Measured, Opened, Reached
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Score, Scores, accuracy, nll
+from msft.store.store import Disk
 
 FIRST = CheckpointId("r0-t1")
 DEFINITION = "gains over the base model: points for accuracy and own metrics, relative decrease"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from msft.data.encoding import encoded_choices, encoded_examples, encoded_split, encoded_texts
-from msft.data.formats import Example, Message
 from msft.engine.model.tokenizers import load_tokenizer, tiny_tokenizer
+from msft.example import Example, Message
 
 TEXTS = [
     "",

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from msft.cli import main
-from msft.data.corpus import Corpus, load_corpus
+from msft.data.corpus import SLACK, Corpus, load_corpus
 from msft.engine.model.tokenizers import TINY_CONTEXT, load_context, tiny_tokenizer
 from msft.errors import RecipeError
 from msft.recipe.recipe import Recipe
-from msft.scoring.evaluation import SLACK
 
 LINE = 50
 """Bytes, and so tokens, of one exemplar: prompt, completion and the empty line after it."""

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.data.formats import Example
 from msft.data.loading import Found, load_datasets
 from msft.data.overlap import question_of, shared_between
 from msft.data.sources import hub_sources
 from msft.data.splits import LoadedDataset
 from msft.errors import DataError, RecipeError
+from msft.example import Example
 from msft.recipe.recipe import Recipe
 
 Rows = Sequence[dict[str, Any]]

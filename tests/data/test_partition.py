@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from msft.data.formats import Example
 from msft.data.loading import Found, load_datasets
 from msft.data.overlap import question_of
 from msft.errors import DataError
+from msft.example import Example
 from msft.recipe.recipe import Recipe
 
 Row = dict[str, Any]

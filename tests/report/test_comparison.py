@@ -24,8 +24,8 @@ from msft.recipe.recipe import load_recipe
 from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
 from msft.report.compare.compared_run import compared_runs, same_rows
 from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
+from msft.report.compare.entrant import groups_of
 from msft.report.compare.first_places import rounds_of, spread_of
-from msft.report.compare.groups import groups_of
 from msft.report.comparison_page import contest_text, tables_of, write_contest
 from msft.report.paper_tables import (
     ablation_table,
@@ -39,10 +39,11 @@ from msft.report.sections import comparison_figures
 from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, read_log, to_line
+from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, read_log, to_line
 from msft.run.verdicts import Verdict, Verdicts
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.store.store import Disk
 
 FIRST = CheckpointId("r0-t1")
 NAMES = ("sciq", "arc", "gsm8k", "mine")

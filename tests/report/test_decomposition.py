@@ -15,9 +15,10 @@ from msft.report.compare.decomposition import (
 from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES
 from msft.run.history import History
-from msft.run.log import Asked, Decided, Disk, Ended, Event, Measured, Opened, Reached
+from msft.run.log import Asked, Decided, Ended, Event, Measured, Opened, Reached
 from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
 from msft.search.scores import Score, accuracy, nll
+from msft.store.store import Disk
 
 Table = Mapping[str, list[Score]]
 

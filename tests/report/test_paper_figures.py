@@ -24,17 +24,17 @@ from msft.report.figures.chart import WIDE, drawing
 from msft.report.figures.epochs import rows_per_epoch
 from msft.report.figures.olmo2_share import share_figure, shares
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
-from msft.report.figures.score_figure import score_figure, score_text
-from msft.report.figures.scores import gains, gains_figure, parts_figure
+from msft.report.figures.scores import gains, gains_figure, parts_figure, score_figure, score_text
 from msft.report.in_words import chosen
+from msft.report.page import Section, shown
 from msft.report.reproduction import settings_of
-from msft.report.section import Section, shown
 from msft.report.sections import comparison_figures, run_figures, run_sections
 from msft.run.history import History
-from msft.run.log import Asked, Disk, Ended, Event, Measured, Opened, Reached, to_line
+from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, to_line
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, Tokens, checkpoint_id
 from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.store.store import Disk
 from msft.testing import Learner, simulate
 
 HOSTILE = '<script>alert("1")</script>$x^2$\x1b\u202e'

@@ -18,27 +18,17 @@ from msft.report import comparison_text, write_comparison, write_report
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contest_of_each
 from msft.report.compare.evidence import paired, sign_test, wilson
-from msft.report.folding import Folded, folded
+from msft.report.page import Folded, folded
 from msft.report.paper_tables import dataset_tables
 from msft.report.wording import difference, label, number, si
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
-from msft.run.log import (
-    Asked,
-    Disk,
-    Ended,
-    Event,
-    Log,
-    Measured,
-    Opened,
-    Reached,
-    read_log,
-    to_line,
-)
+from msft.run.log import Asked, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
 from msft.run.verdicts import read_verdicts
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Scores, accuracy, nll, value
+from msft.store.store import Disk
 from msft.testing import Learner, simulate
 
 HOSTILE = '<script>alert("1")</script>$x^2$'

@@ -15,7 +15,6 @@ from msft.errors import LogError
 from msft.run.log import (
     Asked,
     Decided,
-    Disk,
     Ended,
     Event,
     Log,
@@ -28,6 +27,7 @@ from msft.run.log import (
 )
 from msft.search.rollout import BASE, Tokens, checkpoint_id
 from msft.search.scores import accuracy, nll, value
+from msft.store.store import Disk
 
 EVENTS: list[Event] = [
     Opened("msft", 20, 7, {"a": 3, "ü": 4}, {"mean": "macro"}, {"data": "00ff"}),

@@ -12,12 +12,13 @@ import pytest
 from mortal import LEARNERS, PLAIN, VARIED, quick_folder
 from msft.run.flops import flops_of
 from msft.run.history import History
-from msft.run.log import Asked, Disk, Event, Measured, Opened, Reached, read_log
+from msft.run.log import Asked, Event, Measured, Opened, Reached, read_log
 from msft.run.summary import disk_of, schedule_of, summary_of
 from msft.run.verdicts import Verdicts, read_verdicts
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, Tokens, checkpoint_id, place_of
 from msft.search.scores import Scores, accuracy, nll
+from msft.store.store import Disk
 from msft.testing import scripted
 
 CASES = PLAIN | VARIED

@@ -1,5 +1,7 @@
 """Admission: what a run is refused for before anything heavy is loaded; no torch is needed."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,9 @@ import yaml
 from msft.app.tracker_backends import refuse_missing
 from msft.data.loading import refuse_missing_files
 from msft.engine.model.tokenizers import TINY, gguf_header
-from msft.errors import RecipeError
+from msft.errors import RecipeError, UsageError
 from msft.recipe.recipe import Recipe
-from msft.run.folder import RunFolder, refuse_foreign, refuse_unwritable
+from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
 
 
@@ -93,3 +95,44 @@ def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
             flat[f"datasets.{spec['name']}.{key}"] = value
         flat[f"datasets.{spec['name']}"] = f"number {number + 1}"
     return flat
+
+
+def refuse_foreign(folder: RunFolder) -> None:
+    """UsageError where files of somebody else have the names of a run's."""
+    if folder.log.exists():
+        return
+    ours = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
+    taken = [path for path in (*ours, folder.environment, folder.report) if path.exists()]
+    taken += [path for path in (folder.best, folder.checkpoints) if path.is_file() or _has(path)]
+    if taken:
+        raise UsageError(
+            f"{folder.path} is not the folder of a run (it has no {folder.log.name}), but has "
+            f"{', '.join(path.name for path in taken)}, which a run would overwrite; choose "
+            "another --out, or move them away"
+        )
+
+
+def _has(path: Path) -> bool:
+    return path.is_dir() and any(path.iterdir())
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """UsageError where a folder can neither be used nor made."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"{folder} cannot be a folder: {place} is a file; choose another place")
+    if not os.access(place, os.W_OK):
+        raise UsageError(
+            f"{folder} cannot be written: no permission for {place}; choose another place"
+        )
+
+
+def refuse_places(folders: Sequence[Path]) -> None:
+    """UsageError for a run that is named twice, or where no page can be written."""
+    for number, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:number]]:
+            raise UsageError(f"{folder} is named twice; name each run once")
+    for place in [*folders, folders[0].parent] if len(folders) > 1 else folders:
+        refuse_unwritable(place)

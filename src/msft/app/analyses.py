@@ -14,14 +14,13 @@ from msft.app.terminal.validate_text import table
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.divergence import changes, mean_shift
+from msft.report.compare.divergence import changes, fork_of, mean_shift
 from msft.report.wording import epochs, epochs_in_words, mean_unit, si
-from msft.run.folder import RunFolder, write_json
-from msft.run.history import TEST, History
-from msft.run.run_files import read_history
+from msft.run.folder import RunFolder, read_history, write_json
+from msft.run.history import History
 from msft.run.summary import summary_of
-from msft.search.methods.branches import fork_of
 from msft.search.rollout import ticks_of
+from msft.search.scores import TEST
 from msft.text import counted
 
 Runner = Callable[[Recipe, Path], History]

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.jobs import silent_stop
 from msft.errors import UsageError
-from msft.run.folder import RunFolder, refuse_places, refuse_unwritable, write_json
+from msft.run.folder import RunFolder, write_json
 
 if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
 from msft.errors import RecipeError, RunsFailed, UsageError
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.run.folder import RunFolder, refuse_unwritable
+from msft.run.folder import RunFolder
 from msft.search.methods import METHODS, SHARED_OPTIONS
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 import time
 from pathlib import Path
 
+from msft.app.admission import refuse_unwritable
 from msft.errors import UsageError
 from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
-from msft.run.folder import RunFolder, refuse_unwritable
+from msft.run.folder import RunFolder
 from msft.run.log import Opened
 
 RECIPE = Path(__file__).parent / "tiny.yaml"

@@ -4,6 +4,7 @@ A process of its own gives all memory back and may die without the others.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from msft.errors import Stopped
 
@@ -149,3 +151,24 @@ def exit_in_words(code: int) -> str:
     if code == _STOPPED:
         return "stopped by a signal"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT raise `Stopped`; a second one ends the process at once."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        raise Stopped(signal.Signals(number).name)
+
+    try:
+        before = {each: signal.signal(each, handler) for each in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not in the main thread: the host program has its own handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        for each, old in before.items():
+            signal.signal(each, old)

@@ -3,8 +3,9 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from msft.engine.saving.best_folder import ResultFolder
 from msft.engine.saving.checkpoint_sizes import Checkpoints, memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.errors import RecipeError
 from msft.planning.forecast import refuse_no_room
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
@@ -38,7 +40,8 @@ from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Step
 from msft.search.methods import PreparedMethod
-from msft.search.methods.replay import prepared_replay
+from msft.search.methods.replay import replay
+from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import BASE
 from msft.store.background_disk import MOST_WAITING, BackgroundDisk
 from msft.store.store import CheckpointStore
@@ -231,3 +234,33 @@ class _Session:
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
             self._steps.write(json.dumps(line) + "\n")
+
+
+def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
+    """The method `replay` with the schedule of a file; RecipeError where it cannot be used."""
+    try:
+        schedule = json.loads(file.read_text())
+        stages, sizes = schedule["stages"], schedule["rows"]
+        feeds = {stage["feed"]["name"] for stage in stages}
+    except OSError as error:
+        raise RecipeError(
+            f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecipeError(
+            f"{file} is not a schedule; expected the schedule.json of a finished run"
+        ) from error
+    if feeds - {"shuffled"}:
+        raise RecipeError(
+            f"{file} is of {schedule['method']}, which chooses its rows while it trains; such a "
+            "run cannot be replayed as a schedule"
+        )
+    unknown = sorted(set(sizes) ^ set(names))
+    if unknown:
+        raise RecipeError(
+            f"{file} is a schedule of {sorted(sizes)}, but the recipe has {sorted(names)}: "
+            f"{unknown[0]!r} is not in both"
+        )
+    options = {"stages": stages, "sizes": sizes}
+    carry_out = partial(replay, **options)
+    return PreparedMethod("replay", options, carry_out, RolloutOptions(), MixtureOptions())

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from msft.run.history import SELECTION, TEST, History
+from msft.run.history import History
 from msft.run.log import Asked, Decided, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import SELECTION, TEST
 from msft.text import counted
 
 STEPS = 10

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from msft.benchmarks.grading import Grader
 from msft.benchmarks.prompts import LETTERS, Item, Prompt, chosen, lettered
-from msft.data.formats import Example
 from msft.errors import DataError
+from msft.example import Example
 from msft.recipe.dataset_spec import shown
 
 Row = Mapping[str, Any]

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from random import Random
 from string import ascii_lowercase, ascii_uppercase, digits
 
-from msft.data.formats import Example
-from msft.data.splits import Split
+from msft.example import Example, Split
 
 HELD_OUT = {"validation": 150, "test": 400}
 WRONG = 0.45

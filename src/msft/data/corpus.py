@@ -3,17 +3,44 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from msft.benchmarks.grading import Grader
 from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts
-from msft.data.formats import Example
 from msft.data.loading import Found, load_datasets
 from msft.data.overlap import shared_between
 from msft.errors import DataError, RecipeError
+from msft.example import Example
 from msft.recipe.recipe import DatasetSpec, Recipe
-from msft.run.history import SELECTION, TEST
-from msft.scoring.evaluation import SLACK, Task
+from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
+from msft.search.rollout import Settings, ticks_of
+from msft.search.scores import SELECTION, TEST
+
+SLACK = 8
+"""Tokens that a generation may take beyond the longest reference, for other ways to write it."""
+
+
+ChoiceNorm = Literal["chars", "tokens", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A sub-dataset as something to be scored.
+
+    metric: `accuracy`, `nll` or a function of the user's own.
+    shots: text of the few-shot exemplars that stands before every prompt.
+    max_new_tokens: limit of a generation (None: the longest reference and a little more).
+    grader: finds the answer in what the model wrote; None: all of it is the answer.
+    """
+
+    name: str
+    metric: str
+    splits: Mapping[str, EncodedSplit]
+    shots: str = ""
+    choice_norm: ChoiceNorm = "chars"
+    max_new_tokens: int | None = None
+    grader: Grader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +238,18 @@ def _exemplar(example: Example) -> str:
 def _splits(dataset: SubDataset) -> dict[str, EncodedSplit]:
     splits = {SELECTION: dataset.validation}
     return splits if dataset.test is None else splits | {TEST: dataset.test}
+
+
+def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
+    """The settings of a run, as far as recipe and data say."""
+    return Settings(
+        mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
+        compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
+        train_ticks=ticks_of(recipe.num_train_epochs, recipe.evals_per_epoch, "num_train_epochs"),
+        evals_per_epoch=recipe.evals_per_epoch,
+        seed=recipe.seed,
+        peaks=recipe.peak_rule,
+        mean=recipe.mean,
+        score_test=recipe.score_test if corpus.has_test else "none",
+        optim=recipe.optim,
+    )

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from msft.data.formats import Example
 from msft.errors import DataError
+from msft.example import Example
 from msft.recipe.dataset_spec import shown
 from msft.text import counted
 

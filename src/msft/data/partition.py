@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from msft.data.sources import SPLITS
-from msft.data.splits import Split
 from msft.errors import DataError
+from msft.example import Split
 from msft.recipe.dataset_spec import DatasetSpec, shown
 
 POOLED = "other"

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.data.formats import Example, Message, example_of, format_of
+from msft.data.formats import example_of, format_of
 from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
 from msft.data.sources import SPLITS, own_sources, rows_of
 from msft.errors import DataError
+from msft.example import Example, Message, Split
 from msft.recipe.dataset_spec import DatasetSpec, Source
 from msft.search.draws import sampled
 from msft.text import counted
@@ -47,15 +48,6 @@ class LoadedDataset:
     format: str
     notes: tuple[str, ...] = ()
     exemplars: tuple[Example, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The examples of one source, their format, and the bad rows that were skipped."""
-
-    examples: tuple[Example, ...]
-    format: str
-    skipped: tuple[DataError, ...] = ()
 
 
 def read_examples(source: Source | Path, where: str, skip_bad_rows: bool = False) -> list[Example]:

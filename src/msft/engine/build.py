@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from msft.data.corpus import Corpus, load_corpus
+from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers
 from msft.engine.decode.decoder import Decoder
 from msft.engine.memory_model import Demand, fit_of
@@ -16,12 +16,11 @@ from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import TorchEngine, TrainingSettings
 from msft.errors import RecipeError
-from msft.planning.cases import settings_for
 from msft.recipe.recipe import ROLLING_BACK, Recipe
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
 from msft.search.methods import PreparedMethod
-from msft.search.settings import Settings
+from msft.search.rollout import Settings
 
 EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
 """Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""

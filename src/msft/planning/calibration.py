@@ -6,15 +6,14 @@ from statistics import median
 
 import torch
 
-from msft.data.corpus import Corpus
+from msft.data.corpus import Corpus, settings_for
 from msft.data.encoding import EncodedSplit
 from msft.engine.build import engine_of
 from msft.engine.model.loading import load_model
 from msft.engine.train.engine import TorchEngine
-from msft.planning.cases import settings_for
 from msft.recipe.recipe import Recipe
-from msft.run.history import SELECTION, TEST
 from msft.search.feeds import SHUFFLED, Place
+from msft.search.scores import SELECTION, TEST
 
 SECONDS = 5.0
 """For training, and again for scoring."""

@@ -8,13 +8,12 @@ every roll-out, and dearest if nobody ever overfits and `max_stages` or `max_epo
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.data.corpus import Corpus
+from msft.data.corpus import Corpus, settings_for
 from msft.planning.counting_run import Counted, Rows, Script, counted
 from msft.recipe.recipe import Recipe
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.mixture import Mixture
 from msft.search.rollout import Tokens, ticks_of
-from msft.search.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +50,6 @@ class Cases:
 
     best: Case
     worst: Case
-
-
-def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
-    """The settings of a run, as far as recipe and data say."""
-    return Settings(
-        mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
-        compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
-        train_ticks=ticks_of(recipe.num_train_epochs, recipe.evals_per_epoch, "num_train_epochs"),
-        evals_per_epoch=recipe.evals_per_epoch,
-        seed=recipe.seed,
-        peaks=recipe.peak_rule,
-        mean=recipe.mean,
-        score_test=recipe.score_test if corpus.has_test else "none",
-        optim=recipe.optim,
-    )
 
 
 def cases_of(

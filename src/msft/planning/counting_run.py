@@ -17,8 +17,8 @@ from msft.run.worker import EngineWorker, Question, Scored
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
+from msft.search.rollout import Settings
 from msft.search.scores import value
-from msft.search.settings import Settings
 from msft.store.store import CheckpointStore
 from msft.store.tiers import MemoryTier
 

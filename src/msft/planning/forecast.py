@@ -22,10 +22,10 @@ from msft.planning.cases import Case, cases_of
 from msft.planning.evaluation_tokens import Load, Tally
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
-from msft.run.history import SELECTION, TEST
 from msft.search.feeds import steps_of
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import Tokens
+from msft.search.scores import SELECTION, TEST
 
 Loads = dict[tuple[str, str], Load]
 

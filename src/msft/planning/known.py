@@ -9,13 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from msft.run.history import SELECTION, History, Stage
+from msft.run.history import History, Stage
 from msft.run.log import Measured, Reached
 from msft.search.feeds import Feed, FeedSpec, Losses, Place, Shuffled
 from msft.search.methods.dynamix import Dynamix
 from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Tokens
-from msft.search.scores import Score, Scores
+from msft.search.scores import SELECTION, Score, Scores
 
 
 def foretold(

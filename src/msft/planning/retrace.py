@@ -15,8 +15,7 @@ from msft.run.worker import Question, Scored, Work
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.options import MixtureOptions, RolloutOptions
-from msft.search.rollout import BASE, CheckpointId, Run, Tokens, checkpoint_id
-from msft.search.settings import Settings
+from msft.search.rollout import BASE, CheckpointId, Run, Settings, Tokens, checkpoint_id
 from msft.store.store import CheckpointStore
 from msft.store.tiers import MemoryTier
 

@@ -10,9 +10,9 @@ from urllib.parse import quote
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
-from msft.report.conclusions import headline, remarks
-from msft.report.figures.score_figure import score_figure, score_text
-from msft.report.page import write_page
+from msft.report.figures.scores import score_figure, score_text
+from msft.report.in_words import headline, remarks
+from msft.report.page import Section, shown, write_page
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
@@ -21,7 +21,6 @@ from msft.report.paper_tables import (
     places_table,
     spread_table,
 )
-from msft.report.section import Section, shown
 from msft.report.sections import comparison_figures
 from msft.report.tables import (
     LEGEND,

@@ -7,7 +7,7 @@ from typing import Any
 from msft.errors import UsageError
 from msft.report.compare.compared_run import compared_runs
 from msft.report.figures.chart import PAPER, WIDE, drawing
-from msft.report.section import Section
+from msft.report.page import Section
 from msft.report.sections import comparison_figures, run_figures
 
 FORMATS: dict[str, dict[str, Any]] = {

@@ -1,17 +1,20 @@
 """A page: a template of this folder, filled in and written as one self-contained file."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msft
-from msft.report.figures.chart import NARROW, WIDE, to_svg
+from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg
 from msft.report.wording import plain
 from msft.run.folder import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -77,3 +80,51 @@ def _readable(value: object) -> object:
     from markupsafe import Markup
 
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A figure of a page. key: for ids and files. draw: from a width in pixels to a figure."""
+
+    key: str
+    title: str
+    text: str
+    draw: Callable[[float], "Figure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A section as a page has it."""
+
+    key: str
+    title: str
+    text: str
+    drawn: Drawn
+
+
+def shown(sections: Sequence[Section]) -> list[Shown]:
+    """Sections drawn for a page."""
+    with drawing():
+        return [
+            Shown(each.key, each.title, each.text, drawn(each.key, each.title, each.draw))
+            for each in sections
+        ]
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Folded(Generic[Item]):
+    """A list in three parts; of a short one all is in `first`."""
+
+    first: Sequence[Item]
+    rest: Sequence[Item] = ()
+    last: Sequence[Item] = ()
+
+
+def folded(items: Sequence[Item], ends: int) -> Folded[Item]:
+    """`ends` items from each end, and the rest if there is enough of it to be in the way."""
+    if len(items) <= 3 * ends:
+        return Folded(items)
+    return Folded(items[:ends], items[ends:-ends], items[-ends:])

@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from msft.report.compare.contest import Contest, known_mean, minus
-from msft.report.compare.entrant import Entrant
+from msft.report.compare.entrant import Entrant, groups_of
 from msft.report.compare.first_places import places_text, rounds_of, spread_of
-from msft.report.compare.groups import groups_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Row, Table, ranked
-from msft.report.units import height, per_cent
-from msft.report.wording import Unit, difference, listed, number, si
-from msft.run.history import TEST
-from msft.search.scores import Number
+from msft.report.wording import Unit, difference, height, listed, number, per_cent, si
+from msft.search.scores import TEST, Number
 
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""

@@ -6,28 +6,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.report.compare.evidence import VerdictsByKey
 from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY, timeline
-from msft.report.folding import Folded, folded
 from msft.report.in_words import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
-from msft.report.page import Drawn, drawn, embedded, write_page
+from msft.report.page import Drawn, Folded, drawn, embedded, folded, shown, write_page
 from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
-from msft.report.section import shown
 from msft.report.sections import run_sections
 from msft.report.wording import epochs, method_name, number, si, unit_of
 from msft.run.environment import read_environments
-from msft.run.folder import RunFolder
-from msft.run.history import TEST, History
+from msft.run.folder import RunFolder, read_history, verdicts_of
+from msft.run.history import History
 from msft.run.leavings import Leaving, leavings_of
 from msft.run.log import is_being_written
-from msft.run.run_files import read_history, verdicts_of
 from msft.run.summary import summary_of
+from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE
+from msft.search.scores import TEST
 
 if TYPE_CHECKING:
     from markupsafe import Markup

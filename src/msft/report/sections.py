@@ -1,16 +1,18 @@
 """Which figures of the paper a run has, and which a set of runs has, each as a section."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from msft.report.compare.compared_run import ComparedRun
 from msft.report.compare.contest import Contest, ReportSplit, contests_of, titles_of
 from msft.report.compare.decomposition import Parts
+from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, spread_of
 from msft.report.compare.olmo2_compute import OLMO_2
 from msft.report.compare.statistics import mean
-from msft.report.divergence_sections import divergence_sections, pairs_of
 from msft.report.figures import costs
 from msft.report.figures.branches import branches_of
 from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
@@ -22,12 +24,13 @@ from msft.report.figures.methods import (
     spread_figure,
 )
 from msft.report.figures.olmo2_share import share_figure
-from msft.report.figures.peaks import peaks, peaks_of
+from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
-from msft.report.section import Section
+from msft.report.page import Section
 from msft.report.wording import epochs, epochs_in_words, listed, method_name
 from msft.run.history import History
+from msft.text import counted
 
 
 def run_sections(history: History) -> list[Section]:
@@ -223,3 +226,54 @@ def _share(contest: Contest) -> Section:
 
 def _flops(contest: Contest, entrant: Entrant) -> float:
     return float(mean([run.summary["flops"]["total"] for run in entrant.over(contest.seeds)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two branches that `msft analyze divergence` left in folders `with` and `without`."""
+
+    name: str
+    excluded: str
+    with_all: ComparedRun
+    without: ComparedRun
+
+
+def pairs_of(runs: Sequence[ComparedRun]) -> list[Pair]:
+    """The pairs among these runs."""
+    by_parent: dict[Path, dict[str, ComparedRun]] = {}
+    for run in runs:
+        path = run.folder.resolve()
+        by_parent.setdefault(path.parent, {})[path.name] = run
+    found: list[Pair] = []
+    for parent, held in by_parent.items():
+        if {"with", "without"} <= set(held):
+            with_all, without = held["with"], held["without"]
+            try:
+                excluded = left_out(with_all.history, without.history)
+            except ValueError:
+                continue  # not two branches, or one that has not begun
+            name = parent.name if all(p.name != parent.name for p in found) else str(parent)
+            found.append(Pair(name, excluded, with_all, without))
+    return found
+
+
+def divergence_sections(pairs: Sequence[Pair]) -> list[Section]:
+    """Fig. 3a of every pair, and Fig. 3b of several."""
+    found: list[Section] = []
+    moved: dict[str, dict[str, float]] = {}
+    for number, pair in enumerate(pairs, start=1):
+        name, excluded = pair.name, pair.excluded
+        moved[name] = changes(pair.with_all.history, pair.without.history, excluded)
+        text = (
+            f"By how many epochs the peaks of the others move when {excluded} is taken out (the "
+            f"paper's Fig. 3): {mean_shift(moved[name]):.2f} on average, whatever the direction, "
+            f"over {counted(len(moved[name]), 'sub-dataset')}."
+        )
+        key = "divergence" if len(pairs) == 1 else f"divergence-{number}"
+        title = "Change of optimal compute" + ("" if len(pairs) == 1 else f" · {name}")
+        found.append(Section(key, title, text, partial(divergence, moved[name])))
+    if len(moved) > 1:
+        text = "Mean absolute change of every analysis (the paper's Fig. 3b)."
+        draw = partial(mean_shifts, moved)
+        found.append(Section("shifts", "Mean change of optimal compute", text, draw))
+    return found

@@ -2,13 +2,14 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.errors import UsageError
+from msft.run.history import History
 from msft.run.log import Ended, Event, read_log
+from msft.run.verdicts import VerdictsByKey, read_verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,47 +66,6 @@ class RunFolder:
         return any(isinstance(event, Ended) for event in self.events()[-1:])
 
 
-def refuse_foreign(folder: RunFolder) -> None:
-    """UsageError where files of somebody else have the names of a run's."""
-    if folder.log.exists():
-        return
-    ours = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
-    taken = [path for path in (*ours, folder.environment, folder.report) if path.exists()]
-    taken += [path for path in (folder.best, folder.checkpoints) if path.is_file() or _has(path)]
-    if taken:
-        raise UsageError(
-            f"{folder.path} is not the folder of a run (it has no {folder.log.name}), but has "
-            f"{', '.join(path.name for path in taken)}, which a run would overwrite; choose "
-            "another --out, or move them away"
-        )
-
-
-def _has(path: Path) -> bool:
-    return path.is_dir() and any(path.iterdir())
-
-
-def refuse_unwritable(folder: Path) -> None:
-    """UsageError where a folder can neither be used nor made."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise UsageError(f"{folder} cannot be a folder: {place} is a file; choose another place")
-    if not os.access(place, os.W_OK):
-        raise UsageError(
-            f"{folder} cannot be written: no permission for {place}; choose another place"
-        )
-
-
-def refuse_places(folders: Sequence[Path]) -> None:
-    """UsageError for a run that is named twice, or where no page can be written."""
-    for number, folder in enumerate(folders):
-        if folder.resolve() in [other.resolve() for other in folders[:number]]:
-            raise UsageError(f"{folder} is named twice; name each run once")
-    for place in [*folders, folders[0].parent] if len(folders) > 1 else folders:
-        refuse_unwritable(place)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
@@ -118,3 +78,22 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_history(folder: Path) -> History:
+    """The history of a run folder, or an error that says what is wrong with it."""
+    log = RunFolder(folder).log
+    if not log.is_file():
+        raise FileNotFoundError(f"{folder} has no run.jsonl; expected the folder of a run")
+    history = History(read_log(log))
+    if history.opened is None:
+        raise ValueError(f"{log} has no events yet; wait until the run has started")
+    return history
+
+
+def verdicts_of(folder: Path) -> VerdictsByKey:
+    """Row verdicts if they are there; a report can do without."""
+    try:
+        return read_verdicts(RunFolder(folder).verdicts)
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

@@ -7,13 +7,20 @@ build it from a log file. So there is one answer to "what is the best checkpoint
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from msft.run.log import Asked, Decided, Disk, Ended, Event, Measured, Opened, Reached
+from msft.run.log import Asked, Decided, Ended, Event, Measured, Opened, Reached
 from msft.search.peaks import Curve, PeakRule
 from msft.search.rollout import BASE, CheckpointId, Tokens, place_of
-from msft.search.scores import MeanRule, Number, Score, Scores, overall, overall_height
-
-SELECTION = "validation"
-TEST = "test"
+from msft.search.scores import (
+    SELECTION,
+    TEST,
+    MeanRule,
+    Number,
+    Score,
+    Scores,
+    overall,
+    overall_height,
+)
+from msft.store.store import Disk
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import IO, Any, ClassVar
 from msft.errors import LogError
 from msft.search.rollout import CheckpointId, EndedBy, Tokens
 from msft.search.scores import Score, Scores
+from msft.store.store import Disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,6 @@ class Asked:
     feed: Mapping[str, Any]
     optimizer: str
     eligible: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """Sets of weights on disk while a tick was trained; the most sets and bytes till its line."""
-
-    copies: int = 0
-    peak_copies: int = 0
-    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import get_args
 
 from msft.errors import BadScore
-from msft.run.history import SELECTION, TEST, History
+from msft.run.history import History
 from msft.run.journal import Recording, Watch
 from msft.run.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
 from msft.run.recovery import Standing
@@ -28,11 +28,11 @@ from msft.search.rollout import (
     OptimizerStart,
     Point,
     Rollout,
+    Settings,
     Tokens,
     checkpoint_id,
 )
-from msft.search.scores import Scores
-from msft.search.settings import Settings
+from msft.search.scores import SELECTION, TEST, Scores
 from msft.store.store import PARTS, CheckpointStore, Retained, retained
 
 

@@ -4,8 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from msft.run.flops import flops_of
-from msft.run.history import SELECTION, TEST, History
+from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId, place_of
+from msft.search.scores import SELECTION, TEST
 
 
 def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:

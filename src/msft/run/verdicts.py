@@ -39,3 +39,6 @@ def read_verdicts(path: Path) -> dict[tuple[CheckpointId, str, str], Verdict]:
     for raw in json.loads(f"[{','.join(lines)}]"):  # at once: a long run has 100,000 lines
         found[CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]] = raw["rows"]
     return found
+
+
+VerdictsByKey = Mapping[tuple[CheckpointId, str, str], Verdict]

@@ -11,16 +11,15 @@ from itertools import repeat
 from math import fsum
 from typing import Any, Literal, TypeVar
 
-from msft.benchmarks.grading import Grader
+from msft.data.corpus import SLACK, ChoiceNorm, Task
 from msft.data.encoding import (
     Encoded,
-    EncodedSplit,
     Tokenizer,
     encoded_choices,
     encoded_prompts,
     texts_of,
 )
-from msft.data.formats import Example
+from msft.example import Example
 from msft.run.worker import Scored
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
@@ -28,28 +27,6 @@ from msft.scoring.predictor import Likelihoods, Predictor
 from msft.search.scores import Score, accuracy, nll, value
 
 Made = TypeVar("Made")
-ChoiceNorm = Literal["chars", "tokens", "none"]
-SLACK = 8
-"""Tokens that a generation may take beyond the longest reference, for other ways to write it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A sub-dataset as something to be scored.
-
-    metric: `accuracy`, `nll` or a function of the user's own.
-    shots: text of the few-shot exemplars that stands before every prompt.
-    max_new_tokens: limit of a generation (None: the longest reference and a little more).
-    grader: finds the answer in what the model wrote; None: all of it is the answer.
-    """
-
-    name: str
-    metric: str
-    splits: Mapping[str, EncodedSplit]
-    shots: str = ""
-    choice_norm: ChoiceNorm = "chars"
-    max_new_tokens: int | None = None
-    grader: Grader | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ decided, and asks for the next one. It never sees a weight, a file or a clock, w
 can be tested in milliseconds and resumed by simply calling it again.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
 from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.mixture import Mixture
 from msft.search.peaks import Curve, PeakRule
-from msft.search.scores import Scores
+from msft.search.scores import MeanRule, Scores
 
 CheckpointId = NewType("CheckpointId", str)
 """`base`, or `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1."""
@@ -168,3 +168,27 @@ def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
             f"(evals_per_epoch is {evals_per_epoch})"
         )
     return int(ticks)
+
+
+ScoreTest = Literal["none", "best", "rollbacks", "every"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is: together with the method and the data it determines the log.
+
+    optim: the optimizer, where it is not the usual one in full precision.
+    score_test: which points are also scored on the test split, which never decides anything.
+    fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
+    """
+
+    mixture: Mixture
+    compute_budget: int
+    train_ticks: int
+    evals_per_epoch: int
+    seed: int = 20
+    peaks: PeakRule = field(default_factory=PeakRule)
+    mean: MeanRule = "macro"
+    score_test: ScoreTest = "none"
+    optim: str = "adamw"
+    fingerprint: Mapping[str, str] = field(default_factory=dict)

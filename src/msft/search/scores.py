@@ -117,3 +117,8 @@ def overall_height(scores: Scores, base: Scores, rule: MeanRule = "macro") -> Nu
     """`overall`, turned so that higher is better."""
     number = overall(scores, base, rule)
     return -number if all(score.metric == "nll" for score in scores.values()) else number
+
+
+SELECTION = "validation"
+
+TEST = "test"

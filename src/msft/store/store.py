@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from msft.errors import StoreError
-from msft.run.log import Disk
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.tiers import DurableTier, MemoryTier, Tier
 
@@ -21,6 +20,15 @@ PARTS: tuple[Part, Part] = ("weights", "training")
 
 MOST_DURABLE = 2
 """Sets of weights on disk at a time, as long as memory holds the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Sets of weights on disk while a tick was trained; the most sets and bytes till its line."""
+
+    copies: int = 0
+    peak_copies: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from msft.search.methods import prepare
 from msft.search.mixture import Mixture
 from msft.search.options import checked
 from msft.search.peaks import PeakRule
-from msft.search.rollout import BASE, CheckpointId, Method, Tokens, ticks_of
+from msft.search.rollout import BASE, CheckpointId, Method, Settings, Tokens, ticks_of
 from msft.search.scores import value
-from msft.search.settings import Settings
 from msft.store.store import CheckpointStore
 from msft.store.tiers import MemoryTier
 

@@ -28,9 +28,8 @@ from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
 from msft.search.options import checked
 from msft.search.peaks import PeakRule
-from msft.search.rollout import Method, ticks_of
+from msft.search.rollout import Method, ScoreTest, Settings, ticks_of
 from msft.search.scores import Score, accuracy
-from msft.search.settings import ScoreTest, Settings
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, DurableTier, MemoryTier
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from msft.run.history import SELECTION, History
+from msft.run.history import History
 from msft.run.log import Log, Measured
 from msft.run.recorded_run import RecordedRun
 from msft.run.summary import summary_of
@@ -18,9 +18,8 @@ from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture
-from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import MeanRule, Score, accuracy, nll
-from msft.search.settings import Settings
+from msft.search.rollout import BASE, CheckpointId, Settings, Tokens
+from msft.search.scores import SELECTION, MeanRule, Score, accuracy, nll
 from msft.store.store import CheckpointStore
 from msft.store.tiers import MemoryTier
 from msft.testing import Learner, Scripted, SimulatedEngine, scripted, simulate

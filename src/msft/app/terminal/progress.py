@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import IO, Protocol
 
-from msft.run.history import SELECTION, TEST, History
+from msft.run.history import History
 from msft.run.log import Asked, Decided, Ended, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import Score, Scores
+from msft.search.scores import SELECTION, TEST, Score, Scores
 from msft.text import counted
 
 MOST_SCORES = 12

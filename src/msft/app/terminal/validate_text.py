@@ -7,7 +7,7 @@ from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import Encoded, Tokenizer
-from msft.data.formats import Example
+from msft.example import Example
 from msft.recipe.recipe import Recipe
 from msft.report.wording import named_mean
 from msft.text import counted

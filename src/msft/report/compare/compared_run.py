@@ -8,10 +8,9 @@ from typing import Any
 from msft.errors import LogError
 from msft.report.compare.evidence import Paired, paired, verdict_at
 from msft.report.wording import unit_of
-from msft.run.folder import RunFolder
+from msft.run.folder import RunFolder, read_history, verdicts_of
 from msft.run.history import History
 from msft.run.log import Opened
-from msft.run.run_files import read_history, verdicts_of
 from msft.run.summary import summary_of
 from msft.run.verdicts import Verdict
 from msft.search.rollout import BASE, CheckpointId

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from msft.run.history import SELECTION, TEST, History
+from msft.run.history import History
 from msft.run.leavings import Leaving, leavings_of
 from msft.search.rollout import BASE, CheckpointId, place_of
+from msft.search.scores import SELECTION, TEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ the sub-dataset that overfitted first. The change of a survivor's optimal comput
 c'_j - c_j: its peak in the branch without, less its peak in the branch with all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import fsum
 
 from msft.run.history import History
@@ -54,3 +54,16 @@ def _branch(history: History) -> int:
 def _optimum(history: History, stage: int, name: str) -> float:
     """Epochs from the start of a roll-out to a sub-dataset's peak."""
     return history.rule.peak(history.curve(stage, name)) / history.evals_per_epoch
+
+
+def fork_of(history: History, candidates: Sequence[str]) -> tuple[str, list[int]] | None:
+    """Who overfitted first in a run of `with_everybody`, and the legs of its trunk."""
+    legs: list[int] = []
+    for number, stage in enumerate(history.stages):
+        last = max((tick for tick, point in enumerate(stage.points, 1) if point.steps), default=0)
+        peaks = {name: history.rule.peak(history.curve(number, name)) for name in candidates}
+        first = min(peaks.values())
+        if first < last:
+            return next(name for name in candidates if peaks[name] == first), [*legs, first]
+        legs.append(stage.ticks)
+    return None

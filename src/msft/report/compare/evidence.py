@@ -1,18 +1,16 @@
 """How sure a score or a difference is: intervals of counts, and paired tests over rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb, sqrt
 
 from msft.run.history import History
-from msft.run.verdicts import Verdict
+from msft.run.verdicts import Verdict, VerdictsByKey
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 
 Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
-
-VerdictsByKey = Mapping[tuple[CheckpointId, str, str], Verdict]
 
 
 def wilson(right: int, rows: int, z: float = Z95) -> tuple[float, float]:

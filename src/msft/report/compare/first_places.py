@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msft.report.compare.contest import Contest, known_mean
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.statistics import mean, sample_sd
-from msft.report.units import height
+from msft.report.wording import height
 from msft.search.scores import Number
 from msft.text import counted
 

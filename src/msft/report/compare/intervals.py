@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msft.report.compare.evidence import VerdictsByKey, verdict_at, wilson
+from msft.report.compare.evidence import verdict_at, wilson
 from msft.report.wording import number
-from msft.run.history import SELECTION, History
+from msft.run.history import History
+from msft.run.verdicts import VerdictsByKey
 from msft.search.draws import number as drawn_number
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import Score
+from msft.search.scores import SELECTION, Score
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,9 +20,10 @@ from msft.report.figures.chart import (
     variable,
 )
 from msft.report.figures.timeline import MANY
-from msft.run.history import SELECTION, History
+from msft.run.history import History
 from msft.run.leavings import Leaving
 from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import SELECTION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,8 +20,7 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height
-from msft.report.units import points, score_unit
-from msft.report.wording import epochs, mean_unit
+from msft.report.wording import epochs, mean_unit, points, score_unit
 from msft.run.history import History
 from msft.search.rollout import BASE
 from msft.search.scores import Number, mean_gain

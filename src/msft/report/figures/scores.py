@@ -1,7 +1,7 @@
 """Figures of the gain over SFT: by sub-dataset (Fig. 7), and split into what it is made of
 (Fig. 8)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from msft.report.compare.decomposition import (
     mean_parts,
 )
 from msft.report.compare.entrant import Entrant
+from msft.report.compare.evidence import wilson
 from msft.report.figures.bars import (
     Panel,
     Series,
@@ -25,9 +26,11 @@ from msft.report.figures.bars import (
 )
 from msft.report.figures.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
 from msft.report.figures.legend import Entry
-from msft.report.units import gain_unit, points
-from msft.report.wording import Unit, difference
-from msft.run.history import SELECTION, TEST
+from msft.report.wording import Unit, difference, gain_unit, listed, points, score_unit
+from msft.search.scores import SELECTION, TEST
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,3 +139,61 @@ def _sorted(parts: Mapping[str, Parts]) -> list[str]:
         return float("inf") if gain is None else -float(gain)
 
     return sorted(parts, key=key)
+
+
+def score_text(contest: Contest) -> str:
+    """What the figure shows."""
+    units = {contest.unit((name,)) for name in contest.names}
+    text = "In per cent of rows right" if units == {"accuracy"} else "Accuracies in per cent"
+    if "accuracy" not in units:
+        text = "In the metric of each sub-dataset"
+    elif _single(contest):
+        text += "; the lines are Wilson's 95 % intervals"
+    if not _single(contest):
+        text += f"; mean over seeds {listed(map(str, contest.seeds))}"
+    if len(units) > 1:
+        text += "; each metric has an axis of its own"
+    return text + (". Of nll, lower is better." if "nll" in units else ".")
+
+
+def score_figure(contest: Contest, width: float) -> "Figure":
+    """Sub-datasets with the same metric share an axis."""
+    by_unit: dict[Unit, list[str]] = {}
+    for name in contest.names:
+        by_unit.setdefault(contest.unit((name,)), []).append(name)
+    panels = [
+        Panel(names, _series(contest, names), f"{score_unit(unit)} ({contest.split})")
+        for unit, names in by_unit.items()
+    ]
+    return lying_dots(width, panels, zero=False)
+
+
+def _series(contest: Contest, names: Sequence[str]) -> list[Series]:
+    return [
+        Series(
+            entrant.label,
+            colour_at(place),
+            [_score(contest, entrant, name) for name in names],
+            [_interval(contest, entrant, name) for name in names],
+        )
+        for place, entrant in enumerate(contest.entrants)
+    ]
+
+
+def _single(contest: Contest) -> bool:
+    return all(len(entrant.over(contest.seeds)) == 1 for entrant in contest.entrants)
+
+
+def _score(contest: Contest, entrant: Entrant, name: str) -> float | None:
+    score = contest.score(entrant, (name,), contest.split)
+    return None if score is None else points(score, contest.unit((name,)))
+
+
+def _interval(contest: Contest, entrant: Entrant, name: str) -> tuple[float, float] | None:
+    """Of a count under one seed."""
+    run, *others = entrant.over(contest.seeds)
+    score = run.history.known(run.best, contest.split).get(name)
+    if others or score is None or score.metric != "accuracy":
+        return None
+    low, high = wilson(int(score.total), score.count)
+    return (100 * low, 100 * high)

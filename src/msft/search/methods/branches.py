@@ -5,10 +5,8 @@ rows in the same order, so they part only at the fork. The moments go on too, if
 `on_rollback` is `restore`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from msft.run.history import History
 from msft.search.rollout import EndedBy, Run
 
 
@@ -41,19 +39,6 @@ def without_first(run: Run, *, excluded: str, legs: Any) -> None:
         theta = run.rollout(theta, run.mixture, max(1, ticks)).at(ticks)
     run.exclude((excluded,), theta, legs[-1])
     run.rollout(theta, run.mixture.without((excluded,)), _rest(run, sum(legs)))
-
-
-def fork_of(history: History, candidates: Sequence[str]) -> tuple[str, list[int]] | None:
-    """Who overfitted first in a run of `with_everybody`, and the legs of its trunk."""
-    legs: list[int] = []
-    for number, stage in enumerate(history.stages):
-        last = max((tick for tick, point in enumerate(stage.points, 1) if point.steps), default=0)
-        peaks = {name: history.rule.peak(history.curve(number, name)) for name in candidates}
-        first = min(peaks.values())
-        if first < last:
-            return next(name for name in candidates if peaks[name] == first), [*legs, first]
-        legs.append(stage.ticks)
-    return None
 
 
 def _rest(run: Run, trained: int) -> int:

@@ -1,0 +1,46 @@
+"""TODO."""
+
+from dataclasses import dataclass
+
+from msft.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation; role is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row, whatever its format was.
+
+    messages: of a conversation, the last one is the assistant's; its content is `completion`,
+        and `prompt` is empty.
+    choices, answer: of a choice row; `completion` is the right choice.
+    where: file and line, for messages.
+    asks: what a benchmark's row asks without the words around it, by which leaks are found.
+    label: what the right answer is called, for the balance of labels.
+    subject: the value by which the sub-dataset may be split.
+    """
+
+    prompt: str
+    completion: str
+    messages: tuple[Message, ...] = ()
+    choices: tuple[str, ...] = ()
+    answer: int | None = None
+    where: str = ""
+    asks: str = ""
+    label: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The examples of one source, their format, and the bad rows that were skipped."""
+
+    examples: tuple[Example, ...]
+    format: str
+    skipped: tuple[DataError, ...] = ()
