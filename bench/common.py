@@ -23,11 +23,12 @@ import torch
 import transformers
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.data.encoding import Encoded
-from msft.engine.build import engine_of, settings_of
+from msft.engine.build import Suited, engine_over
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import context_of
+from msft.example import Encoded
 from msft.recipe.recipe import Recipe, load_recipe
+from msft.scoring.evaluation import Evaluator
 
 ROOT = Path(__file__).parent.parent
 MATRIX_RATE = 790e12
@@ -295,8 +296,12 @@ def corpus_of(recipe: Recipe, tokenizer: Any, config: Any) -> Corpus:
 
 
 def engine_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel) -> Any:
-    settings = settings_of(recipe, corpus, recipe.prepared(), loaded)
-    return engine_of(recipe, corpus, loaded, device_of(), settings)
+    return engine_over(Suited(loaded, True), recipe, corpus, device_of())
+
+
+def evaluator_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel, engine: Any) -> Evaluator:
+    """Scores of what the engine holds."""
+    return Evaluator(corpus.tasks(recipe), engine.predictor(), loaded.tokenizer)
 
 
 def with_limits(recipe: Recipe, limits: dict[str, int], other: int) -> Recipe:

@@ -22,10 +22,9 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from msft.data.encoding import Encoded
 from msft.engine.model.loading import load_model
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.run.worker import Scored
+from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.example import Encoded
 from msft.search.feeds import Batch
 
 BATCH, STEPS, WARM_UP, REPEATS, RATE = 64, 50, 10, 3, 1e-3
@@ -49,7 +48,7 @@ def with_msft(rows: Sequence[Encoded]) -> tuple[list[float], list[float]]:
     """Loss and seconds of every step."""
     loaded = load_model("tiny", torch.device("cpu"))
     settings = TrainingSettings(learning_rate=RATE, micro_batch_tokens=8192)
-    engine = TorchEngine(loaded.model, {"a": rows}, settings, lambda names, split: Scored({}, 0))
+    engine = FastEngine(loaded, {"a": rows}, settings)
     losses, seconds = [], []
     for step in range(STEPS):
         numbers = range(step * BATCH, (step + 1) * BATCH)

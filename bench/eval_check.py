@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from msft.data.encoding import Encoded
 from msft.engine.attention import NAME, RowLayout, layout
 from msft.engine.decode.decoder import Decoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.texts import Texts
+from msft.example import Encoded
 
 CUDA = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROWS, NEW, PREFIX = 400, 200, 1200

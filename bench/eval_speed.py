@@ -35,6 +35,7 @@ from common import (
     corpus_of,
     device_of,
     engine_for,
+    evaluator_for,
     free,
     parser_of,
     peak_gb,
@@ -45,8 +46,9 @@ from common import (
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from msft.data.corpus import SLACK, Task
-from msft.data.encoding import Encoded, encoded_choices, encoded_prompts
+from msft.data.encoding import encoded_choices, encoded_prompts
 from msft.engine.build import load_evaluator
+from msft.example import Encoded
 
 SPLIT = "validation"
 LONG = {"aqua_rat": 200, "gsm8k": 200}
@@ -207,13 +209,14 @@ def ours(recipe: Any, source: Source, repeats: int) -> tuple[dict[str, Any], dic
     loaded = source.loaded()
     corpus = corpus_of(recipe, loaded.tokenizer, loaded.model.config)
     engine = engine_for(recipe, corpus, loaded)
+    score = evaluator_for(recipe, corpus, loaded, engine)
     names = list(corpus.datasets)
     held = engine.weights()
 
     def timed(chosen: list[str]) -> tuple[float, Any]:
         engine.load(held)
         begun = _now()
-        scored = engine.score(chosen, SPLIT)
+        scored = score(chosen, SPLIT)
         return _now() - begun, scored
 
     first, _ = timed(names)

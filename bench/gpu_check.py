@@ -9,14 +9,13 @@ attention in fp32, every row poisoned once, and generation in fp32 against the C
 import time
 
 import torch
-from families import END, FAMILIES, model_of, rows_of
+from families import END, FAMILIES, loaded, model_of, rows_of
 
-from msft.data.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
 from msft.engine.decode.decoder import Decoder
 from msft.engine.packing import Row, line_of
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.run.worker import Scored
+from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.example import Encoded
 from msft.search.feeds import Batch
 
 CUDA = torch.device("cuda")
@@ -26,11 +25,10 @@ def check(family: str) -> str:
     """One line of findings."""
     rows = rows_of(32, longest=60)
     engines = [
-        TorchEngine(
-            model_of(family, 1.0).to(CUDA),
+        FastEngine(
+            loaded(model_of(family, 1.0).to(CUDA)),
             {"a": rows},
             TrainingSettings(bf16=bf16, learning_rate=1e-3),
-            lambda names, split: Scored({}, 0),
         )
         for bf16 in (False, True)
     ]

@@ -27,6 +27,7 @@ from common import (
     corpus_of,
     device_of,
     engine_for,
+    evaluator_for,
     parser_of,
     peak_gb,
     random_model,
@@ -37,9 +38,9 @@ from common import (
 from transformers import AutoConfig
 
 from msft.data.corpus import Corpus, SubDataset
-from msft.data.encoding import Encoded, EncodedSplit
+from msft.data.encoding import EncodedSplit
 from msft.engine.model.loading import LoadedModel
-from msft.example import Example
+from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import Batch
 from msft.testing.simulated import Learner, simulate
@@ -101,12 +102,13 @@ def scored(source: Source, rows: int, shots: int, split: str, options: Any) -> d
     loaded = source.loaded()
     corpus = corpus_of(recipe, loaded.tokenizer, loaded.model.config)
     engine = engine_for(recipe, corpus, loaded)
+    score = evaluator_for(recipe, corpus, loaded, engine)
     held, runs, count = engine.weights(), [], 0
     for _ in range(3):  # the first is warm-up
         engine.load(held)
         synchronize()
         begun = time.perf_counter()
-        found = engine.score(names, split)
+        found = score(names, split)
         synchronize()
         runs.append(time.perf_counter() - begun)
         count = sum(score.count for score in found.scores.values())

@@ -35,14 +35,14 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from msft.benchmarks.grading import NUMBER
 from msft.data.corpus import Corpus, Task, load_corpus
-from msft.data.encoding import Encoded, encoded_choices
+from msft.data.encoding import encoded_choices
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import context_of
-from msft.example import Example
+from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
+from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.scoring.evaluation import Answered, Evaluator
-from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
 SHARES = {
     0: {

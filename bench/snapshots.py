@@ -15,18 +15,19 @@ from pathlib import Path
 from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from common import SHAPES, Report, device_of, parser_of, random_model, synchronize
 from transformers import AutoConfig
 
-from msft.data.encoding import Encoded
+from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import on_device
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import TorchCodec
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.run.worker import Scored
+from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.example import Encoded
 from msft.search.feeds import Batch
 from msft.store.background_disk import BackgroundDisk
 from msft.store.tiers import DiskTier, MemoryTier
@@ -36,19 +37,23 @@ LENGTH, ANSWER = 95, 17
 ROWS = 64 if torch.cuda.is_available() else 4
 
 
-def engine_of(size: str) -> TorchEngine:
+END = SimpleNamespace(eos_token_id=0)
+"""All that an engine asks of a tokenizer as it is made."""
+
+
+def engine_of(size: str) -> FastEngine:
     """A model of random weights that has taken a step."""
     random, device = Random(0), device_of()
     model = random_model(AutoConfig.for_model(**SHAPES[size]), torch.float32, "msft")
     mask = tuple(place >= LENGTH - ANSWER for place in range(LENGTH))
     rows = [Encoded(tuple(random.choices(range(1000), k=LENGTH)), mask) for _ in range(ROWS)]
     settings = TrainingSettings(bf16=device.type == "cuda")
-    engine = TorchEngine(model, {"a": rows}, settings, lambda names, split: Scored({}, 0))
+    engine = FastEngine(LoadedModel(model, END, "random"), {"a": rows}, settings)
     step(engine)
     return engine
 
 
-def step(engine: TorchEngine) -> None:
+def step(engine: FastEngine) -> None:
     losses, _ = engine.work(Batch(tuple(("a", number) for number in range(ROWS))))
     assert len(losses.rows) == ROWS
 
@@ -69,37 +74,37 @@ def repeated(times: int, work: Callable[[], object]) -> dict[str, float]:
     return {"returns ms": returns, "done ms": done}
 
 
-def parts(engine: TorchEngine) -> Iterator[tuple[str, Any]]:
+def parts(engine: FastEngine) -> Iterator[tuple[str, Any]]:
     yield "weights", engine.weights()
     yield "training", {"optimizer": engine.optimizer(), "feed": None}
 
 
-def snapshot(engine: TorchEngine, *tiers: Any) -> None:
+def snapshot(engine: FastEngine, *tiers: Any) -> None:
     """What a tick does: each part is made once and brought to its places."""
     for key, payload in parts(engine):
         for tier in tiers:
             tier.put(key, payload)
 
 
-def back(engine: TorchEngine, tier: Any) -> None:
+def back(engine: FastEngine, tier: Any) -> None:
     engine.load(tier.get("weights"))
     engine.load_optimizer(tier.get("training")["optimizer"])
 
 
-def plainly_saved(engine: TorchEngine, path: Path) -> None:
+def plainly_saved(engine: FastEngine, path: Path) -> None:
     with path.open("wb") as file:
         torch.save(dict(parts(engine)), file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def plainly_back(engine: TorchEngine, path: Path) -> None:
+def plainly_back(engine: FastEngine, path: Path) -> None:
     state = torch.load(path, map_location=engine.device, weights_only=True)
     engine.load(state["weights"])
     engine.load_optimizer(state["training"]["optimizer"])
 
 
-def measure(engine: TorchEngine, folder: Path, report: Report, many: int, few: int) -> None:
+def measure(engine: FastEngine, folder: Path, report: Report, many: int, few: int) -> None:
     device = engine.device
     copies = Copies(device)
     disk = DiskTier(folder / "disk", TorchCodec(copies))

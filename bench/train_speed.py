@@ -53,7 +53,7 @@ from common import (
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM
 
-from msft.data.encoding import Encoded
+from msft.example import Encoded
 from msft.search.feeds import Batch
 
 MAX_LENGTH, RATE = 512, 1e-5

@@ -38,28 +38,30 @@ from common import (
 )
 
 import msft
-from msft.app import session
-from msft.engine.saving.best_folder import ResultFolder
-from msft.engine.train.engine import TorchEngine
+from msft.app import session, train
+from msft.engine import build
+from msft.engine.saving.best_folder import BestFolder
+from msft.engine.train.engine import FastEngine
 from msft.run.log import Log
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker
+from msft.scoring.evaluation import Evaluator
 from msft.store.background_disk import BackgroundDisk
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier
 
 PARTS = {
     "training": [(EngineWorker, "advance")],
-    "evaluation": [(TorchEngine, "score")],
+    "evaluation": [(Evaluator, "__call__")],
     "snapshots": [
-        *((TorchEngine, verb) for verb in ("weights", "optimizer", "load", "load_optimizer")),
+        *((FastEngine, verb) for verb in ("weights", "optimizer", "load", "load_optimizer")),
         *((CheckpointStore, verb) for verb in ("put", "get", "has", "secure", "keep", "park")),
     ],
     "waiting for the disk": [(CheckpointStore, "flush"), (BackgroundDisk, "_wait")],
     "disk": [(DiskTier, verb) for verb in ("put", "get", "drop")],
-    "best/": [(ResultFolder, verb) for verb in ("update", "card")],
-    "loading": [(session, "load_model"), (session, "load_corpus"), (session, "named_shape")],
-    "preparing": [(session, "engine_of"), (session, "settings_of")],
+    "best/": [(BestFolder, verb) for verb in ("update", "card")],
+    "loading": [(build, "load_model"), (build, "leak_of"), (train, "load_corpus")],
+    "preparing": [(build, "engine_over"), (session, "settings_of")],
     "log": [(Log, "append"), (Verdicts, "add")],
     "report": [(session, "write_report")],
 }

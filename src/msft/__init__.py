@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from msft.app.session import Result
+    from msft.app.train import Result
     from msft.recipe.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
@@ -20,8 +20,8 @@ __all__ = ["Recipe", "__version__", "load_recipe", "train"]
 
 
 def train(recipe: "Recipe", out: Path | str | None = None, **options: Any) -> "Result":
-    """Train a recipe, or go on with it; see `msft.app.session.train`."""
-    from msft.app.session import train as run
+    """Train a recipe, or go on with it; see `msft.app.train.train`."""
+    from msft.app.train import train as run
 
     return run(recipe, out, **options)
 

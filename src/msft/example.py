@@ -1,4 +1,4 @@
-"""TODO."""
+"""A row on its way: as it was read, and as the model sees it."""
 
 from dataclasses import dataclass
 
@@ -44,3 +44,24 @@ class Split:
     examples: tuple[Example, ...]
     format: str
     skipped: tuple[DataError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A row's tokens, and which of them are answer tokens."""
+
+    tokens: tuple[int, ...]
+    answer: tuple[bool, ...]
+
+    @property
+    def answer_tokens(self) -> int:
+        """Answer tokens that can be predicted: the very first token of a row cannot."""
+        return sum(self.answer[1:])
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Everything before the last answer: what a generation starts from."""
+        end = len(self.tokens)
+        while end and self.answer[end - 1]:
+            end -= 1
+        return self.tokens[:end]

@@ -19,7 +19,7 @@ from random import Random
 import torch
 from toys import recipe_of, write_data
 
-from msft.app.session import train
+from msft.app.train import train
 
 KILLS = 3
 

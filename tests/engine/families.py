@@ -6,8 +6,9 @@ from typing import Any
 import torch
 import transformers
 
-from msft.data.encoding import Encoded
 from msft.engine.attention import NAME
+from msft.engine.model.loading import LoadedModel
+from msft.example import Encoded
 
 VOCABULARY = 97
 END = 0
@@ -35,6 +36,45 @@ GPT2: dict[str, Any] = {
     "embd_pdrop": 0.0,
     "attn_pdrop": 0.0,
 }
+MAMBA: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "state_size": 4,
+    "num_hidden_layers": 2,
+    "eos_token_id": END,
+    "bos_token_id": END,
+    "pad_token_id": 1,
+}
+FALCON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "eos_token_id": END,
+    "bos_token_id": END,
+}
+LINEAR: dict[str, Any] = {
+    **SHAPE,
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+HYBRID: dict[str, Any] = {
+    **SHAPE,
+    "mamba_d_ssm": 32,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 8,
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", SHAPE),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", SHAPE),
@@ -44,20 +84,62 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma": ("GemmaConfig", "GemmaForCausalLM", {**SHAPE, "head_dim": 8}),
     "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {**SHAPE, "head_dim": 8, "sliding_window": 8}),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", GPT2),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {**SHAPE, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
 }
+"""Families that the fast engine suits."""
+
+OTHER_FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "qwen3_next": ("Qwen3NextConfig", "Qwen3NextForCausalLM", LINEAR),
+    "mamba": ("MambaConfig", "MambaForCausalLM", MAMBA),
+    "falcon": ("FalconConfig", "FalconForCausalLM", FALCON),
+    "falcon_h1": ("FalconH1Config", "FalconH1ForCausalLM", HYBRID),
+    "granite_hybrid": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {
+            **{key: value for key, value in HYBRID.items() if key != "mamba_d_ssm"},
+            "layer_types": ["mamba", "attention"],
+            "mamba_n_heads": 8,
+            "num_local_experts": 0,
+            "shared_intermediate_size": 32,
+        },
+    ),
+    "lfm2": ("Lfm2Config", "Lfm2ForCausalLM", {**SHAPE, "layer_types": ["conv", "full_attention"]}),
+}
+"""Families with layers that mix tokens in their own way; the simple engine runs them."""
 
 
 def model_of(family: str, sharpen: float = 4.0) -> Any:
     """The same random model every time; sharpened, so that its choices are clear."""
-    config, model, options = FAMILIES[family]
-    torch.manual_seed(0)
-    built = getattr(transformers, model)(getattr(transformers, config)(**options))
+    built = own_model_of(family)
     with torch.no_grad():
         for parameter in built.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(sharpen)
     built.set_attn_implementation(NAME)
     return built
+
+
+def own_model_of(family: str) -> Any:
+    """The same as transformers has it, with its own attention."""
+    config, model, options = {**FAMILIES, **OTHER_FAMILIES}[family]
+    torch.manual_seed(0)
+    return getattr(transformers, model)(getattr(transformers, config)(**options))
+
+
+class EndToken:
+    """All that an engine asks of a tokenizer as it is made."""
+
+    eos_token_id = END
+
+
+def loaded(model: Any) -> LoadedModel:
+    """A model as an engine takes it."""
+    return LoadedModel(model, EndToken(), "random")
 
 
 def rows_of(count: int, seed: int = 0, longest: int = 30) -> list[Encoded]:

@@ -4,25 +4,20 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, model_of, rows_of
+from families import FAMILIES, loaded, model_of, rows_of
 from torch.nn import functional
 
-from msft.data.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
 from msft.engine.packing import Row, batches, line_of
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.run.worker import Scored
+from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.example import Encoded
 from msft.search.feeds import Batch
 
 CPU = torch.device("cpu")
 
 
-def no_scores(names: Any, split: str) -> Scored:
-    return Scored({}, 0)
-
-
-def engine_of(model: Any, rows: list[Encoded], **settings: Any) -> TorchEngine:
-    return TorchEngine(model, {"a": rows}, TrainingSettings(**settings), no_scores)
+def engine_of(model: Any, rows: list[Encoded], **settings: Any) -> FastEngine:
+    return FastEngine(loaded(model), {"a": rows}, TrainingSettings(**settings))
 
 
 def gradients_one_at_a_time(model: Any, rows: list[Encoded]) -> tuple[list[float], dict[str, Any]]:

@@ -9,9 +9,9 @@ from families import model_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.data.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
 from msft.engine.packing import NO_LABEL, Line, Row, Shape, fill, line_of, row_means
+from msft.example import Encoded
 
 CPU = torch.device("cpu")
 

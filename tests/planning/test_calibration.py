@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import torch
 
 from msft.planning.calibration import _scoring_rate, _training_rate
 from msft.run.worker import Scored
@@ -14,8 +13,7 @@ from msft.search.mixture import Mixture
 class Slow:
     """An engine whose first work of a kind takes long, since it is compiled then."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-        self.device = torch.device(device)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self._seen: set[Any] = set()
         monkeypatch.setattr("msft.planning.calibration.time.perf_counter", lambda: self.now)
@@ -34,19 +32,19 @@ class Slow:
 
 
 def test_compiling_is_not_taken_for_the_speed_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = Slow(monkeypatch, "cuda")
+    engine: Any = Slow(monkeypatch)
     place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
-    assert _training_rate(engine, place) == pytest.approx(10_000)
-    rate, sampled = _scoring_rate(engine, ["a"])
+    assert _training_rate(engine, place, compiling=True) == pytest.approx(10_000)
+    rate, sampled = _scoring_rate(engine.score, ["a"], compiling=True)
     assert rate == pytest.approx(5_000)
     assert not sampled
 
 
 def test_a_slow_cpu_is_not_asked_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = Slow(monkeypatch, "cpu")
+    engine: Any = Slow(monkeypatch)
     place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
-    assert _training_rate(engine, place) == pytest.approx(50)
-    rate, sampled = _scoring_rate(engine, ["a"])
+    assert _training_rate(engine, place, compiling=False) == pytest.approx(50)
+    rate, sampled = _scoring_rate(engine.score, ["a"], compiling=False)
     assert rate == pytest.approx(25)
     assert sampled
     assert engine.now == 40

@@ -12,7 +12,7 @@ import torch
 from families import model_of
 from toys import RULES, recipe_of, write_data
 
-from msft.app.session import train
+from msft.app.train import train
 from msft.cli import main
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.build import is_long

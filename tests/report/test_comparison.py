@@ -817,11 +817,10 @@ def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> No
 def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(*_: object) -> None:
-        raise Stopped("SIGTERM")
-
-    monkeypatch.setattr("msft.app.session.train", stopped)
-    command = ["train", str(recipe), "--out", "out"]
+    method = "from msft.errors import Stopped\n\n\ndef stops(run):\n    raise Stopped('SIGTERM')\n"
+    Path("stopping.py").write_text(method)
+    command = ["train", str(recipe), "--out", "out", "--set", "method=stopping:stops"]
+    command += ["--set", "method_options={}"]
     assert main(command) == 4
     assert "To go on: msft train" in capsys.readouterr().err
     code = "import os, sys; sys.exit(0 if os.environ[sys.argv[1]] else 1)"

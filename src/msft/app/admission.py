@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from msft.errors import RecipeError, UsageError
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
+
+DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
+"""What a recipe says that does not name a key."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
@@ -54,7 +57,7 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     if not folder.recipe.exists() or not folder.log.exists():
         return
     before, now = (
-        _flat(yaml.safe_load(text))
+        {**DEFAULTS, **_flat(yaml.safe_load(text))}  # keys that are younger than the folder
         for text in (folder.recipe.read_text(), resolved(recipe).to_yaml())
     )
     changed = [

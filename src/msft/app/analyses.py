@@ -195,8 +195,8 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
         from msft.app.admission import refuse_changed
-        from msft.app.session import train
         from msft.app.terminal.progress import progress
+        from msft.app.train import train
 
         files = RunFolder(folder)
         refuse_changed(recipe, files)

@@ -93,16 +93,15 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
-    from msft.app.admission import refuse_run, run_folder
+    from msft.app.admission import run_folder
 
     recipe = _recipe(options)
     for note in recipe.notes:
         _say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
-    refuse_run(recipe, folder)
-    from msft.app.session import train
     from msft.app.terminal.progress import progress
     from msft.app.terminal.validate_text import result_text
+    from msft.app.train import train
     from msft.run.history import History
 
     title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"

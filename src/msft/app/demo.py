@@ -30,8 +30,8 @@ def run_demo(out: Path, seed: int) -> None:
 
 
 def _run(method: str, overrides: list[str], folder: Path) -> None:
-    from msft.app.session import train
     from msft.app.terminal.progress import progress
+    from msft.app.train import train
 
     with progress(f"{method} on the demo mixture") as shown:
         train(load_recipe(RECIPE, overrides), folder, shown)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msft.data.splits import Example
 from msft.errors import DataError
+from msft.example import Encoded
 
 
 class Tokenizer(Protocol):
@@ -36,27 +37,6 @@ def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
     if core is None or getattr(tokenizer, "clean_up_tokenization_spaces", True):
         return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
     return lambda tokens: str(core.decode(tokens, skip_special_tokens=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A row's tokens, and which of them are answer tokens."""
-
-    tokens: tuple[int, ...]
-    answer: tuple[bool, ...]
-
-    @property
-    def answer_tokens(self) -> int:
-        """Answer tokens that can be predicted: the very first token of a row cannot."""
-        return sum(self.answer[1:])
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """Everything before the last answer: what a generation starts from."""
-        end = len(self.tokens)
-        while end and self.answer[end - 1]:
-            end -= 1
-        return self.tokens[:end]
 
 
 def encoded_examples(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:

@@ -1,26 +1,30 @@
-"""From a recipe to the settings of a run and to an engine that can train it."""
+"""The door of the engine: from a recipe to an engine, or to an evaluator of any model."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from msft.data.corpus import Corpus, load_corpus, settings_for
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers
+from msft.data.corpus import Corpus, load_corpus
+from msft.engine.accel.fused_layers import NOT_FUSED, FusedLayers
 from msft.engine.decode.decoder import Decoder
+from msft.engine.isolation import leak_of, sees_ahead
 from msft.engine.memory_model import Demand, fit_of
-from msft.engine.model.loading import LoadedModel, load_model
+from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.adamw import has_kernel
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.errors import RecipeError
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
+from msft.errors import RecipeError, Unsuited
 from msft.recipe.recipe import ROLLING_BACK, Recipe
+from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
-from msft.search.methods import PreparedMethod
-from msft.search.rollout import Settings
+
+SIMPLE_TOKENS = 4096
+"""Tokens, with padding, of one forward pass of the simple engine that has a gradient."""
 
 EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
 """Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
@@ -30,60 +34,116 @@ WORTH_COMPILING = 1500
 """Steps of a run that repay the compiling of its layers (15 s on an H200, 14 ms a step)."""
 
 
-def settings_of(
-    recipe: Recipe, corpus: Corpus, method: PreparedMethod, loaded: LoadedModel
-) -> Settings:
-    """What the log is a function of: the recipe's settings and digests of data, model, training."""
-    fingerprint = {
-        "data": corpus.fingerprint(),
-        "model": _model_fingerprint(loaded),
-        "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
-    }
-    return replace(settings_for(recipe, corpus, method), fingerprint=fingerprint)
+@dataclass(frozen=True, slots=True)
+class Suited:
+    """A loaded model, and whether the fast engine suits it."""
+
+    loaded: LoadedModel
+    fast: bool
 
 
-def _training(recipe: Recipe) -> list[tuple[str, Any]]:
-    keys = (
-        "learning_rate",
-        "lr_scheduler_type",
-        "train_batch_size",
-        "weight_decay",
-        "max_grad_norm",
-        "warmup_steps",
-        "bf16",
-        "optim",
-    )
-    return [(key, getattr(recipe, key)) for key in keys]
+def load_suited(
+    recipe: Recipe, name: str, device: torch.device, tokenizer: Any, notice: Callable[[str], None]
+) -> Suited:
+    """Load a model for the engine that the recipe asks for.
+
+    `auto` is the fast engine where it suits the model (see `isolation.py`), else the simple one;
+    `notice` is told why. RecipeError where `fast` does not suit, or no engine does.
+    """
+    trust = recipe.trust_remote_code
+    if recipe.engine != "simple":
+        try:
+            loaded = load_model(name, device, trust, tokenizer)
+            leak = leak_of(loaded.model)
+        except Unsuited as error:
+            leak = str(error)
+        if leak is None:
+            return Suited(loaded, True)
+        if recipe.engine == "fast":
+            raise RecipeError(
+                f"engine is fast, which does not suit {name}: {leak}; leave engine out, or set "
+                "engine: simple",
+                ("engine",),
+            )
+        notice(f"the fast engine does not suit {name}: {leak}; the simple engine takes over")
+    loaded = load_model(name, device, trust, tokenizer, own_attention=True)
+    if sees_ahead(loaded.model):
+        kind = loaded.model.config.model_type
+        raise RecipeError(
+            f"{name} is a {kind} model whose tokens see those that come after them; expected a "
+            "decoder-only language model",
+            ("model_name_or_path",),
+        )
+    return Suited(loaded, False)
 
 
 def engine_of(
     recipe: Recipe,
     corpus: Corpus,
-    loaded: LoadedModel,
+    tokenizer: Any,
     device: torch.device,
-    settings: Settings,
-) -> TorchEngine:
-    per_epoch = steps_of(settings.mixture.rows, recipe.train_batch_size)
+    notice: Callable[[str], None] = lambda text: None,
+) -> FastEngine | SimpleEngine:
+    """The engine that a recipe asks for, with its model loaded."""
+    suited = load_suited(recipe, recipe.model(), device, tokenizer, notice)
+    return engine_over(suited, recipe, corpus, device)
+
+
+def engine_over(
+    suited: Suited, recipe: Recipe, corpus: Corpus, device: torch.device
+) -> FastEngine | SimpleEngine:
+    """An engine over a model that is loaded already."""
+    rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
+    if not suited.fast:
+        refuse_fast_keys(recipe)
+        return SimpleEngine(suited.loaded, rows, _simple_settings(recipe, corpus, device))
     demand = demand_of(recipe, corpus, device)
-    fit = fit_of(loaded.model, device, demand, recipe.gradient_checkpointing)
-    training = TrainingSettings(
+    fit = fit_of(suited.loaded.model, device, demand, recipe.gradient_checkpointing)
+    settings = replace(
+        _settings(recipe, corpus, device),
+        gradient_checkpointing=fit.gradient_checkpointing,
+        micro_batch_tokens=recipe.micro_batch_tokens or fit.micro_batch_tokens,
+        batch_rows=recipe.train_batch_size if fit.recorded else 0,
+        half_moments=demand.half_moments,
+    )
+    fused = FusedLayers(suited.loaded.model) if demand.fused else NOT_FUSED
+    return FastEngine(suited.loaded, rows, settings, fused)
+
+
+def refuse_fast_keys(recipe: Recipe) -> None:
+    """RecipeError where a recipe asks for what the simple engine cannot do."""
+    only_fast = {"optim": recipe.optim != "adamw", "torch_compile": recipe.torch_compile is True}
+    for key, asked_for in only_fast.items():
+        if asked_for:
+            raise RecipeError(
+                f"{key} is {getattr(recipe, key)}, which the simple engine cannot do; leave it out",
+                (key,),
+            )
+
+
+def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingSettings:
+    """What both engines are told."""
+    rows = sum(len(dataset.train.rows) for dataset in corpus.datasets.values())
+    per_epoch = steps_of(rows, recipe.train_batch_size)
+    return TrainingSettings(
         learning_rate=recipe.learning_rate,
         schedule=recipe.lr_scheduler_type,
         warmup_steps=recipe.warmup_steps,
         schedule_steps=round(per_epoch * recipe.num_train_epochs),
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
-        bf16=demand.bf16,
-        gradient_checkpointing=fit.gradient_checkpointing,
-        micro_batch_tokens=recipe.micro_batch_tokens or fit.micro_batch_tokens,
-        batch_rows=recipe.train_batch_size if fit.recorded else 0,
-        half_moments=demand.half_moments,
+        bf16=_bf16(recipe, device),
+        evaluated_tokens=_evaluated_tokens(recipe, device),
     )
-    rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
-    fused = FusedLayers(loaded.model) if demand.fused else NOT_FUSED
-    decoder = _decoder(recipe, loaded, device, fused)
-    evaluator = Evaluator(corpus.tasks(recipe), decoder, loaded.tokenizer)
-    return TorchEngine(loaded.model, rows, training, evaluator, fused)
+
+
+def _simple_settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingSettings:
+    """The simple engine takes small batches, and saves memory only where it is told to."""
+    return replace(
+        _settings(recipe, corpus, device),
+        gradient_checkpointing=recipe.gradient_checkpointing is True,
+        micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
+    )
 
 
 def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
@@ -125,39 +185,23 @@ def load_evaluator(
     tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
-    loaded = load_model(name, device, recipe.trust_remote_code, tokenizer)
-    if _bf16(recipe, device):
-        for parameter in loaded.model.parameters():
-            parameter.data = parameter.data.bfloat16()  # buffers stay as they are
-    decoder = _decoder(recipe, loaded, device)
+    suited = load_suited(recipe, name, device, tokenizer, notice)
+    bf16, tokens = _bf16(recipe, device), _evaluated_tokens(recipe, device)
+    predictor: Predictor
+    if suited.fast:
+        if bf16:
+            for parameter in suited.loaded.model.parameters():
+                parameter.data = parameter.data.bfloat16()  # buffers stay as they are
+        predictor = Decoder(suited.loaded.model, end_tokens(suited.loaded), tokens)
+    else:
+        predictor = SimplePredictor(suited.loaded, tokens, bf16)
     groups = {name: corpus.datasets[name].group for name in tasks}
-    return Evaluator(tasks, decoder, loaded.tokenizer), groups
+    return Evaluator(tasks, predictor, tokenizer), groups
 
 
-def _decoder(
-    recipe: Recipe, loaded: LoadedModel, device: torch.device, fused: Fused = NOT_FUSED
-) -> Decoder:
-    tokens = recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type]
-    return Decoder(loaded.model, _end_tokens(loaded), 4 * tokens, fused=fused)
+def _evaluated_tokens(recipe: Recipe, device: torch.device) -> int:
+    return 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type])
 
 
 def _bf16(recipe: Recipe, device: torch.device) -> bool:
     return device.type == "cuda" if recipe.bf16 == "auto" else bool(recipe.bf16)
-
-
-def _end_tokens(loaded: LoadedModel) -> list[int]:
-    ends = {loaded.tokenizer.eos_token_id}
-    configured = getattr(loaded.model.generation_config, "eos_token_id", None)
-    ends |= set(configured if isinstance(configured, list) else [configured])
-    return sorted(end for end in ends if end is not None)
-
-
-def _model_fingerprint(loaded: LoadedModel) -> str:
-    """Changes when the base model does: name, shape and up to 4,096 numbers of every tensor."""
-    digest = sha256()
-    for name, parameter in loaded.model.named_parameters():
-        flat = parameter.detach().flatten()
-        sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous()
-        digest.update(repr((name, tuple(parameter.shape))).encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from msft.data.encoding import Encoded
+from msft.example import Encoded
 
 NO_LABEL = -100
 """The label of a target that carries no loss, as `cross_entropy` knows it."""

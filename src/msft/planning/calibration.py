@@ -9,9 +9,11 @@ import torch
 from msft.data.corpus import Corpus, settings_for
 from msft.data.encoding import EncodedSplit
 from msft.engine.build import engine_of
-from msft.engine.model.loading import load_model
-from msft.engine.train.engine import TorchEngine
+from msft.engine.model.tokenizers import load_tokenizer
 from msft.recipe.recipe import Recipe
+from msft.run.engine import Engine
+from msft.run.worker import Scorer
+from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import SHUFFLED, Place
 from msft.search.scores import SELECTION, TEST
 
@@ -44,10 +46,11 @@ class Calibration:
 def calibrate(recipe: Recipe, corpus: Corpus, device: torch.device) -> Calibration:
     """Load the model, take steps, score; nothing is written."""
     begun = time.perf_counter()
-    loaded = load_model(recipe.model(), device, recipe.trust_remote_code)
+    tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
     tried = _sampled(corpus)
     settings = settings_for(recipe, tried, recipe.prepared())
-    engine = engine_of(recipe, tried, loaded, device, settings)
+    engine = engine_of(recipe, tried, tokenizer, device)
+    evaluator = Evaluator(tried.tasks(recipe), engine.predictor(), tokenizer)
     loading = time.perf_counter() - begun
     place = Place(
         settings.mixture,
@@ -57,8 +60,9 @@ def calibrate(recipe: Recipe, corpus: Corpus, device: torch.device) -> Calibrati
         recipe.seed,
         0,
     )
-    trained = _training_rate(engine, place)
-    scored, sampled = _scoring_rate(engine, list(tried.datasets))
+    compiling = device.type == "cuda"
+    trained = _training_rate(engine, place, compiling)
+    scored, sampled = _scoring_rate(evaluator, list(tried.datasets), compiling)
     return Calibration(loading, trained, scored, sampled)
 
 
@@ -76,40 +80,38 @@ def _first(split: EncodedSplit) -> EncodedSplit:
     return replace(split, examples=split.examples[:SAMPLE], rows=split.rows[:SAMPLE])
 
 
-def _training_rate(engine: TorchEngine, place: Place) -> float:
+def _training_rate(engine: Engine, place: Place, compiling: bool) -> float:
     """Tokens a second: the median over steps.
 
     On a GPU a batch is taken twice and the second time counts: at first, kernels are compiled and
     a step of a new shape is recorded.
     """
-    again = engine.device.type == "cuda"
     rates: list[float] = []
     feed = SHUFFLED.open(place)
     begun = time.perf_counter()
     for tick in range(1, place.ticks + 1):
         for batch in feed.batches(tick):
-            if again:
+            if compiling:
                 engine.work(batch)[0].rows[0]
             start = time.perf_counter()
             losses, tokens = engine.work(batch)
             losses.rows[0]  # waits for the device
             rates.append(tokens / (time.perf_counter() - start))
             late = time.perf_counter() - begun > SECONDS
-            if late and len(rates) > again * WARM_UP:
+            if late and len(rates) > compiling * WARM_UP:
                 return median(rates[min(WARM_UP, len(rates) - 1) :])
     return median(rates[min(WARM_UP, len(rates) - 1) :])
 
 
-def _scoring_rate(engine: TorchEngine, names: list[str]) -> tuple[float, bool]:
+def _scoring_rate(score: Scorer, names: list[str], compiling: bool) -> tuple[float, bool]:
     """Tokens a second, of all validation rows if that does not take too long."""
-    compiling = engine.device.type == "cuda"
 
     def timed(split: str, most: float) -> tuple[int, float]:
         """The last of a few times: the first of all is slower, and on a GPU the second records."""
         tokens, seconds = 0, 0.0
         for number in range(2 + compiling):
             start = time.perf_counter()
-            tokens = engine.score(names, split).tokens
+            tokens = score(names, split).tokens
             seconds = time.perf_counter() - start
             if seconds > most and number >= compiling:
                 break

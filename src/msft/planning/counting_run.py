@@ -7,6 +7,7 @@ when, which rows stop bending, whom a bandit favours) is written down beforehand
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 from msft.errors import UsageError
@@ -51,10 +52,10 @@ class Rows:
 
 
 class CountingEngine:
-    """An `Engine` that counts. Its weights are the scores, which a script moves."""
+    """A `Trainer` that counts. Its weights are the scores, which a script moves."""
 
     def __init__(self, rows: Rows, script: Script, num_parameters: int, slope: float) -> None:
-        self.num_parameters = num_parameters
+        self.num_parameters = self.num_trainable = num_parameters
         self.largest = 0
         """Tokens of the largest training batch so far."""
         self.evaluations = 0
@@ -80,6 +81,9 @@ class CountingEngine:
 
     def optimizer(self) -> Any:
         return {}
+
+    def average(self, weights: Sequence[Any]) -> Any:
+        return {name: fsum(w[name] for w in weights) / len(weights) for name in self._heights}
 
     def seed(self, number: int) -> None:
         pass  # nothing here is random
@@ -110,6 +114,7 @@ class _CountingWorker(EngineWorker):
     def __init__(self, engine: CountingEngine, settings: Settings, batch_size: int) -> None:
         super().__init__(
             engine,
+            engine.score,
             seed=settings.seed,
             batch_size=batch_size,
             evals_per_epoch=settings.evals_per_epoch,

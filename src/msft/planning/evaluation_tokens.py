@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from msft.data.corpus import Task
-from msft.data.encoding import Encoded, Tokenizer
+from msft.data.encoding import Tokenizer
 from msft.engine.decode.batch_plans import answer_plan
 from msft.engine.decode.prefix_lines import grouped, question
+from msft.example import Encoded
+from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.scoring.evaluation import Evaluator
-from msft.scoring.predictor import Generated, Leaves, Likelihoods
 from msft.search.scores import Score
 
 LINE = 2**62

@@ -62,6 +62,8 @@ class Recipe:
     torch_compile: fuse a layer's kernels on a GPU; auto is in runs that are long enough to repay
         the time it takes, and not where `deterministic` asks for the same bits again.
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
+    engine: fast packs rows and has kernels of its own; simple runs any decoder-only model of
+        transformers; auto is the fast one where it suits the model.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
@@ -91,6 +93,7 @@ class Recipe:
     torch_compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False
+    engine: Literal["auto", "fast", "simple"] = "auto"
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
     prompt_style: Literal["letters", "text"] = "letters"
     choice_norm: Literal["chars", "tokens", "none"] = "chars"

@@ -23,6 +23,7 @@ from msft.search.mixture import Mixture
 from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
+    FAST,
     CheckpointId,
     EndedBy,
     OptimizerStart,
@@ -187,6 +188,7 @@ class RecordedRun:
                     "optim": settings.optim,
                     "rollout": asdict(self._method.rollout_options),
                     "method": dict(self._method.options),
+                    **({} if settings.engine == FAST else {"engine": settings.engine}),
                 },
                 fingerprint=settings.fingerprint,
             )

@@ -10,6 +10,7 @@ from math import fsum, isfinite
 from typing import Any, Protocol
 
 from msft.errors import BadScore
+from msft.run.engine import Trainer
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.search.mixture import Mixture
@@ -60,6 +61,10 @@ class Scored:
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
 
 
+Scorer = Callable[[Sequence[str], str], Scored]
+"""Scores of these sub-datasets on a split, of what the engine holds at present."""
+
+
 def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
     """The scores, if there is a finite one for every name."""
     for name in names:
@@ -101,37 +106,13 @@ class Worker(Protocol):
         """Optimizer and feed, likewise."""
 
 
-class Engine(Protocol):
-    """A model with an optimizer. `None` for weights or moments: the base model's, fresh ones."""
-
-    num_parameters: int
-
-    def load(self, weights: Any | None) -> None: ...
-
-    def load_optimizer(self, moments: Any | None) -> None: ...
-
-    def weights(self) -> Any: ...
-
-    def optimizer(self) -> Any: ...
-
-    def seed(self, number: int) -> None:
-        """Start the engine's own randomness (dropout) anew."""
-
-    def work(self, batch: Batch) -> tuple[Losses, int]:
-        """Do with the batch what its `use` says: losses per row, and the tokens of its rows.
-
-        A look-ahead leaves weights, moments and random state bit-identical.
-        """
-
-    def score(self, names: Sequence[str], split: str) -> Scored: ...
-
-
 class EngineWorker:
-    """Feed → engine → feed, tick by tick."""
+    """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Trainer,
+        score: Scorer,
         *,
         seed: int,
         batch_size: int,
@@ -146,7 +127,7 @@ class EngineWorker:
         self._rollout = 0
         self._feed: Feed | None = None
         self.num_parameters = engine.num_parameters
-        self.score = engine.score
+        self.score = score
         self.weights = engine.weights
         self.load = engine.load
 

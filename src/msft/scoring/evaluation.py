@@ -12,18 +12,12 @@ from math import fsum
 from typing import Any, Literal, TypeVar
 
 from msft.data.corpus import SLACK, ChoiceNorm, Task
-from msft.data.encoding import (
-    Encoded,
-    Tokenizer,
-    encoded_choices,
-    encoded_prompts,
-    texts_of,
-)
-from msft.example import Example
+from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
+from msft.example import Encoded, Example
+from msft.run.engine import Likelihoods, Predictor
 from msft.run.worker import Scored
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.scoring.predictor import Likelihoods, Predictor
 from msft.search.scores import Score, accuracy, nll, value
 
 Made = TypeVar("Made")

@@ -173,11 +173,16 @@ def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
 ScoreTest = Literal["none", "best", "rollbacks", "every"]
 
 
+FAST = "fast"
+"""The engine of a run whose log names none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run is: together with the method and the data it determines the log.
 
     optim: the optimizer, where it is not the usual one in full precision.
+    engine: what trains; recorded where it is not the fast engine.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
@@ -191,4 +196,5 @@ class Settings:
     mean: MeanRule = "macro"
     score_test: ScoreTest = "none"
     optim: str = "adamw"
+    engine: str = FAST
     fingerprint: Mapping[str, str] = field(default_factory=dict)

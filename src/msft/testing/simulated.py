@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, fsum
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,14 @@ class _Mind:
 
 
 class SimulatedEngine:
-    """An `Engine` in numbers. An optimizer that has not yet warmed up learns more slowly.
+    """A `Trainer` in numbers, with scores. An optimizer that has not warmed up yet learns slowly.
 
     forget: skill lost per pass over others.
     dilution: memory gained per own pass is (share of the step) to the power of this.
     """
 
     num_parameters = 1000
+    num_trainable = 1000
 
     def __init__(
         self, learners: Mapping[str, Learner], forget: float = 0.005, dilution: float = 0.5
@@ -98,6 +99,12 @@ class SimulatedEngine:
 
     def optimizer(self) -> Any:
         return {"steps": self._steps}
+
+    def average(self, weights: Sequence[Any]) -> Any:
+        minds = [[*zip(*(each["minds"][n] for each in weights), strict=True)] for n in self._minds]
+        means = [[fsum(values) / len(weights) for values in mind] for mind in minds]
+        passes = fsum(each["passes"] for each in weights) / len(weights)
+        return {"passes": passes, "minds": dict(zip(self._minds, means, strict=True))}
 
     def seed(self, number: int) -> None:
         pass  # nothing here is random
@@ -209,7 +216,11 @@ def simulate(
     )
     engine = engine or SimulatedEngine(learners)
     worker = EngineWorker(
-        engine, seed=seed, batch_size=train_batch_size, evals_per_epoch=evals_per_epoch
+        engine,
+        engine.score,
+        seed=seed,
+        batch_size=train_batch_size,
+        evals_per_epoch=evals_per_epoch,
     )
     if disk is None and folder is not None:
         disk = DiskTier(folder / "checkpoints", JsonCodec())

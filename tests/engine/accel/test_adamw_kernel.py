@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from families import model_of, rows_of
+from families import loaded, model_of, rows_of
 from torch import Tensor, nn
 
 from msft.engine.train.adamw import AdamW
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.run.worker import Scored
+from msft.engine.train.engine import FastEngine, TrainingSettings
 from msft.search.feeds import Batch
 
 pytest.importorskip(
@@ -164,9 +163,9 @@ def test_an_engine_with_it_learns_and_resumes_to_the_bit(
             learning_rate=1e-3, bf16=True, half_moments=half_moments, micro_batch_tokens=60
         )
 
-        def engine() -> TorchEngine:
+        def engine() -> FastEngine:
             model = model_of("llama", 1.0).to(DEVICE)
-            return TorchEngine(model, {"a": rows_of(8)}, settings, lambda *_: Scored({}, 0))
+            return FastEngine(loaded(model), {"a": rows_of(8)}, settings)
 
         one, other = engine(), engine()
         first = sum(one.work(batch)[0].rows)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from families import END, model_of
 
-from msft.data.encoding import Encoded
 from msft.engine.accel.cuda_graphs import Recorder
 from msft.engine.accel.varlen import plain_varlen
 from msft.engine.decode.batch_plans import AnswerPlan, answer_plan
@@ -21,6 +20,7 @@ from msft.engine.decode.shared_attention import Kernels, Line
 from msft.engine.decode.step import Graphs
 from msft.engine.decode.texts import Texts
 from msft.errors import Unsuited
+from msft.example import Encoded
 
 CPU = torch.device("cpu")
 

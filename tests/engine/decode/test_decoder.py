@@ -9,10 +9,10 @@ import torch
 from families import END, FAMILIES, VOCABULARY, model_of, rows_of
 from torch.nn import functional
 
-from msft.data.encoding import Encoded
 from msft.engine.attention import NAME
 from msft.engine.decode.decoder import Decoder
 from msft.engine.decode.prefix_lines import shared_prefix
+from msft.example import Encoded
 
 NEW = 12
 NEAR = 1e-5

@@ -16,7 +16,6 @@ from families import END, FAMILIES, VOCABULARY, model_of
 from test_decoder import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from msft.data.encoding import Encoded
 from msft.engine.accel.varlen import plain_varlen
 from msft.engine.decode.batch_plans import bucket_of, smaller_bucket
 from msft.engine.decode.decoder import Decoder
@@ -24,6 +23,7 @@ from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.prefix_lines import answer_lines, bounds_of, grouped
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.step import Waits
+from msft.example import Encoded
 
 WINDOWED = ("mistral", "gemma2")
 CPU = torch.device("cpu")

@@ -11,12 +11,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from toys import recipe_of, write_data
 
-from msft.app.session import train
+from msft.app.train import train
 from msft.engine.model.loading import load_model
-from msft.engine.saving.best_folder import ResultFolder
+from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import MOMENTS, STATE, WEIGHTS, TorchCodec
+from msft.engine.simple import SimpleEngine
+from msft.engine.train.schedule import TrainingSettings
 from msft.errors import Stopped
 from msft.run.log import Reached, read_log
 from msft.run.worker import Step
@@ -94,21 +96,22 @@ def test_there_is_no_tier_where_nothing_fits() -> None:
 
 def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) -> None:
     loaded = load_model("tiny", CPU)
-    base = {name: p.detach() for name, p in loaded.model.named_parameters()}
+    engine = SimpleEngine(loaded, {}, TrainingSettings())
+    base = engine.weights()
     best, disk = tmp_path / "best", DiskTier(tmp_path / "checkpoints", TorchCodec())
-    result = ResultFolder(best, tmp_path / "checkpoints", loaded.model, loaded.tokenizer)
-    assert not result.update("r0-t1", base, "one")
+    result = BestFolder(best, tmp_path / "checkpoints", engine)
+    assert not result.update("r0-t1", "one")
     assert not best.exists()
     for number in (1, 2):
         disk.put(f"r0-t{number}.weights", {n: t + number for n, t in base.items()})
-        assert result.update(f"r0-t{number}", base, f"card {number}")
+        assert result.update(f"r0-t{number}", f"card {number}")
         assert same(load_file(best / WEIGHTS), {n: t + number for n, t in base.items()})
         assert (best / "README.md").read_text() == f"card {number}"
         files = {path.name for path in best.iterdir()}
         assert {"config.json", "tokenizer.json", WEIGHTS, "README.md"} <= files
         disk.drop(f"r0-t{number}.weights")
     assert not any(name.startswith(".") for name in files)
-    assert result.update("base", base, "base")
+    assert result.update("base", "base")
     assert same(load_file(best / WEIGHTS), base)
 
 

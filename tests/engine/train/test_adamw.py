@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from families import model_of, rows_of
+from families import loaded, model_of, rows_of
 from torch import nn
 
 from msft.engine.accel.fused_layers import FusedLayers, answer_losses, decoder_layers, losses_of
 from msft.engine.packing import NO_LABEL
 from msft.engine.train.adamw import AdamW, _rounded_at_random, copied
-from msft.engine.train.engine import TorchEngine, TrainingSettings
-from msft.run.worker import Scored
+from msft.engine.train.engine import FastEngine, TrainingSettings
 from msft.search.feeds import Batch
 
 
@@ -120,11 +119,9 @@ def test_rounding_at_random_keeps_the_mean() -> None:
     assert rounded.mean().item() == pytest.approx(wide[0].item(), abs=1e-4)
 
 
-def engine_of(**settings: Any) -> TorchEngine:
+def engine_of(**settings: Any) -> FastEngine:
     chosen = TrainingSettings(**{"learning_rate": 1e-3, **settings})
-    return TorchEngine(
-        model_of("llama", 1.0), {"a": rows_of(8)}, chosen, lambda names, split: Scored({}, 0)
-    )
+    return FastEngine(loaded(model_of("llama", 1.0)), {"a": rows_of(8)}, chosen)
 
 
 @pytest.mark.parametrize("half_moments", [False, True])

@@ -6,26 +6,21 @@ from weakref import ref
 
 import pytest
 import torch
-from families import FAMILIES, model_of, rows_of
+from families import FAMILIES, loaded, model_of, rows_of
 
-from msft.data.encoding import Encoded
 from msft.engine.decode.decoder import Decoder
-from msft.engine.train.engine import TorchEngine, TrainingSettings
+from msft.engine.train.engine import FastEngine, TrainingSettings
 from msft.errors import NotANumber, NotRecorded
-from msft.run.worker import Scored
+from msft.example import Encoded
 from msft.search.feeds import Batch
 
 ALL = Batch(tuple(("a", number) for number in range(8)))
 
 
-def no_scores(names: Any, split: str) -> Scored:
-    return Scored({}, 0)
-
-
-def engine_of(family: str = "llama", **settings: Any) -> TorchEngine:
+def engine_of(family: str = "llama", **settings: Any) -> FastEngine:
     settings = {"learning_rate": 1e-3, **settings}
     rows: dict[str, list[Encoded]] = {"a": rows_of(8)}
-    return TorchEngine(model_of(family, 1.0), rows, TrainingSettings(**settings), no_scores)
+    return FastEngine(loaded(model_of(family, 1.0)), rows, TrainingSettings(**settings))
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -518,7 +518,8 @@ def recited(script: Mapping[str, Callable[[int], Score]], mean: MeanRule = "macr
     """One stage of three epochs on these scores."""
     settings = Settings(Mixture.of(dict.fromkeys(script, ROWS)), 3, 10, 1, mean=mean)
     prepared = prepare("msft", {"max_stages": 1}, 3, settings.peaks)
-    worker = EngineWorker(Reciting(script), seed=20, batch_size=64, evals_per_epoch=1)
+    engine = Reciting(script)
+    worker = EngineWorker(engine, engine.score, seed=20, batch_size=64, evals_per_epoch=1)
     store = CheckpointStore([MemoryTier("memory", capacity=99)])
     return RecordedRun(settings, prepared, worker, Log(), store).carry_out()
 

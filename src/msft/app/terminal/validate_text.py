@@ -6,8 +6,8 @@ from string import ascii_uppercase
 from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset
-from msft.data.encoding import Encoded, Tokenizer
-from msft.example import Example
+from msft.data.encoding import Tokenizer
+from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
 from msft.report.wording import named_mean
 from msft.text import counted

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from msft.data.encoding import Encoded
 from msft.engine.decode.draft import SPARE
 from msft.engine.decode.prefix_lines import (
     Group,
@@ -19,6 +18,7 @@ from msft.engine.decode.prefix_lines import (
 from msft.engine.decode.shared_attention import Line
 from msft.engine.decode.step import LENGTH, MOST, PREFIX, START
 from msft.engine.packing import batches
+from msft.example import Encoded
 
 FEWEST_ROWS = 16
 BUCKET = 64

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from msft.data.encoding import Encoded
 from msft.engine.accel.fused_layers import NOT_FUSED, Fused
 from msft.engine.accel.varlen import varlen
 from msft.engine.attention import own_kernels
@@ -19,7 +18,8 @@ from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
 from msft.errors import Unsuited
-from msft.scoring.predictor import Generated, Leaves, Likelihoods
+from msft.example import Encoded
+from msft.run.engine import Generated, Leaves, Likelihoods
 
 MEMORY_OF_KEYS = 1 / 8
 """The share of the device's memory that keys and values may take."""

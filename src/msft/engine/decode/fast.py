@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from msft.data.encoding import Encoded
 from msft.engine.accel.fused_layers import NOT_FUSED, Fused
 from msft.engine.attention import layout
 from msft.engine.decode.batch_plans import (
@@ -31,7 +30,8 @@ from msft.engine.decode.shared_attention import Kernels, Line, LineLayout, Store
 from msft.engine.decode.step import AT_ONCE, TOKEN, Graphs, Stepper
 from msft.engine.decode.texts import Texts
 from msft.engine.memory_model import RECORDED_UP_TO
-from msft.scoring.predictor import Likelihoods
+from msft.example import Encoded
+from msft.run.engine import Likelihoods
 
 LINE_TOKENS = 65536
 """A longer line makes nothing faster."""

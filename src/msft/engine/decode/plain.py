@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msft.data.encoding import Encoded
 from msft.engine.accel.fused_layers import answer_losses
 from msft.engine.attention import (
     How,
@@ -26,7 +25,8 @@ from msft.engine.attention import (
 from msft.engine.decode.prefix_lines import Group, LineBuilder, grouped, question
 from msft.engine.decode.texts import Texts
 from msft.engine.packing import batches
-from msft.scoring.predictor import Likelihoods
+from msft.example import Encoded
+from msft.run.engine import Likelihoods
 
 
 class Cache:

@@ -11,9 +11,9 @@ from itertools import groupby, pairwise, takewhile
 
 import torch
 
-from msft.data.encoding import Encoded
 from msft.engine.decode.shared_attention import Line, Part
 from msft.engine.packing import batches
+from msft.example import Encoded
 
 WORTH_SHARING = 16
 """A shared prefix of fewer tokens is computed with each row; a stem needs half as many."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from msft.scoring.predictor import Leaves
+from msft.run.engine import Leaves
 
 
 class Texts:

@@ -19,9 +19,10 @@ from msft.engine.model.tokenizers import (
     pretrained,
     tiny_tokenizer,
 )
+from msft.errors import Unsuited
 
 TINY_SEED = 0
-WEIGHTS = {"dtype": torch.float32, "attn_implementation": ATTENTION, "use_safetensors": True}
+WEIGHTS = {"dtype": torch.float32, "use_safetensors": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,41 @@ class LoadedModel:
 
 
 def load_model(
-    name: str, device: torch.device, trust_remote_code: bool = False, tokenizer: Any = None
+    name: str,
+    device: torch.device,
+    trust_remote_code: bool = False,
+    tokenizer: Any = None,
+    own_attention: bool = False,
 ) -> LoadedModel:
     """Find and load a model; every failure is a RecipeError that says what to do.
 
     tokenizer: the model's own, where it is loaded already.
+    own_attention: the model computes attention as transformers has it, not as `attention.py` does;
+        a model that cannot do without is `Unsuited`.
     """
     tokenizer = tokenizer or load_tokenizer(name, trust_remote_code)
-    if name == TINY:
-        model = tiny_model(len(tokenizer))
-    else:
-        model = pretrained("AutoModelForCausalLM", name, trust_remote_code, WEIGHTS)
+    attention = {} if own_attention else {"attn_implementation": ATTENTION}
+    try:
+        if name == TINY:
+            model = tiny_model(len(tokenizer), **attention)
+        else:
+            options = {**WEIGHTS, **attention}
+            model = pretrained("AutoModelForCausalLM", name, trust_remote_code, options)
+    except (KeyError, AttributeError, NotImplementedError) as error:
+        if own_attention:
+            raise
+        raise Unsuited(f"it has an attention of its own ({error})") from error
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
     return LoadedModel(model.to(device=device, dtype=torch.float32), tokenizer, name)
+
+
+def end_tokens(loaded: LoadedModel) -> list[int]:
+    """The tokens that end a text."""
+    ends = {loaded.tokenizer.eos_token_id}
+    configured = getattr(loaded.model.generation_config, "eos_token_id", None)
+    ends |= set(configured if isinstance(configured, list) else [configured])
+    return sorted(end for end in ends if end is not None)
 
 
 def count_parameters(name: str, trust_remote_code: bool = False) -> int:
@@ -67,7 +89,7 @@ def count_parameters(name: str, trust_remote_code: bool = False) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def tiny_model(vocabulary: int) -> Any:
+def tiny_model(vocabulary: int, attn_implementation: str | None = None) -> Any:
     """A random Llama of 410,000 weights, the same on every machine."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -85,7 +107,8 @@ def tiny_model(vocabulary: int) -> Any:
         eos_token_id=0,
         pad_token_id=1,
     )
-    config._attn_implementation = ATTENTION
+    if attn_implementation:
+        config._attn_implementation = attn_implementation
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(TINY_SEED)
         return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from msft.engine.decode.decoder import MEMORY_OF_KEYS
 from msft.engine.decode.likelihoods import HEAD_TOKENS
 from msft.engine.machine import Room, room_of
 from msft.engine.memory_model import (
+    BASE_ON_DEVICE,
     BF16,
     CPU_TOKENS,
     FP32,
@@ -22,7 +23,6 @@ from msft.engine.memory_model import (
     token_bytes,
 )
 from msft.engine.saving.host_copies import Copies
-from msft.engine.train.engine import BASE_ON_DEVICE
 from msft.store.tiers import MemoryTier
 
 SHARE_OF_MEMORY = 0.25

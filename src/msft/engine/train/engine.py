@@ -8,92 +8,61 @@ while it runs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import cos, pi
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from msft.data.encoding import Encoded
 from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers, losses_of
 from msft.engine.attention import PackedLayout, RowLayout, layout
+from msft.engine.decode.decoder import Decoder
+from msft.engine.memory_model import BASE_ON_DEVICE
+from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, Line, Row, batches, line_of, row_means
+from msft.engine.saving.model_files import ModelFiles, averaged, refuse_other_model
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.pending_losses import Later, refuse_not_numbers
+from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
 from msft.errors import NotANumber, NotRecorded
-from msft.run.worker import Scored
+from msft.example import Encoded
 from msft.search.feeds import Batch, Losses
 
-__all__ = ["NotANumber", "TorchEngine", "TrainingSettings"]
-
-Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
-
-BASE_ON_DEVICE = 0.05
-"""The base model's weights stay on the device if they take less than this share of its memory."""
+__all__ = ["FastEngine", "NotANumber", "TrainingSettings"]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSettings:
-    """The optimizer's side of a recipe; defaults are the paper's.
-
-    bf16: compute with bf16 copies of the fp32 weights.
-    batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
-    half_moments: the optimizer's moments in bf16.
-    """
-
-    learning_rate: float = 1e-5
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    schedule_steps: int = 1
-    weight_decay: float = 0.0
-    max_grad_norm: float = 0.0
-    bf16: bool = False
-    gradient_checkpointing: bool = False
-    micro_batch_tokens: int = 16384
-    batch_rows: int = 0
-    half_moments: bool = False
-
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        if step < self.warmup_steps:
-            return self.learning_rate * (step + 1) / self.warmup_steps
-        if self.schedule in ("constant", "constant_with_warmup"):
-            return self.learning_rate
-        left = max(1, self.schedule_steps - self.warmup_steps)
-        done = min(1.0, (step - self.warmup_steps) / left)
-        share = 1 - done if self.schedule == "linear" else (1 + cos(pi * done)) / 2
-        return self.learning_rate * share
-
-
-class TorchEngine:
-    """A model and AdamW. Implements `msft.run.worker.Engine`."""
+class FastEngine:
+    """A model and AdamW. Implements `msft.run.engine.Engine`."""
 
     def __init__(
         self,
-        model: Any,
+        loaded: LoadedModel,
         rows: Mapping[str, Sequence[Encoded]],
         settings: TrainingSettings,
-        scorer: Any,
         fused: Fused = NOT_FUSED,
     ) -> None:
-        self.model = model
+        self.model = model = loaded.model
         self._fused = fused
         self._losses = losses_of(fused)
         self.device: torch.device = next(model.parameters()).device
         self._rows = {name: [Row.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
         self._micro_batch_tokens = settings.micro_batch_tokens
-        self._scorer = scorer
         self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
+        self.num_trainable = self.num_parameters
         self._adamw = AdamW(
             self._parameters, settings.weight_decay, settings.bf16, settings.half_moments
         )
         if settings.bf16 and isinstance(fused, FusedLayers):
             fused.lay_together()
-        self.base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
+        self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
+        files = ModelFiles(loaded, self._base, self.device)
+        self.codec, self.export, self.link = files.codec, files.export, files.link
+        self.memory, self.fingerprint = files.memory, files.fingerprint
+        self.average = averaged
+        ends, tokens = end_tokens(loaded), settings.evaluated_tokens
+        self._decoder = Decoder(model, ends, tokens, fused=fused)
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         self._graphs: StepGraphs | None = None
@@ -105,18 +74,10 @@ class TorchEngine:
     # State.
 
     def load(self, weights: Mapping[str, Tensor] | None) -> None:
-        source = self.base if weights is None else weights
-        if source.keys() != self._parameters.keys():
-            odd = sorted(source.keys() ^ self._parameters.keys())
-            raise ValueError(f"these weights are of another model: tensor {odd[0]!r} differs")
+        source = self._base if weights is None else weights
+        held = self._adamw.masters
+        refuse_other_model(source, held)
         with torch.no_grad():
-            for name, master in self._adamw.masters.items():
-                if source[name].shape != master.shape:
-                    raise ValueError(
-                        f"these weights are of another model: {name!r} has shape "
-                        f"{tuple(source[name].shape)}, expected {tuple(master.shape)}"
-                    )
-            held = self._adamw.masters
             given = [source[name] for name in held]
             torch._foreach_copy_(list(held.values()), given, non_blocking=True)
             self._adamw.refresh()
@@ -130,11 +91,11 @@ class TorchEngine:
         else:
             self._adamw.start(int(moments["steps"]), moments["tensors"])
 
-    def optimizer(self) -> dict[str, Any]:
-        return self._adamw.state()
-
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
+
+    def optimizer(self) -> dict[str, Any]:
+        return self._adamw.state()
 
     def _kept(self, weight: Tensor) -> Tensor:
         """A copy of a base weight: on the device where that is cheap, else in host memory."""
@@ -155,9 +116,8 @@ class TorchEngine:
             return self._look_ahead(rows, batch), tokens
         return Losses(self._step(rows, batch)), tokens
 
-    def score(self, names: Sequence[str], split: str) -> Scored:
-        scored: Scored = self._scorer(names, split)
-        return scored
+    def predictor(self) -> Decoder:
+        return self._decoder
 
     def _step(self, rows: Sequence[Row], batch: Batch) -> Later:
         """One optimizer step: losses of the rows before it."""

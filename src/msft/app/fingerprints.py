@@ -1,0 +1,44 @@
+"""Settings of a run, with digests of what its log does not spell out: data, model, training."""
+
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from msft.data.corpus import Corpus, settings_for
+from msft.recipe.recipe import Recipe
+from msft.run.engine import Engine, HasFingerprint
+from msft.search.methods import PreparedMethod
+from msft.search.rollout import FAST, Settings
+
+
+def settings_of(
+    recipe: Recipe, corpus: Corpus, method: PreparedMethod, engine: Engine, engine_name: str = FAST
+) -> Settings:
+    """What the log is a function of."""
+    fingerprint = {
+        "data": corpus.fingerprint(),
+        "model": _model_fingerprint(engine),
+        "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
+    }
+    plain = settings_for(recipe, corpus, method)
+    return replace(plain, fingerprint=fingerprint, engine=engine_name)
+
+
+def _model_fingerprint(engine: Engine) -> str:
+    if isinstance(engine, HasFingerprint):
+        return engine.fingerprint()
+    return sha256(repr((type(engine).__qualname__, engine.num_parameters)).encode()).hexdigest()
+
+
+def _training(recipe: Recipe) -> list[tuple[str, Any]]:
+    keys = (
+        "learning_rate",
+        "lr_scheduler_type",
+        "train_batch_size",
+        "weight_decay",
+        "max_grad_norm",
+        "warmup_steps",
+        "bf16",
+        "optim",
+    )
+    return [(key, getattr(recipe, key)) for key in keys]

@@ -1,0 +1,159 @@
+"""`msft train`: what cannot be done is refused first, then everything heavy is loaded."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msft.app.admission import refuse_run, run_folder
+from msft.app.terminal.progress import Progress
+from msft.data.corpus import Corpus, load_corpus
+from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.errors import RecipeError, UsageError
+from msft.recipe.recipe import Recipe
+from msft.run.engine import Engine
+from msft.search.methods import PreparedMethod
+from msft.search.methods.replay import replay
+from msft.search.options import MixtureOptions, RolloutOptions
+from msft.search.rollout import FAST
+
+EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
+"""An engine of the user's own, or a function that makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run: its summary, the folder of the best model, the schedule that was found."""
+
+    summary: dict[str, Any]
+    best: Path
+    schedule: dict[str, Any]
+    folder: Path
+
+
+def train(
+    recipe: Recipe,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] = lambda text: None,
+    schedule: Path | str | None = None,
+    engine: EngineSource | None = None,
+) -> Result:
+    """Train a recipe, or go on with it: the same call on the same folder resumes.
+
+    out: the run folder (default: the recipe's `output_dir`).
+    progress: is told of every event and step.
+    notice: is told what a person should know before it starts.
+    schedule: a schedule.json to train in one straight run, instead of the recipe's method.
+    engine: what trains, instead of the engine that the recipe names; see `msft.run.engine`.
+    """
+    folder = run_folder(recipe, out)
+    refuse_run(recipe, folder)
+    if engine is not None and recipe.engine != "auto":
+        raise UsageError(
+            f"an engine of your own was given, but the recipe says engine: {recipe.engine}; keep "
+            "the one you mean"
+        )
+    if recipe.deterministic:
+        _compute_the_same_bits_again()
+    name, trust = recipe.model(), recipe.trust_remote_code
+    tokenizer = load_tokenizer(name, trust)
+    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))  # before the weights
+    method = (
+        prepared_replay(Path(schedule), list(corpus.datasets)) if schedule else recipe.prepared()
+    )
+    trained_by, engine_name = (
+        _built_in_engine(recipe, corpus, method, tokenizer, notice)
+        if engine is None
+        else _own_engine(engine, recipe, corpus)
+    )
+    for dataset in corpus.datasets.values():
+        for note in dataset.notes:
+            notice(f"{dataset.name}: {note}")
+    if corpus.note:
+        notice(corpus.note)
+    from msft.app.session import Session
+
+    session = Session(
+        recipe=recipe,
+        method=method,
+        folder=folder,
+        engine=trained_by,
+        engine_name=engine_name,
+        corpus=corpus,
+        tokenizer=tokenizer,
+        progress=progress,
+        notice=notice,
+    )
+    summary, found = session.carry_out()
+    return Result(summary, folder.best, found, folder.path)
+
+
+def _built_in_engine(
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    tokenizer: Any,
+    notice: Callable[[str], None],
+) -> tuple[Engine, str]:
+    """The engine that the recipe names and its name for the log, if memory holds it."""
+    import torch
+
+    from msft.engine.build import engine_of
+    from msft.engine.machine import room_of
+    from msft.engine.memory_model import named_shape
+    from msft.engine.simple import SimpleEngine
+    from msft.planning.forecast import refuse_no_room
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shape = named_shape(recipe.model(), recipe.trust_remote_code, len(tokenizer))
+    refuse_no_room(recipe, corpus, method, shape, room_of(device))
+    engine = engine_of(recipe, corpus, tokenizer, device, notice)
+    return engine, "simple" if isinstance(engine, SimpleEngine) else FAST
+
+
+def _own_engine(engine: EngineSource, recipe: Recipe, corpus: Corpus) -> tuple[Engine, str]:
+    made: Any = (
+        engine if hasattr(engine, "work") or not callable(engine) else engine(recipe, corpus)
+    )
+    return made, f"{type(made).__module__}:{type(made).__qualname__}"
+
+
+def _compute_the_same_bits_again() -> None:
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+
+
+def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
+    """The method `replay` with the schedule of a file; RecipeError where it cannot be used."""
+    try:
+        schedule = json.loads(file.read_text())
+        stages, sizes = schedule["stages"], schedule["rows"]
+        feeds = {stage["feed"]["name"] for stage in stages}
+    except OSError as error:
+        raise RecipeError(
+            f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecipeError(
+            f"{file} is not a schedule; expected the schedule.json of a finished run"
+        ) from error
+    if feeds - {"shuffled"}:
+        raise RecipeError(
+            f"{file} is of {schedule['method']}, which chooses its rows while it trains; such a "
+            "run cannot be replayed as a schedule"
+        )
+    unknown = sorted(set(sizes) ^ set(names))
+    if unknown:
+        raise RecipeError(
+            f"{file} is a schedule of {sorted(sizes)}, but the recipe has {sorted(names)}: "
+            f"{unknown[0]!r} is not in both"
+        )
+    options = {"stages": stages, "sizes": sizes}
+    carry_out = partial(replay, **options)
+    return PreparedMethod("replay", options, carry_out, RolloutOptions(), MixtureOptions())

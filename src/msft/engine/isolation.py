@@ -1,0 +1,171 @@
+"""Proof that the fast engine suits a model: no row sees another.
+
+Packed rows lie in one line, and our attention keeps them apart. A layer that mixes tokens without
+asking our attention (a convolution, a state-space or linear-attention layer) would let them leak
+into each other without a word. So the loaded model is tried before anything is trained: with other
+tokens in one row, and with a row that is not a number, which spreads to whatever sees it, however
+little weight that has.
+"""
+
+from collections.abc import Sequence
+from math import isnan, nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from msft.engine.attention import NAME as ATTENTION
+from msft.engine.attention import RowLayout, layout
+from msft.engine.decode.decoder import Decoder
+from msft.engine.packing import Row, line_of
+from msft.engine.simple import answer_nll
+from msft.example import Encoded
+
+SEEN = 1e-5
+"""A loss that changes by this share of itself has seen what was changed."""
+ROUNDING = 1e-4
+"""The most by which a loss may differ when the same row is computed in another way."""
+LENGTHS = (11, 14, 9)
+EARLY = 4
+NEW_TOKENS = 4
+
+
+def leak_of(model: Any) -> str | None:
+    """Why the fast engine does not suit a model, in words; None: no row sees another."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            return _packed_leak(model) or _decoding_leak(model)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a model that knows no packed rows fails in its own way
+        reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+        return f"it cannot run packed rows ({reason[:200]})"
+
+
+def sees_ahead(model: Any) -> bool:
+    """Whether tokens see those that come after them; then no engine may train the model."""
+    model.eval()
+    row = _rows(model)[0]
+    early = tuple(1 <= place < EARLY for place in range(len(row.tokens)))
+    other_end = row.tokens[:EARLY] + _with_other(model, [row], 0)[0].tokens[EARLY:]
+    with torch.no_grad():
+        losses = [
+            answer_nll(model, [Encoded(tokens, early)]).item() for tokens in (row.tokens, other_end)
+        ]
+    return not _near(losses[0], losses[1], SEEN)
+
+
+def _packed_leak(model: Any) -> str | None:
+    rows = _rows(model)
+    clean = _packed_losses(model, rows)
+    for changed in range(len(rows)):
+        losses = _packed_losses(model, _with_other(model, rows, changed))
+        for number, (before, after) in enumerate(zip(clean, losses, strict=True)):
+            if number == changed and _near(before, after, SEEN):
+                return "the losses of a row do not depend on its tokens"
+            if number != changed and not _near(before, after, SEEN):
+                return "packed rows see each other"
+    poisoned = _poisoned_losses(model, rows, 1)
+    if [isnan(loss) for loss in poisoned] != [number == 1 for number in range(len(rows))]:
+        return "packed rows see each other"
+    model.set_attn_implementation("eager")  # attention and mask as transformers has them
+    try:
+        ahead = sees_ahead(model)
+        alone = [answer_nll(model, [row]).item() / row.answer_tokens for row in rows]
+    finally:
+        model.set_attn_implementation(ATTENTION)
+    if ahead or not all(_near(*pair, ROUNDING) for pair in zip(clean, alone, strict=True)):
+        return "a packed row has another loss than the same row by the model's own attention"
+    return None
+
+
+def _packed_losses(model: Any, rows: Sequence[Encoded]) -> list[float]:
+    line = line_of([Row.of(row) for row in rows], model.device)
+    with layout(RowLayout([len(row.tokens) for row in rows], model.device)):
+        logits = model(
+            input_ids=line.tokens[None],
+            position_ids=line.positions[None],
+            logits_to_keep=line.targets,
+            use_cache=False,
+        ).logits
+    nll = torch.nn.functional.cross_entropy(logits[0].float(), line.labels, reduction="none")
+    return [nll[line.owners == number].mean().item() for number in range(len(rows))]
+
+
+def _poisoned_losses(model: Any, rows: Sequence[Encoded], poisoned: int) -> list[float]:
+    """Losses, if what one row embeds is not a number; not the first one, which padding repeats."""
+    start = sum(len(row.tokens) for row in rows[:poisoned])
+
+    def poison(module: Any, inputs: Any, embedded: Tensor) -> Tensor:
+        embedded = embedded.clone()
+        embedded[:, start : start + len(rows[poisoned].tokens)] = nan
+        return embedded
+
+    hook = model.get_input_embeddings().register_forward_hook(poison)
+    try:
+        return _packed_losses(model, rows)
+    finally:
+        hook.remove()
+
+
+def _decoding_leak(model: Any) -> str | None:
+    """Rows of a batch say what each says alone, with a shared prefix too."""
+    rows = _rows(model)
+    decoder = Decoder(model, [], 10**6)
+    prefix = rows[0].tokens[:5]
+    asked = [Encoded(prefix + row.tokens, (False,) * 5 + row.answer) for row in rows]
+    together = decoder.likelihoods(asked).rows
+    alone = [decoder.likelihoods([row]).rows[0] for row in asked]
+    packed = [
+        loss * row.answer_tokens
+        for row, loss in zip(asked, _packed_losses(model, asked), strict=True)
+    ]
+    for way in (alone, packed):
+        if not all(_near(*pair, ROUNDING) for pair in zip(together, way, strict=True)):
+            return "a row that is decoded with others has another likelihood than alone"
+    prompts = [row.tokens for row in asked]
+    texts = decoder.generate(prompts, [NEW_TOKENS] * len(prompts)).rows
+    for prompt, text in zip(prompts, texts, strict=True):
+        if not _is_greedy(model, prompt, text):
+            return "a text that is decoded with others is not the most likely one"
+    return None
+
+
+def _is_greedy(model: Any, prompt: Sequence[int], text: Sequence[int]) -> bool:
+    """Whether each token of a text is the most likely one, by a forward pass over all of it."""
+    tokens = torch.tensor([*prompt, *text], device=model.device)
+    places = torch.arange(len(tokens), device=model.device)
+    with layout(RowLayout([len(tokens)], model.device)):
+        logits = model(input_ids=tokens[None], position_ids=places[None], use_cache=False).logits[0]
+    asked = logits[len(prompt) - 1 : -1].float()
+    chosen = asked.gather(1, tokens[len(prompt) :, None])[:, 0]
+    spread = (asked.amax(1) - asked.amin(1)).clamp(min=1e-6)
+    return bool(((asked.amax(1) - chosen) / spread < ROUNDING).all())
+
+
+def _rows(model: Any) -> list[Encoded]:
+    """A few rows of other tokens each; every token of them is to be predicted."""
+    return [
+        Encoded(
+            tuple(_token(model, 31 * number + 7 * place) for place in range(length)),
+            tuple(place > 0 for place in range(length)),
+        )
+        for number, length in enumerate(LENGTHS)
+    ]
+
+
+def _with_other(model: Any, rows: Sequence[Encoded], changed: int) -> list[Encoded]:
+    """The same rows, but one has other tokens."""
+    tokens = tuple(_token(model, 1000 + 13 * place) for place in range(len(rows[changed].tokens)))
+    other = Encoded(tokens, rows[changed].answer)
+    return [other if number == changed else row for number, row in enumerate(rows)]
+
+
+def _token(model: Any, number: int) -> int:
+    vocabulary: int = model.get_input_embeddings().num_embeddings
+    return 2 + number % (vocabulary - 2)
+
+
+def _near(one: float, other: float, share: float) -> bool:
+    return abs(one - other) <= share * max(abs(one), abs(other), 1e-6)

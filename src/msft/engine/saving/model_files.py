@@ -1,0 +1,107 @@
+"""A model's weights outside of training: in memory, in checkpoints, in a folder of transformers.
+
+Both engines hand these verbs on, so they stand here once.
+"""
+
+import copy
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from msft.engine.model.loading import LoadedModel
+from msft.engine.saving.checkpoint_sizes import memory_tiers
+from msft.engine.saving.host_copies import Copies
+from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec
+from msft.store.tiers import MemoryTier
+
+Weights = Mapping[str, Tensor]
+
+
+class ModelFiles:
+    """The verbs of an engine that concern files; see `msft.run.engine`.
+
+    base: the base model's weights in fp32, by name.
+    """
+
+    def __init__(self, loaded: LoadedModel, base: Weights, device: torch.device) -> None:
+        self._loaded = loaded
+        self._base = base
+        self._device = device
+        self._copies = Copies(device)
+
+    def codec(self) -> TorchCodec:
+        return TorchCodec(self._copies)
+
+    def export(self, weights: Weights | None, folder: Path) -> None:
+        self._describe(folder)
+        weights = self._base if weights is None else weights
+        TorchCodec().write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
+
+    def link(self, source: Path, folder: Path) -> None:
+        """A hard link, so the best so far costs no second copy."""
+        if not (folder / "config.json").exists():
+            self._describe(folder)
+        fresh = folder / f".{WEIGHTS}"
+        fresh.unlink(missing_ok=True)
+        try:
+            os.link(source / WEIGHTS, fresh)
+        except FileNotFoundError:
+            raise
+        except OSError:  # a file system without hard links
+            shutil.copyfile(source / WEIGHTS, fresh)
+        fresh.replace(folder / WEIGHTS)
+
+    def memory(
+        self, each: int, aside: int, most: int
+    ) -> tuple[list[MemoryTier], Callable[[Any], Any]]:
+        return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
+
+    def fingerprint(self) -> str:
+        """Name, shape and up to 4,096 numbers of every tensor of the base model."""
+        digest = sha256()
+        for name, weight in self._base.items():
+            flat = weight.flatten()
+            sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous()
+            digest.update(repr((name, tuple(weight.shape))).encode())
+            digest.update(sample.numpy().tobytes())
+        return digest.hexdigest()
+
+    def _describe(self, folder: Path) -> None:
+        """Everything but the weights."""
+        model, tokenizer = self._loaded.model, self._loaded.tokenizer
+        config = copy.deepcopy(model.config)
+        config.dtype = "float32"
+        config.architectures = [type(model).__name__]
+        config.save_pretrained(folder)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def refuse_other_model(weights: Weights, parameters: Weights) -> None:
+    """ValueError if the names or shapes of weights are not those of a model."""
+    if weights.keys() != parameters.keys():
+        odd = sorted(weights.keys() ^ parameters.keys())
+        raise ValueError(f"these weights are of another model: tensor {odd[0]!r} differs")
+    for name, parameter in parameters.items():
+        if weights[name].shape != parameter.shape:
+            raise ValueError(
+                f"these weights are of another model: {name!r} has shape "
+                f"{tuple(weights[name].shape)}, expected {tuple(parameter.shape)}"
+            )
+
+
+def averaged(weights: Sequence[Weights]) -> dict[str, Tensor]:
+    """The mean of several weights: added up in fp32, in the order given, where the first lies."""
+    first, *others = weights
+    total = {name: tensor.float().clone() for name, tensor in first.items()}
+    for each in others:
+        for name, tensor in total.items():
+            tensor += each[name].to(tensor.device).float()
+    return {name: tensor.div_(len(weights)) for name, tensor in total.items()}

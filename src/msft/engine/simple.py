@@ -1,0 +1,221 @@
+"""The simple engine: a model of transformers, padded rows, torch's AdamW. Read this file first.
+
+It does what `msft.run.engine.Engine` asks for in the plainest way, with the model's own attention
+and mask, so it runs any decoder-only text model of transformers. The fast engine (`train/` and
+`decode/`) must give the same losses and texts; tests compare the two. A recipe chooses this one by
+`engine: simple`; where the fast one does not suit a model, `engine: auto` does so by itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from msft.engine.decode.texts import Texts
+from msft.engine.model.loading import LoadedModel, end_tokens
+from msft.engine.packing import batches
+from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
+from msft.engine.train.pending_losses import refuse_not_numbers
+from msft.engine.train.schedule import TrainingSettings
+from msft.example import Encoded
+from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.search.feeds import Batch, Losses
+
+NO_LABEL = -100
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class SimpleEngine:
+    """A model and AdamW. Implements `msft.run.engine.Engine`."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        rows: Mapping[str, Sequence[Encoded]],
+        settings: TrainingSettings,
+    ) -> None:
+        self._loaded, self._model = loaded, loaded.model
+        self._rows = rows
+        self._settings = settings
+        self._parameters: dict[str, Tensor] = dict(self._model.named_parameters())
+        self.num_parameters = sum(p.numel() for p in self._parameters.values())
+        self.num_trainable = self.num_parameters
+        self._base = self.weights()
+        if settings.gradient_checkpointing:
+            self._model.gradient_checkpointing_enable()
+        self.load_optimizer(None)
+        files = ModelFiles(loaded, self._base, self._model.device)
+        self.codec, self.export, self.link = files.codec, files.export, files.link
+        self.memory, self.fingerprint = files.memory, files.fingerprint
+        self.average = averaged
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    def load(self, weights: Weights | None) -> None:
+        source = self._base if weights is None else weights
+        refuse_other_model(source, self._parameters)
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(source[name])
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
+
+    def optimizer(self) -> dict[str, Any]:
+        state = self._adamw.state
+        moving = [(name, state[p]) for name, p in self._parameters.items() if p in state]
+        tensors = {f"{n}.{kind}": held[kind].clone() for n, held in moving for kind in MOMENTS}
+        return {"steps": self._steps, "tensors": tensors}
+
+    def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
+        parameters = list(self._parameters.values())
+        self._adamw = torch.optim.AdamW(parameters, weight_decay=self._settings.weight_decay)
+        self._steps = int(moments["steps"]) if moments else 0
+        tensors = moments["tensors"] if moments else {}
+        for name, p in self._parameters.items():
+            if f"{name}.{MOMENTS[0]}" in tensors:
+                held = {kind: tensors[f"{name}.{kind}"].to(p.device, copy=True) for kind in MOMENTS}
+                self._adamw.state[p] = {"step": torch.tensor(float(self._steps)), **held}
+
+    def work(self, batch: Batch) -> tuple[Losses, int]:
+        rows = [self._rows[name][number] for name, number in batch.rows]
+        tokens = sum(len(row.tokens) for row in rows)
+        if batch.use == "track":
+            return Losses(self._losses(rows)), tokens
+        if batch.use == "look_ahead":
+            return self._look_ahead(rows, batch), tokens
+        return Losses(self._step(rows, batch)), tokens
+
+    def _step(self, rows: Sequence[Encoded], batch: Batch) -> list[float]:
+        """One optimizer step: losses of the rows before it."""
+        losses = self._losses(rows, gradients=True)
+        refuse_not_numbers(losses, batch.rows)
+        if self._settings.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._settings.max_grad_norm)
+        self._adamw.param_groups[0]["lr"] = self._settings.rate(self._steps)
+        self._adamw.step()
+        self._steps += 1
+        return losses
+
+    def _losses(self, rows: Sequence[Encoded], gradients: bool = False) -> list[float]:
+        """Losses of the rows; the gradient of their mean over all answer tokens, if asked for."""
+        self._model.train(gradients)
+        self._adamw.zero_grad()
+        answer_tokens = sum(row.answer_tokens for row in rows)
+        losses: list[float] = []
+        for part in _padded_batches(rows, self._settings.micro_batch_tokens):
+            with torch.set_grad_enabled(gradients):
+                sums = answer_nll(self._model, part, self._settings.bf16)
+                if gradients:
+                    (sums.sum() / answer_tokens).backward()  # type: ignore[no-untyped-call]
+            pairs = zip(sums.tolist(), part, strict=True)
+            losses += [loss / max(1, row.answer_tokens) for loss, row in pairs]
+        return losses
+
+    def _look_ahead(self, rows: Sequence[Encoded], batch: Batch) -> Losses:
+        """Losses before and after a virtual step; everything is as it was afterwards."""
+        weights, moments = self.weights(), self.optimizer()
+        before = self._losses(rows)
+        refuse_not_numbers(before, batch.rows)
+        device = self._model.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            if batch.step == "optimizer":
+                self._step(rows, batch)
+            else:
+                self._losses(rows, gradients=True)
+                rate = self._settings.rate(self._steps)
+                torch.optim.SGD(self._parameters.values(), lr=rate).step()
+        after = self._losses(rows)
+        self.load(weights)
+        self.load_optimizer(moments)
+        return Losses(before, after)
+
+    def predictor(self) -> "SimplePredictor":
+        return SimplePredictor(self._loaded, self._settings.evaluated_tokens, self._settings.bf16)
+
+
+class SimplePredictor:
+    """Likelihoods of padded rows, and `generate` over prompts of equal length."""
+
+    def __init__(self, loaded: LoadedModel, most_tokens: int, bf16: bool = False) -> None:
+        self._model = loaded.model
+        self._ends = end_tokens(loaded)
+        self._most_tokens = most_tokens
+        self._bf16 = bf16
+
+    @torch.inference_mode()
+    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        self._model.eval()
+        sums: list[float] = []
+        for part in _padded_batches(rows, self._most_tokens):
+            sums += answer_nll(self._model, part, self._bf16).tolist()
+        likelihoods = Likelihoods(sums, sum(len(row.tokens) for row in rows))
+        return lambda: likelihoods
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        leaves: Leaves,
+        groups: Sequence[int],
+    ) -> Generated:
+        self._model.eval()
+        texts = Texts(frozenset(self._ends), limits, leaves)
+        for length in sorted({len(prompt) for prompt in prompts}):
+            numbers = [n for n, prompt in enumerate(prompts) if len(prompt) == length]
+            for places in batches((length + limits[n] for n in numbers), self._most_tokens):
+                part = [numbers[place] for place in places]
+                tokens = torch.tensor([prompts[n] for n in part], device=self._model.device)
+                said = self._said(tokens, max(limits[n] for n in part))
+                for number, text in zip(part, said.tolist(), strict=True):
+                    texts.add(number, text)
+        pairs = zip(prompts, texts.rows, strict=True)
+        return Generated(texts.rows, sum(len(prompt) + len(text) - 1 for prompt, text in pairs))
+
+    def _said(self, tokens: Tensor, most: int) -> Tensor:
+        """Greedy, whatever habits (penalties, temperatures) the model has of its own."""
+        from transformers import GenerationConfig
+
+        ends = {"eos_token_id": self._ends, "pad_token_id": self._ends[0]}
+        habits = self._model.generation_config
+        self._model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+        try:
+            with _autocast(self._model, self._bf16):
+                whole: Tensor = self._model.generate(
+                    tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=most, **ends
+                )
+        finally:
+            self._model.generation_config = habits
+        return whole[:, tokens.shape[1] :]
+
+
+def answer_nll(model: Any, rows: Sequence[Encoded], bf16: bool = False) -> Tensor:
+    """-log p of each row's answer tokens, summed in fp32; rows are padded on the right."""
+    tokens = _padded([row.tokens for row in rows], model.device)
+    mask = _padded([[1] * len(row.tokens) for row in rows], model.device)
+    answer = _padded([row.answer for row in rows], model.device).bool()
+    with _autocast(model, bf16):
+        logits = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+    labels = tokens.masked_fill(~answer, NO_LABEL)[:, 1:]
+    logits = logits[:, :-1].float().transpose(1, 2)
+    return functional.cross_entropy(logits, labels, reduction="none").sum(1)
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
+
+
+def _padded_batches(rows: Sequence[Encoded], most_tokens: int) -> list[list[Encoded]]:
+    """Rows in their order, in batches whose tokens with padding are at most so many."""
+    longest = max(len(row.tokens) for row in rows)
+    places = batches([longest] * len(rows), most_tokens)
+    return [[rows[place] for place in part] for part in places]
+
+
+def _autocast(model: Any, bf16: bool) -> torch.autocast:
+    return torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=bf16)

@@ -1,0 +1,102 @@
+"""No row may see another: the proof that the fast engine suits a model, and what it refuses."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, OTHER_FAMILIES, SHAPE, model_of, own_model_of
+from torch import Tensor, nn
+from transformers import BertConfig, BertLMHeadModel
+
+from msft.engine.attention import NAME
+from msft.engine.isolation import leak_of, sees_ahead
+
+
+@pytest.mark.parametrize("sharpen", [1.0, 4.0])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_fast_engine_suits_models_whose_tokens_meet_in_attention_alone(
+    family: str, sharpen: float
+) -> None:
+    assert leak_of(model_of(family, sharpen)) is None
+
+
+@pytest.mark.parametrize("family", OTHER_FAMILIES)
+def test_a_model_with_layers_that_mix_tokens_in_their_own_way_is_found_out(family: str) -> None:
+    model = own_model_of(family)
+    model.set_attn_implementation(NAME)
+    assert leak_of(model) is not None
+
+
+class Neighbour(nn.Module):
+    """Lets each token see a little of the one before it, whosever it is."""
+
+    def __init__(self, inner: nn.Module, share: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.share = share
+
+    def forward(self, states: Tensor) -> Any:
+        return self.inner(states + self.share * states.roll(1, 1))
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-12])
+def test_a_leak_is_found_however_small_it_is(share: float) -> None:
+    model = model_of("llama")
+    model.model.layers[1].mlp = Neighbour(model.model.layers[1].mlp, share)
+    assert leak_of(model) == "packed rows see each other"
+
+
+def test_a_model_that_does_not_look_at_its_tokens_is_found_out() -> None:
+    model = model_of("llama")
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    assert leak_of(model) == "the losses of a row do not depend on its tokens"
+
+
+class Biased(nn.Module):
+    """Attention whose queries are halved only where the model's own attention computes them."""
+
+    def __init__(self, inner: nn.Module, model: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        self.config = model.config
+
+    def forward(self, states: Tensor) -> Any:
+        own = self.config._attn_implementation != NAME
+        return self.inner(states) * (0.5 if own else 1.0)
+
+
+def test_an_attention_that_is_not_ours_is_found_out() -> None:
+    model = model_of("llama")
+    layer = model.model.layers[0].self_attn
+    layer.q_proj = Biased(layer.q_proj, model)
+    assert "by the model's own attention" in str(leak_of(model))
+
+
+def test_a_failure_is_a_reason_and_names_itself() -> None:
+    model = model_of("llama")
+
+    def broken(*inputs: Any) -> None:
+        raise RuntimeError("no such thing\nand more")
+
+    model.register_forward_pre_hook(broken)
+    assert leak_of(model) == "it cannot run packed rows (no such thing)"
+
+
+def test_the_proof_leaves_the_model_as_it_was() -> None:
+    model = model_of("llama")
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    random = torch.get_rng_state()
+    leak_of(model)
+    assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    assert model.config._attn_implementation == NAME
+    assert not model.get_input_embeddings()._forward_hooks
+
+
+def test_only_a_model_that_looks_ahead_is_no_decoder() -> None:
+    shape = {key: value for key, value in SHAPE.items() if key != "num_key_value_heads"}
+    bert = BertLMHeadModel(BertConfig(**shape))  # type: ignore[no-untyped-call]
+    assert sees_ahead(bert)
+    for family in ("llama", "mamba", "falcon"):
+        assert not sees_ahead(own_model_of(family))
