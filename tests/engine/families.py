@@ -124,11 +124,11 @@ def model_of(family: str, sharpen: float = 4.0) -> Any:
     return built
 
 
-def own_model_of(family: str) -> Any:
+def own_model_of(family: str, **changes: Any) -> Any:
     """The same as transformers has it, with its own attention."""
     config, model, options = {**FAMILIES, **OTHER_FAMILIES}[family]
     torch.manual_seed(0)
-    return getattr(transformers, model)(getattr(transformers, config)(**options))
+    return getattr(transformers, model)(getattr(transformers, config)(**{**options, **changes}))
 
 
 class EndToken:

@@ -44,16 +44,26 @@ def leak_of(model: Any) -> str | None:
 
 
 def sees_ahead(model: Any) -> bool:
-    """Whether tokens see those that come after them; then no engine may train the model."""
+    """Whether tokens see those that come after them; then no engine may train the model.
+
+    What a token does not see has no gradient, not even a small one.
+    """
     model.eval()
     row = _rows(model)[0]
-    early = tuple(1 <= place < EARLY for place in range(len(row.tokens)))
-    other_end = row.tokens[:EARLY] + _with_other(model, [row], 0)[0].tokens[EARLY:]
-    with torch.no_grad():
-        losses = [
-            answer_nll(model, [Encoded(tokens, early)]).item() for tokens in (row.tokens, other_end)
-        ]
-    return not _near(losses[0], losses[1], SEEN)
+    early = Encoded(row.tokens, tuple(1 <= place < EARLY for place in range(len(row.tokens))))
+    held: list[Tensor] = []
+
+    def hold(module: Any, inputs: Any, embedded: Tensor) -> Tensor:
+        held.append(embedded.detach().requires_grad_())
+        return held[-1]
+
+    hook = model.get_input_embeddings().register_forward_hook(hold)
+    try:
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(answer_nll(model, [early]).sum(), held)
+    finally:
+        hook.remove()
+    return bool(gradient[:, EARLY:].any())
 
 
 def _packed_leak(model: Any) -> str | None:

@@ -15,6 +15,7 @@ from msft.errors import RecipeError
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"
 TINY_CONTEXT = 512
+PLACE = ("model_name_or_path",)
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
@@ -48,7 +49,23 @@ def load_context(name: str, trust_remote_code: bool = False) -> int | None:
     if header:
         found: int | None = header[0].get(f"{header[0].get('general.architecture')}.context_length")
         return found
-    return context_of(pretrained("AutoConfig", name, trust_remote_code, {}))
+    config = pretrained("AutoConfig", name, trust_remote_code, {})
+    _refuse_kind(config, name)
+    return context_of(config)
+
+
+def _refuse_kind(config: Any, name: str) -> None:
+    """RecipeError for what is no decoder-only text model."""
+    kind = config.model_type
+    expected = "expected a decoder-only text model, such as Llama, Qwen or Mamba"
+    if getattr(config, "is_encoder_decoder", False):
+        raise RecipeError(f"{name!r}: {kind} is an encoder-decoder; {expected}", PLACE)
+    if hasattr(config, "vocab_size") and not hasattr(config, "vision_config"):
+        return
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not getattr(config, "auto_map", None):
+        raise RecipeError(f"{name!r}: {kind} is no decoder-only text model; {expected}", PLACE)
 
 
 def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 Algorithm 1 of the paper, line by line; Algorithm 4 adds the checkpoint that is returned and the
 ones that may be deleted, which are rules of the log and of the store and need no code here. What
-the paper leaves open is decided elsewhere: where a curve peaks in `curve.PeakRule`, when a
+the paper leaves open is decided elsewhere: where a curve peaks in `peaks.PeakRule`, when a
 roll-out ends early and what the optimizer starts from in `options.RolloutOptions`, what remains
 of an excluded sub-dataset in `mixture.Mixture`.
 """

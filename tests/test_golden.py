@@ -1,0 +1,24 @@
+"""The numbers of recipes/tiny.yaml are those of tests/golden/tiny.json.
+
+A change that moves one changes that file (python tests/golden/numbers.py) and is named in the
+CHANGELOG under *Numeric*.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from golden.numbers import FILE, METHODS, STEPS, golden_of, machine
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_and_decisions_are_the_golden_ones(method: str, tmp_path: Path) -> None:
+    golden = json.loads(FILE.read_text())
+    now = golden_of(method, tmp_path / method)
+    assert len(now["losses"]) == STEPS
+    assert now["losses"] == pytest.approx(golden[method]["losses"], rel=1e-4)
+    if golden["machine"] != machine():
+        pytest.skip(f"decisions were recorded on {golden['machine']}, this is {machine()}")
+    assert now["losses"] == golden[method]["losses"]
+    assert now["decisions"] == golden[method]["decisions"]
