@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from msft.checks import AtLeast, plain
 from msft.errors import RecipeError, YamlError
-from msft.recipe.recipe import DatasetSpec, Recipe, load_recipe
-from msft.recipe.strict_yaml import MAX_CHARACTERS, dump, parse, plain
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.recipe.strict_yaml import MAX_CHARACTERS, dump, parse
 from msft.search.methods import METHODS
-from msft.search.options import AtLeast
 from msft.search.rollout import Run
 
 ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]
@@ -315,8 +316,12 @@ def test_a_method_of_the_users_own() -> None:
     assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
 
 
-def test_recipes_do_not_import_torch() -> None:
-    code = "import sys, msft.recipe, msft.data; print(sys.modules.keys() & {'torch', 'datasets'})"
+def test_recipes_import_neither_torch_nor_what_is_for_tests() -> None:
+    code = (
+        "import sys; from msft.recipe.recipe import Recipe; import msft.data.corpus\n"
+        "Recipe('tiny', datasets=[{'name': 'a', 'train': 't', 'validation': 'v'}])\n"
+        "print(sys.modules.keys() & {'torch', 'datasets', 'msft.testing', 'msft.run.recorded_run'})"
+    )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

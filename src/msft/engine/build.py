@@ -16,10 +16,10 @@ from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import TorchEngine, TrainingSettings
 from msft.errors import RecipeError
-from msft.recipe.recipe import ROLLING_BACK, Recipe
+from msft.recipe.recipe import Recipe
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
-from msft.search.methods import PreparedMethod
+from msft.search.methods import ROLLING_BACK, PreparedMethod
 from msft.search.rollout import Settings
 
 EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}

@@ -12,22 +12,13 @@ from typing import Any
 
 import yaml
 
+from msft.checks import plain
 from msft.errors import Place, YamlError
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 20
 
-_INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _BREAK = re.compile("[\n\r\x85\u2028\u2029\ufeff]")
-_WORDS = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf"), float("inf")),
-    "-.inf": -float("inf"),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +48,6 @@ def parse(text: str) -> Marked:
             f"not valid YAML: character {chr(error.character)!r} is not allowed; remove it",
             text.count("\n", 0, error.position) + 1,
         ) from error
-
-
-def plain(text: str) -> Any:
-    """What unquoted text means."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INT.fullmatch(text):
-        return int(text) if len(text) < 100 else float(text.replace("_", ""))
-    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 class _Builder:
@@ -159,3 +141,15 @@ def dump(value: Any) -> str:
     return yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6, indent=2
     )
+
+
+Places = dict[Place, str]
+"""Where each key stands, for messages: `recipe.yaml, line 3` or `--set seed=x`."""
+
+
+def place_of(place: Place, where: str, places: Mapping[Place, str]) -> str:
+    """How a message about this key starts: the nearest place that is known."""
+    for end in range(len(place), 0, -1):
+        if place[:end] in places:
+            return f"{places[place[:end]]}: "
+    return f"{where}: " if where else ""
