@@ -188,12 +188,6 @@ def recipe_place(*place: str | int) -> Iterator[None]:
         raise RecipeError(str(error), (*place, *error.place)) from error
 
 
-def refuse_keys(mapping: Mapping[Any, Any], known: Collection[str], what: str) -> None:
-    """RecipeError naming the first key that a recipe does not have."""
-    with recipe_place():
-        refuse_unknown(mapping, known, what)
-
-
 def checked_text(text: str, at: str, key: str) -> str:
     """Text that can stand in a file, a path and on a terminal."""
     if not text.strip():

@@ -4,17 +4,15 @@ What a command does is in `msft.app.commands`; it is imported when a command was
 `msft --help` is there at once.
 """
 
-import argparse
 import shlex
 import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from traceback import print_exception
 from typing import Any
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
-
-Parser = argparse.ArgumentParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,9 +58,9 @@ def _reported(error: Exception, debug: bool) -> int:
     return FAILED
 
 
-def build_parser() -> Parser:
+def build_parser() -> ArgumentParser:
     """All commands with their help."""
-    parser = Parser(
+    parser = ArgumentParser(
         prog="msft",
         description="Fine-tune a language model on several datasets at once, each for as long as "
         "it still improves. Start with `msft demo`, then `msft init recipe.yaml`.",
@@ -74,7 +72,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name, (summary, add_arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=_sentence(summary))
-        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
+        command.add_argument("--debug", action="store_true", default=SUPPRESS)
         command.set_defaults(function=name)
         add_arguments(command)
     return parser
@@ -84,25 +82,25 @@ def _sentence(summary: str) -> str:
     return summary[0].upper() + summary[1:] + "."
 
 
-def _demo(parser: Parser) -> None:
+def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="msft-demo", help="folder of both runs (%(default)s)")
     parser.add_argument(
         "--seed", type=int, default=0, help="another mixture and order (%(default)s)"
     )
 
 
-def _init(parser: Parser) -> None:
+def _init(parser: ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="recipe.yaml", help="default: %(default)s")
 
 
-def _validate(parser: Parser) -> None:
+def _validate(parser: ArgumentParser) -> None:
     _recipe(parser)
     show = "show N rows as the model sees them"
     parser.add_argument("--show", type=_count, default=0, metavar="N", help=show)
     _json(parser)
 
 
-def _plan(parser: Parser) -> None:
+def _plan(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="run folder, whose disk must hold it (default: as train has)")
     uncalibrated = "do not try the model out for ten seconds, so no time is forecast"
@@ -112,14 +110,14 @@ def _plan(parser: Parser) -> None:
     _json(parser)
 
 
-def _train(parser: Parser) -> None:
+def _train(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: the recipe's output_dir)")
-    _quiet(parser, "no progress, only the result")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     _json(parser)
 
 
-def _evaluate(parser: Parser) -> None:
+def _evaluate(parser: ArgumentParser) -> None:
     parser.set_defaults(function="evaluate")
     parser.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
     _recipe(parser)
@@ -128,11 +126,11 @@ def _evaluate(parser: Parser) -> None:
     )
     parser.add_argument("--out", help="write the scores and intervals as JSON to this file")
     parser.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
-    _quiet(parser, "no notes, only the scores")
+    parser.add_argument("--quiet", action="store_true", help="no notes, only the scores")
     _json(parser)
 
 
-def _compare(parser: Parser) -> None:
+def _compare(parser: ArgumentParser) -> None:
     _recipe(parser)
     methods = "e.g. sft,msft (default: all seven built-in ones)"
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
@@ -141,10 +139,10 @@ def _compare(parser: Parser) -> None:
     parser.add_argument("--out", required=True, help=out)
     without = "start nothing: tables of what is there"
     parser.add_argument("--no-run", action="store_true", help=without)
-    _quiet(parser, "no progress, only the tables")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
 
 
-def _report(parser: Parser) -> None:
+def _report(parser: ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="DIR", help="run folders")
     parser.add_argument(
         "--watch",
@@ -161,22 +159,22 @@ def _report(parser: Parser) -> None:
     )
 
 
-def _replay(parser: Parser) -> None:
+def _replay(parser: ArgumentParser) -> None:
     parser.add_argument("schedule", help="a schedule.json")
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: runs/replay)")
-    _quiet(parser, "no progress, only the result")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     _json(parser)
 
 
-def _analyze(parser: Parser) -> None:
+def _analyze(parser: ArgumentParser) -> None:
     analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
     for name, summary in ANALYSES.items():
         analysis = analyses.add_parser(name, help=summary, description=_sentence(summary))
         _recipe(analysis)
         analysis.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
-        _quiet(analysis, "no progress, only the result")
-        analysis.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
+        analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
+        analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
         _json(analysis)
         if name == "budget":
             analysis.add_argument(
@@ -196,7 +194,7 @@ def _analyze(parser: Parser) -> None:
             )
 
 
-def _recipe(parser: Parser) -> None:
+def _recipe(parser: ArgumentParser) -> None:
     parser.add_argument("recipe", help="recipe.yaml")
     parser.add_argument(
         "--data",
@@ -213,11 +211,7 @@ def _recipe(parser: Parser) -> None:
     )
 
 
-def _quiet(parser: Parser, effect: str) -> None:
-    parser.add_argument("--quiet", action="store_true", help=effect)
-
-
-def _json(parser: Parser) -> None:
+def _json(parser: ArgumentParser) -> None:
     effect = "one JSON document on stdout and nothing else there; the rest goes to stderr"
     parser.add_argument("--json", action="store_true", help=effect)
 
@@ -232,7 +226,7 @@ def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
             numbers = []
         if not numbers or len(set(numbers)) < len(numbers) or not all(n > 0 for n in numbers):
             what = "whole numbers" if kind is int else "numbers"
-            raise argparse.ArgumentTypeError(
+            raise ArgumentTypeError(
                 f"{text!r}; expected {what} above 0 between commas, each once, such as 1,2,3"
             )
         return numbers
@@ -243,7 +237,7 @@ def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
 def _count(text: str) -> int:
     """How many rows; 0 is none."""
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
+        raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
     return int(text)
 
 
@@ -254,11 +248,11 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
+        raise ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
     return seconds
 
 
-COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "demo": ("SFT and mSFT on an embedded mixture, in two minutes", _demo),
     "init": ("write a commented recipe to start from", _init),
     "validate": ("read recipe and data, say what is there", _validate),
@@ -271,8 +265,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "analyze": ("the paper's analyses that need runs of their own", _analyze),
     "env": ("versions and devices, for bug reports", _json),
 }
-"""Every command: what it is for, and what adds its arguments. `commands` has a function of that
-name."""
+"""What each command is for, and what adds its arguments."""
 
 ANALYSES = {
     "divergence": "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)",

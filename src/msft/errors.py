@@ -35,10 +35,7 @@ class OptionError(ValueError):
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
         self.option = option
-
-    @property
-    def place(self) -> Place:
-        return (self.option,)
+        self.place: Place = (option,)
 
 
 class YamlError(Explained, ValueError):

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 from msft.benchmarks import BENCHMARKS
@@ -13,8 +13,8 @@ from msft.checks import (
     Between,
     checked_text,
     fit_fields,
+    option_names,
     recipe_place,
-    refuse_keys,
     refuse_unknown,
     shown,
 )
@@ -85,7 +85,8 @@ class DatasetSpec:
                 f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
                 "`name: mine` and `train: mine.jsonl`"
             )
-        refuse_keys(mapping, [field.name for field in fields(DatasetSpec)], "key of a sub-dataset:")
+        with recipe_place():
+            refuse_unknown(mapping, option_names(DatasetSpec), "key of a sub-dataset:")
         if "name" not in mapping:
             raise RecipeError("name is missing in a sub-dataset; add `name: ` and a short name")
         return DatasetSpec(**mapping)

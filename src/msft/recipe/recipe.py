@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft.checks import Above, AtLeast, Between, fit_fields, recipe_place, refuse_keys, shown
+from msft.checks import Above, AtLeast, Between, fit_fields, recipe_place, refuse_unknown, shown
 from msft.errors import OptionError, Place, RecipeError
 from msft.recipe.blocks import peak_options, plain_options, tracker_names
 from msft.recipe.dataset_spec import DatasetSpec
@@ -101,7 +101,7 @@ class Recipe:
                     f"found {shown(mapping)}; expected keys and values such as `method: msft`"
                 )
             keys, notes = canonical(mapping, places, Recipe.train_batch_size)
-            refuse_keys(keys, recipe_keys(), "key")
+            refuse_unknown(keys, recipe_keys(), "key")
             if "model_name_or_path" not in keys:
                 raise RecipeError(
                     "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
@@ -110,7 +110,7 @@ class Recipe:
             made = Recipe(**{"datasets": (), **keys}, notes=notes, folder=folder)
             object.__setattr__(made, "notes", (*notes, *unused_length(made, keys, places)))
             return made
-        except RecipeError as error:
+        except (OptionError, RecipeError) as error:
             located = f"{place_of(error.place, where, places)}{error}"
             raise RecipeError(located, error.place) from error
 

@@ -1,8 +1,4 @@
-"""A rehearsal: a method comes as far as its first question, and nothing is trained.
-
-What a method has against its options it says before it asks for anything. So a recipe can be
-refused while it is read, without an engine, a log or a single curve.
-"""
+"""A rehearsal: a method comes as far as its first question, before which it checks its options."""
 
 from collections.abc import Callable
 from contextlib import suppress
