@@ -403,6 +403,23 @@ def test_a_bomb_is_refused_in_time() -> None:
         parse("[" * 10_000)
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"output_dir": ""}, "output_dir is ''; expected text, or leave the key out"),
+        ({"data_dir": 7}, "data_dir is 7; expected text; put it in quotes"),
+        ({"seed": "7"}, "seed is '7'; expected a whole number; write it without quotes"),
+        ({"seed": "x"}, "seed is 'x'; expected a whole number"),
+        ({"micro_batch_tokens": 1.5}, "micro_batch_tokens is 1.5; expected a whole number or null"),
+        ({"bf16": "yes"}, "bf16 is 'yes'; expected 'auto' or true or false"),
+    ],
+)
+def test_a_message_says_what_was_found_and_what_would_fit(keys: Any, message: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe(**keys)
+    assert (str(refused.value), refused.value.place) == (message, (*keys,))
+
+
 def test_bounds_refuse_what_is_not_a_number() -> None:
     assert float("nan") not in AtLeast(0)
     for key in ("learning_rate", "weight_decay", "compute_budget", "max_grad_norm"):
