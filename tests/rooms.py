@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "app": _APP,
     "integrations": _APP,
     "testing": _RUN | {"testing"},
-    DOOR: {DOOR, VALUES, "app"},
+    DOOR: {DOOR, VALUES, "recipe", "app"},
 }
 """The one rule: what the files of a room may import, of which room."""
 

@@ -8,28 +8,29 @@
 Importing this loads no torch; `train` does.
 """
 
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from msft.app.train import Result
+    from msft.app.train import train
     from msft.recipe.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
 __all__ = ["Recipe", "__version__", "load_recipe", "train"]
 
-
-def train(recipe: "Recipe", out: Path | str | None = None, **options: Any) -> "Result":
-    """Train a recipe, or go on with it; see `msft.app.train.train`."""
-    from msft.app.train import train as run
-
-    return run(recipe, out, **options)
+_HOMES = {
+    "Recipe": "msft.recipe.recipe",
+    "load_recipe": "msft.recipe.recipe",
+    "train": "msft.app.train",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`Recipe` and `load_recipe`, when they are asked for."""
-    if name in ("Recipe", "load_recipe"):
-        from msft.recipe import recipe
+    """What is at home elsewhere, when somebody asks for it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'msft' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
 
-        return getattr(recipe, name)
-    raise AttributeError(f"module 'msft' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,18 +1,18 @@
-"""The command line: parse, call, print, exit code."""
+"""The command line: parse, call, print, exit code.
 
-import argparse
+What a command does is in `msft.app.commands`; it is imported when a command was given, so that
+`msft --help` is there at once.
+"""
+
 import shlex
 import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from traceback import print_exception
 from typing import Any
 
 from msft import __version__
-from msft.app import commands
-from msft.app.jobs import stop_on_signals
-from msft.errors import Stopped
-
-DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
+from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,11 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
+    from msft.app import commands
+    from msft.app.jobs import stop_on_signals
+
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
         with stop_on_signals():
-            options.run(options)
+            getattr(commands, options.function)(options)
     except BrokenPipeError:
         return DONE
     except (Stopped, KeyboardInterrupt) as error:
@@ -44,25 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reported(error: Exception, debug: bool) -> int:
-    """Say what went wrong, once, and choose the exit code by its kind."""
-    kind = type(error).__name__
+    """Say what went wrong, once; the exit code is the error's own."""
     if debug:
         print_exception(error)
-    message = str(error).strip() or kind
-    print(f"msft: {message}", file=sys.stderr)
-    if kind == "NoRoom":
-        return NO_ROOM
-    if kind in ("RecipeError", "DataError", "Diverged", "UsageError"):
-        return WRONG
-    said = ("LogError", "StoreError", "BadScore", "NotANumber", "NotReproducible", "RunsFailed")
-    if kind not in said and not debug:
+    print(f"msft: {str(error).strip() or type(error).__name__}", file=sys.stderr)
+    if isinstance(error, Explained):
+        return error.exit_code
+    if not debug:
         print("(a traceback comes with --debug)", file=sys.stderr)
     return FAILED
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All commands with their help; nothing heavy is imported."""
-    parser = argparse.ArgumentParser(
+def build_parser() -> ArgumentParser:
+    """All commands with their help."""
+    parser = ArgumentParser(
         prog="msft",
         description="Fine-tune a language model on several datasets at once, each for as long as "
         "it still improves. Start with `msft demo`, then `msft init recipe.yaml`.",
@@ -71,65 +69,82 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"msft {__version__}")
     parser.add_argument("--debug", action="store_true", help="show a traceback on errors")
     parser.set_defaults(command=None)
-    add = _Adder(parser)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
+    for name, (summary, add_arguments) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=_sentence(summary))
+        command.add_argument("--debug", action="store_true", default=SUPPRESS)
+        command.set_defaults(function=name)
+        add_arguments(command)
+    return parser
 
-    demo = add(commands.demo, "demo", "SFT and mSFT on an embedded mixture, in two minutes")
-    demo.add_argument("--out", default="msft-demo", help="folder of both runs (%(default)s)")
-    demo.add_argument("--seed", type=int, default=0, help="another mixture and order (%(default)s)")
 
-    init = add(commands.init, "init", "write a commented recipe to start from")
-    init.add_argument("file", nargs="?", default="recipe.yaml", help="default: %(default)s")
+def _sentence(summary: str) -> str:
+    return summary[0].upper() + summary[1:] + "."
 
-    validate = add(commands.validate, "validate", "read recipe and data, say what is there")
-    _recipe(validate)
-    validate.add_argument(
-        "--show", type=_count, default=0, metavar="N", help="show N rows as the model sees them"
+
+def _demo(parser: ArgumentParser) -> None:
+    parser.add_argument("--out", default="msft-demo", help="folder of both runs (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another mixture and order (%(default)s)"
     )
 
-    plan = add(commands.plan, "plan", "what a run will cost, before any training")
-    _recipe(plan)
-    plan.add_argument("--out", help="run folder, whose disk must hold it (default: as train has)")
-    plan.add_argument(
-        "--no-calibration",
-        action="store_true",
-        help="do not try the model out for ten seconds, so no time is forecast",
-    )
-    plan.add_argument(
-        "--known", metavar="DIR", help="a run of this recipe: what the plan says of its path"
-    )
 
-    train = add(commands.train, "train", "train; the same command on the same folder resumes")
-    _recipe(train)
-    train.add_argument("--out", help="run folder (default: the recipe's output_dir)")
-    train.add_argument("--quiet", action="store_true", help="no progress, only the result")
+def _init(parser: ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="recipe.yaml", help="default: %(default)s")
 
-    evaluate = add(commands.evaluate, "eval", "score any model on a recipe's sub-datasets")
-    evaluate.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
-    _recipe(evaluate)
-    evaluate.add_argument(
+
+def _validate(parser: ArgumentParser) -> None:
+    _recipe(parser)
+    show = "show N rows as the model sees them"
+    parser.add_argument("--show", type=_count, default=0, metavar="N", help=show)
+    _json(parser)
+
+
+def _plan(parser: ArgumentParser) -> None:
+    _recipe(parser)
+    parser.add_argument("--out", help="run folder, whose disk must hold it (default: as train has)")
+    uncalibrated = "do not try the model out for ten seconds, so no time is forecast"
+    parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
+    known = "a run of this recipe: what the plan says of its path"
+    parser.add_argument("--known", metavar="DIR", help=known)
+    _json(parser)
+
+
+def _train(parser: ArgumentParser) -> None:
+    _recipe(parser)
+    parser.add_argument("--out", help="run folder (default: the recipe's output_dir)")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    _json(parser)
+
+
+def _evaluate(parser: ArgumentParser) -> None:
+    parser.set_defaults(function="evaluate")
+    parser.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
+    _recipe(parser)
+    parser.add_argument(
         "--split", default="test", choices=["validation", "test"], help="default: %(default)s"
     )
-    evaluate.add_argument("--out", help="write the scores and intervals as JSON to this file")
-    evaluate.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
-    evaluate.add_argument("--quiet", action="store_true", help="no notes, only the scores")
+    parser.add_argument("--out", help="write the scores and intervals as JSON to this file")
+    parser.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
+    parser.add_argument("--quiet", action="store_true", help="no notes, only the scores")
+    _json(parser)
 
-    compare = add(commands.compare, "compare", "run methods and seeds, then the paper's tables")
-    _recipe(compare)
-    compare.add_argument(
-        "--methods", metavar="A,B,…", help="e.g. sft,msft (default: all seven built-in ones)"
-    )
-    compare.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
-    compare.add_argument(
-        "--out", required=True, help="folder of the runs (METHOD-sSEED) and of compare.html"
-    )
-    compare.add_argument(
-        "--no-run", action="store_true", help="start nothing: tables of what is there"
-    )
-    compare.add_argument("--quiet", action="store_true", help="no progress, only the tables")
 
-    report = add(commands.report, "report", "rebuild report.html from logs alone")
-    report.add_argument("folders", nargs="+", metavar="DIR", help="run folders")
-    report.add_argument(
+def _compare(parser: ArgumentParser) -> None:
+    _recipe(parser)
+    methods = "e.g. sft,msft (default: all seven built-in ones)"
+    parser.add_argument("--methods", metavar="A,B,…", help=methods)
+    parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
+    out = "folder of the runs (METHOD-sSEED) and of compare.html"
+    parser.add_argument("--out", required=True, help=out)
+    without = "start nothing: tables of what is there"
+    parser.add_argument("--no-run", action="store_true", help=without)
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
+
+
+def _report(parser: ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="run folders")
+    parser.add_argument(
         "--watch",
         nargs="?",
         type=_seconds,
@@ -137,33 +152,32 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="build it anew while the run goes on, whenever there is something new (every 5 s)",
     )
-    report.add_argument(
+    parser.add_argument(
         "--figures",
         metavar="FORMATS",
         help="also write every figure as a file into DIR/figures: svg, png, pdf, or e.g. svg,pdf",
     )
 
-    replay = add(commands.replay, "replay", "train a found schedule in one straight run")
-    replay.add_argument("schedule", help="a schedule.json")
-    _recipe(replay)
-    replay.add_argument("--out", help="run folder (default: runs/replay)")
-    replay.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
-    analyze = add(commands.analyze, "analyze", "the paper's analyses that need runs of their own")
-    kinds = analyze.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
-    for name, summary in (
-        ("divergence", "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)"),
-        ("budget", "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)"),
-        ("size", "gain of mSFT over SFT on the first n sub-datasets (Fig. 5)"),
-    ):
-        kind = kinds.add_parser(name, help=summary, description=f"{_sentence(summary)}")
-        _recipe(kind)
-        kind.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
-        kind.add_argument("--quiet", action="store_true", help="no progress, only the result")
-        kind.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
-        _json(kind)
+def _replay(parser: ArgumentParser) -> None:
+    parser.add_argument("schedule", help="a schedule.json")
+    _recipe(parser)
+    parser.add_argument("--out", help="run folder (default: runs/replay)")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    _json(parser)
+
+
+def _analyze(parser: ArgumentParser) -> None:
+    analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
+    for name, summary in ANALYSES.items():
+        analysis = analyses.add_parser(name, help=summary, description=_sentence(summary))
+        _recipe(analysis)
+        analysis.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
+        analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
+        analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
+        _json(analysis)
         if name == "budget":
-            kind.add_argument(
+            analysis.add_argument(
                 "--budgets",
                 type=_numbers(float),
                 default=[1.0, 2.0, 3.0],
@@ -171,7 +185,7 @@ def build_parser() -> argparse.ArgumentParser:
                 help="epochs of a roll-out, e.g. 1,2,3 (the default)",
             )
         if name == "size":
-            kind.add_argument(
+            analysis.add_argument(
                 "--sizes",
                 type=_numbers(int),
                 required=True,
@@ -179,76 +193,8 @@ def build_parser() -> argparse.ArgumentParser:
                 help="how many sub-datasets, in recipe order, e.g. 5,10",
             )
 
-    env = add(commands.env, "env", "versions and devices, for bug reports")
-    for each in (validate, plan, train, evaluate, replay, env):
-        _json(each)
-    return parser
 
-
-class _Adder:
-    """Adds commands to a parser."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._commands = parser.add_subparsers(metavar="COMMAND", dest="command")
-
-    def __call__(
-        self, run: Callable[[argparse.Namespace], None], name: str, summary: str
-    ) -> argparse.ArgumentParser:
-        parser = self._commands.add_parser(name, help=summary, description=_sentence(summary))
-        parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS)
-        parser.set_defaults(run=run)
-        return parser
-
-
-def _sentence(summary: str) -> str:
-    return summary[0].upper() + summary[1:] + "."
-
-
-def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
-    """Numbers between commas, each once."""
-
-    def parsed(text: str) -> list[Any]:
-        try:
-            numbers = [kind(word) for word in text.split(",")]
-        except ValueError:
-            numbers = []
-        if not numbers or len(set(numbers)) < len(numbers) or not all(n > 0 for n in numbers):
-            what = "whole numbers" if kind is int else "numbers"
-            raise argparse.ArgumentTypeError(
-                f"{text!r}; expected {what} above 0 between commas, each once, such as 1,2,3"
-            )
-        return numbers
-
-    return parsed
-
-
-def _count(text: str) -> int:
-    """How many rows; 0 is none."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    """A time between two looks."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
-    return seconds
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="one JSON document on stdout and nothing else there; the rest goes to stderr",
-    )
-
-
-def _recipe(parser: argparse.ArgumentParser) -> None:
+def _recipe(parser: ArgumentParser) -> None:
     parser.add_argument("recipe", help="recipe.yaml")
     parser.add_argument(
         "--data",
@@ -264,6 +210,68 @@ def _recipe(parser: argparse.ArgumentParser) -> None:
         help="override a key of the recipe, e.g. --set seed=30 --set method_options.patience=4",
     )
 
+
+def _json(parser: ArgumentParser) -> None:
+    effect = "one JSON document on stdout and nothing else there; the rest goes to stderr"
+    parser.add_argument("--json", action="store_true", help=effect)
+
+
+def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
+    """Numbers between commas, each once."""
+
+    def parsed(text: str) -> list[Any]:
+        try:
+            numbers = [kind(word) for word in text.split(",")]
+        except ValueError:
+            numbers = []
+        if not numbers or len(set(numbers)) < len(numbers) or not all(n > 0 for n in numbers):
+            what = "whole numbers" if kind is int else "numbers"
+            raise ArgumentTypeError(
+                f"{text!r}; expected {what} above 0 between commas, each once, such as 1,2,3"
+            )
+        return numbers
+
+    return parsed
+
+
+def _count(text: str) -> int:
+    """How many rows; 0 is none."""
+    if not (text.isascii() and text.isdigit()):
+        raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """A time between two looks."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86400:
+        raise ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
+    return seconds
+
+
+COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
+    "demo": ("SFT and mSFT on an embedded mixture, in two minutes", _demo),
+    "init": ("write a commented recipe to start from", _init),
+    "validate": ("read recipe and data, say what is there", _validate),
+    "plan": ("what a run will cost, before any training", _plan),
+    "train": ("train; the same command on the same folder resumes", _train),
+    "eval": ("score any model on a recipe's sub-datasets", _evaluate),
+    "compare": ("run methods and seeds, then the paper's tables", _compare),
+    "report": ("rebuild report.html from logs alone", _report),
+    "replay": ("train a found schedule in one straight run", _replay),
+    "analyze": ("the paper's analyses that need runs of their own", _analyze),
+    "env": ("versions and devices, for bug reports", _json),
+}
+"""What each command is for, and what adds its arguments."""
+
+ANALYSES = {
+    "divergence": "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)",
+    "budget": "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)",
+    "size": "gain of mSFT over SFT on the first n sub-datasets (Fig. 5)",
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -29,6 +29,15 @@ class RecipeError(Explained, ValueError):
         self.place = place
 
 
+class OptionError(ValueError):
+    """An option that does not fit, or contradicts another one; `option` says which."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+        self.place: Place = (option,)
+
+
 class YamlError(Explained, ValueError):
     """A file that is not YAML, or YAML that could do harm; `line` counts from 1."""
 

@@ -1,7 +1,7 @@
 """The golden numbers of recipes/tiny.yaml: losses of the first 50 steps, and every decision.
 
-python tests/golden/numbers.py writes tests/golden/tiny.json anew. Whoever changes a number changes that file
-and says so in the CHANGELOG under *Numeric*.
+python tests/golden/numbers.py writes tests/golden/tiny.json anew. Whoever changes a number changes
+that file and says so in the CHANGELOG under *Numeric*.
 """
 
 import json

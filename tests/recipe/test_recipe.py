@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from msft.checks import AtLeast, plain
 from msft.errors import RecipeError, YamlError
-from msft.recipe.recipe import DatasetSpec, Recipe, load_recipe
-from msft.recipe.strict_yaml import MAX_CHARACTERS, dump, parse, plain
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.recipe.strict_yaml import MAX_CHARACTERS, dump, parse
 from msft.search.methods import METHODS
-from msft.search.options import AtLeast
 from msft.search.rollout import Run
 
 ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]
@@ -315,8 +316,12 @@ def test_a_method_of_the_users_own() -> None:
     assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
 
 
-def test_recipes_do_not_import_torch() -> None:
-    code = "import sys, msft.recipe, msft.data; print(sys.modules.keys() & {'torch', 'datasets'})"
+def test_recipes_import_neither_torch_nor_what_is_for_tests() -> None:
+    code = (
+        "import sys; from msft.recipe.recipe import Recipe; import msft.data.corpus\n"
+        "Recipe('tiny', datasets=[{'name': 'a', 'train': 't', 'validation': 'v'}])\n"
+        "print(sys.modules.keys() & {'torch', 'datasets', 'msft.testing', 'msft.run.recorded_run'})"
+    )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -396,6 +401,23 @@ def test_a_bomb_is_refused_in_time() -> None:
         parse("a" * (MAX_CHARACTERS + 1))
     with pytest.raises(YamlError, match="levels deep"):
         parse("[" * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"output_dir": ""}, "output_dir is ''; expected text, or leave the key out"),
+        ({"data_dir": 7}, "data_dir is 7; expected text; put it in quotes"),
+        ({"seed": "7"}, "seed is '7'; expected a whole number; write it without quotes"),
+        ({"seed": "x"}, "seed is 'x'; expected a whole number"),
+        ({"micro_batch_tokens": 1.5}, "micro_batch_tokens is 1.5; expected a whole number or null"),
+        ({"bf16": "yes"}, "bf16 is 'yes'; expected 'auto' or true or false"),
+    ],
+)
+def test_a_message_says_what_was_found_and_what_would_fit(keys: Any, message: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe(**keys)
+    assert (str(refused.value), refused.value.place) == (message, (*keys,))
 
 
 def test_bounds_refuse_what_is_not_a_number() -> None:

@@ -99,6 +99,18 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("method is no function", key("", "math:pi"), 2, ("not a function",)),
     ("unknown option", key("method_options: {paitence: 3}"), 4, ("mean 'patience'",)),
     ("option of another", key("method_options: {patience: 3}", "sft"), 4, ("method sft",)),
+    (
+        "unknown option after one whose name the message lists",
+        key("method_options:\n  patience: 3\n  xyz: 1"),
+        6,
+        ("unknown option of method msft: 'xyz'", "patience"),
+    ),
+    (
+        "contradiction inside a method, the other way round",
+        key("method_options:\n  track_excluded: false\n  permanent: false", "ies"),
+        6,
+        ("permanent: false contradicts",),
+    ),
     ("option out of range", key("method_options:\n  patience: 0"), 5, ("patience is 0",)),
     ("options is a list", key("method_options: [1]"), 4, ("method_options is [1]",)),
     ("option is nan", key("method_options: {max_epochs: .nan}"), 4, ("is nan", "finite")),

@@ -4,10 +4,13 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from msft.checks import Above, AtLeast, Between, checked, refuse_unknown
+from msft.errors import OptionError
 from msft.search.methods import METHODS, prepare
-from msft.search.options import Above, AtLeast, Between, checked, refuse_unknown
+from msft.search.mixture import Mixture
 from msft.search.peaks import PeakRule
-from msft.search.rollout import CheckpointId, ticks_of
+from msft.search.rehearsal import Rehearsal, rehearse
+from msft.search.rollout import CheckpointId, Run, ticks_of
 from msft.testing import scripted
 
 
@@ -199,6 +202,56 @@ def test_values_at_the_edge_of_a_bound_pass(good: dict[str, Any]) -> None:
 def test_values_beyond_it_do_not(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"it: \w+ is .*; expected"):
         checked(settings, bad, "it")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "budget", "option"),
+    [
+        ("msft", {"patience": 3, "xyz": 1}, 12, "xyz"),
+        ("msft", {"patience": 3, "max_stages": 0}, 12, "max_stages"),
+        ("msft", {"patience": 0}, 12, "patience"),
+        ("msft", {"rehearsal_fraction": 2}, 12, "rehearsal_fraction"),
+        ("msft", {}, 1, "compute_budget"),
+        ("msfd", {}, 12, "method"),
+        ("no.such:method", {}, 12, "method"),
+        ("math:pi", {}, 12, "method"),
+    ],
+)
+def test_the_error_says_which_option_is_wrong(
+    method: str, options: dict[str, Any], budget: int, option: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        prepare(method, options, budget, PeakRule(include_start=False))
+    assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "option"),
+    [
+        ("msft", {"max_epochs": 0.3}, "max_epochs"),
+        ("ies", {"track_excluded": False, "permanent": False}, "permanent"),
+    ],
+)
+def test_a_rehearsal_finds_what_a_method_has_against_its_options(
+    method: str, options: dict[str, Any], option: str
+) -> None:
+    run = Rehearsal(Mixture.of({"a": 1, "b": 1}), 12, 40, 4)
+    with pytest.raises(OptionError) as refused:
+        rehearse(prepare(method, options, 12, PeakRule()).carry_out, run)
+    assert refused.value.option == option
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rehearsal_ends_with_the_first_question(method: str) -> None:
+    run, steps = Rehearsal(Mixture.of({"a": 1, "b": 1}), 12, 40, 4), list[str]()
+
+    def watched(run: Run) -> None:
+        steps.append("starts")
+        METHODS[method](run)
+        steps.append("has an answer")
+
+    rehearse(watched, run)
+    assert steps == ["starts"]
 
 
 def test_refuse_unknown_passes_known_keys() -> None:

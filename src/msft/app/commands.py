@@ -25,7 +25,7 @@ def demo(options: argparse.Namespace) -> None:
 
 def init(options: argparse.Namespace) -> None:
     """Write a commented recipe."""
-    from msft.recipe.template import RECIPE
+    from importlib.resources import files
 
     path = Path(options.file)
     if path.exists():
@@ -33,7 +33,7 @@ def init(options: argparse.Namespace) -> None:
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder; make it first")
     refuse_unwritable(path.parent)
-    path.write_text(RECIPE)
+    path.write_bytes(files("msft.recipe").joinpath("template.yaml").read_bytes())
     print(f"wrote {path}; next: msft validate {path} --show 2")
 
 

@@ -1,4 +1,10 @@
-"""Built-in benchmarks, named as `benchmark: NAME` in a recipe; see CONTRIBUTING to add one."""
+"""The benchmarks: what is asked and how an answer is graded; `benchmark: NAME` in a recipe.
+
+Read `benchmark.py` first, then `science.py`, where each is a row of a table. `prompts.py` says how
+a question is put, `grading.py` finds the answer in what the model wrote, `synthetic.py` makes the
+rows of the demo. See CONTRIBUTING to add one.
+They may import the search (for its draws): no recipe, no data, no torch.
+"""
 
 from msft.benchmarks import synthetic
 from msft.benchmarks.benchmark import Benchmark

@@ -11,7 +11,8 @@ from msft.data.loading import Found, load_datasets
 from msft.data.overlap import shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Example
-from msft.recipe.recipe import DatasetSpec, Recipe
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, ticks_of

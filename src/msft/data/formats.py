@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msft.checks import shown
 from msft.errors import DataError
 from msft.example import Example, Message
-from msft.recipe.dataset_spec import shown
 
 Row = Mapping[str, Any]
 

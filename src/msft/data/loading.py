@@ -8,6 +8,7 @@ from typing import Any
 from msft.benchmarks import MADE, PUBLIC
 from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
+from msft.checks import shown
 from msft.data.formats import example_of
 from msft.data.partition import Piece, partition, value_of
 from msft.data.readers import refuse_unreadable
@@ -15,7 +16,7 @@ from msft.data.sources import SPLITS, Sources, folder_sources, hub_sources, is_f
 from msft.data.splits import LoadedDataset, Reading, assembled, load_split, own_splits
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset_spec import DatasetSpec, shown
+from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
 
 HELD_OUT_ROWS = 500

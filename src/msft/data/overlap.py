@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from msft.checks import shown
 from msft.errors import DataError
 from msft.example import Example
-from msft.recipe.dataset_spec import shown
 from msft.text import counted
 
 SHORT = 20

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msft.checks import shown
 from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Split
-from msft.recipe.dataset_spec import DatasetSpec, shown
+from msft.recipe.dataset_spec import DatasetSpec
 
 POOLED = "other"
 

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from msft.checks import shown
 from msft.errors import DataError
-from msft.recipe.dataset_spec import shown
 from msft.text import counted
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msft.checks import shown
 from msft.data.hub import ask_only_where_it_is
 from msft.data.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
 from msft.errors import DataError
-from msft.recipe.dataset_spec import DatasetSpec, Source, shown
+from msft.recipe.dataset_spec import DatasetSpec, Source
 
 SPLITS = ("train", "validation", "test")
 SAME = {split: split for split in SPLITS}

@@ -18,10 +18,11 @@ from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
-from msft.recipe.recipe import ROLLING_BACK, Recipe
+from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
+from msft.search.methods import ROLLING_BACK
 
 SIMPLE_TOKENS = 4096
 """Tokens, with padding, of one forward pass of the simple engine that has a gradient."""

@@ -2,15 +2,23 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from reprlib import Repr
-from types import NoneType, UnionType
-from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
 
-from msft.errors import RecipeError
-from msft.recipe.strict_yaml import plain
-from msft.search.options import Above, AtLeast, Between, checked, refuse_unknown
+from msft.benchmarks import BENCHMARKS
+from msft.checks import (
+    Above,
+    AtLeast,
+    Between,
+    checked_text,
+    fit_fields,
+    option_names,
+    recipe_place,
+    refuse_unknown,
+    shown,
+)
+from msft.errors import OptionError, RecipeError
 
 METRICS = ("accuracy", "nll")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -18,10 +26,6 @@ IN_MEMORY = re.compile(r"<\d+ rows in memory>")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{p}{n}" for p in ("COM", "LPT") for n in range(1, 10))}
-_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-_SHORT = Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 80
 
 
 class Rows(Protocol):
@@ -81,7 +85,8 @@ class DatasetSpec:
                 f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
                 "`name: mine` and `train: mine.jsonl`"
             )
-        refuse_keys(mapping, [field.name for field in fields(DatasetSpec)], "key of a sub-dataset:")
+        with recipe_place():
+            refuse_unknown(mapping, option_names(DatasetSpec), "key of a sub-dataset:")
         if "name" not in mapping:
             raise RecipeError("name is missing in a sub-dataset; add `name: ` and a short name")
         return DatasetSpec(**mapping)
@@ -107,11 +112,9 @@ class DatasetSpec:
     def _check_benchmark(self, what: str) -> None:
         if self.benchmark is None:
             return
-        from msft.benchmarks import BENCHMARKS  # which read rows, and so stand above this file
-
         try:
             refuse_unknown([self.benchmark], BENCHMARKS, "benchmark")
-        except ValueError as error:
+        except OptionError as error:
             raise RecipeError(f"{what}: {error}", ("benchmark",)) from error
 
     def _check_sources(self, what: str) -> None:
@@ -148,77 +151,6 @@ class DatasetSpec:
             )
 
 
-def shown(value: Any) -> str:
-    """A found value for a message: escaped, on one line, cut."""
-    text = _SHORT.repr(value)
-    return text if len(text) <= 100 else f"{text[:99]}…"
-
-
-def refuse_keys(mapping: Mapping[Any, Any], known: Collection[str], what: str) -> None:
-    for key in mapping:
-        try:
-            refuse_unknown([key], known, what)
-        except ValueError as error:
-            raise RecipeError(str(error), (key,)) from error
-
-
-def fit_fields(owner: Any, what: str, except_for: Collection[str]) -> None:
-    """Check every field of a frozen dataclass against its annotation, in place."""
-    hints = get_type_hints(type(owner), include_extras=True)
-    keys = [field.name for field in fields(owner) if field.name not in except_for]
-    values = {
-        key: _text_fitting(getattr(owner, key), key, _kinds(hints[key]), what) for key in keys
-    }
-    try:
-        fitted = checked(type(owner), values, what or "recipe")
-    except ValueError:
-        for key in keys:
-            _refuse_unfit(owner, key, values[key], _kinds(hints[key]), what)
-        raise
-    for key, value in fitted.items():
-        object.__setattr__(owner, key, value)
-
-
-def _text_fitting(value: Any, key: str, kinds: tuple[Any, ...], what: str) -> Any:
-    if str not in kinds or (value is None and NoneType in kinds):
-        return value
-    at = f"{what}: {key}" if what else key
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if isinstance(value, str):
-        return checked_text(value, at, key)
-    hint = "; put it in quotes" if isinstance(value, int | float) else ""
-    raise RecipeError(f"{at} is {shown(value)}; expected text{hint}", (key,))
-
-
-def _refuse_unfit(owner: Any, key: str, value: Any, kinds: tuple[Any, ...], what: str) -> None:
-    try:
-        checked(type(owner), {key: value}, what or "recipe")
-    except ValueError as error:
-        message = str(error).removeprefix("" if what else "recipe: ")
-        quoted = isinstance(value, str) and type(plain(value)) in (*kinds, int)
-        hint = "; write it without quotes" if quoted else ""
-        raise RecipeError(message + hint, (key,)) from error
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def checked_text(text: str, what: str, *place: str | int) -> str:
-    """Text that can stand in a file, a path and on a terminal."""
-    if not text.strip():
-        raise RecipeError(f"{what} is {text!r}; expected text, or leave the key out", place)
-    if _UNWRITABLE.search(text):
-        raise RecipeError(
-            f"{what} is {shown(text)}; expected text without control characters; remove them",
-            place,
-        )
-    return text
-
-
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
         raise RecipeError(
@@ -249,7 +181,8 @@ def _source(source: Any, what: str, split: str) -> Any:
                 "not in this file; write them to a .jsonl file and name it here",
                 (split,),
             )
-        return checked_text(source, f"{what}: {split}", split)
+        with recipe_place():
+            return checked_text(source, f"{what}: {split}", split)
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         if len(source) and all(isinstance(item, str) for item in source):
             raise RecipeError(

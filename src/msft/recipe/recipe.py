@@ -11,48 +11,29 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft.errors import Place, RecipeError
-from msft.recipe import overrides as recipefile
-from msft.recipe import strict_yaml as yamlfile
-from msft.recipe.dataset_spec import DatasetSpec, Rows, Source, fit_fields, refuse_keys, shown
-from msft.recipe.overrides import ROLLING_BACK, canonical, place_of, plain_options, read_recipe
-from msft.search.methods import METHODS, PreparedMethod, prepare
-from msft.search.options import Above, AtLeast, Between
+from msft.checks import Above, AtLeast, Between, fit_fields, recipe_place, refuse_unknown, shown
+from msft.errors import OptionError, Place, RecipeError
+from msft.recipe.blocks import peak_options, plain_options, tracker_names
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.foreign_keys import canonical, unused_length
+from msft.recipe.overrides import read_recipe
+from msft.recipe.strict_yaml import dump, place_of
+from msft.search.methods import METHODS, ROLLING_BACK, PreparedMethod, prepare
+from msft.search.mixture import Mixture
 from msft.search.peaks import PeakRule
+from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
 from msft.search.scores import MeanRule
 
-__all__ = ["ROLLING_BACK", "DatasetSpec", "Recipe", "RecipeError", "Rows", "Source", "load_recipe"]
-
 _NOT_KEYS = ("notes", "folder")
-
-
-class _Datasets:
-    """The field `datasets`: takes dicts and specs, gives specs."""
-
-    def __get__(self, recipe: Any, owner: Any) -> tuple[DatasetSpec, ...]:
-        specs: tuple[DatasetSpec, ...] = () if recipe is None else recipe.__dict__["datasets"]
-        return specs
-
-    def __set__(self, recipe: Any, given: Sequence[DatasetSpec | Mapping[str, Any]]) -> None:
-        if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-            raise RecipeError(
-                f"datasets is {shown(given)}; expected a list, each item with a name and its files",
-                ("datasets",),
-            )
-        specs: list[DatasetSpec] = []
-        for number, item in enumerate(given):
-            try:
-                specs.append(DatasetSpec.from_mapping(item))
-            except RecipeError as error:
-                raise RecipeError(str(error), ("datasets", number, *error.place)) from error
-        recipe.__dict__["datasets"] = tuple(specs)
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A run. Defaults are the paper's; see docs for every key.
 
+    datasets: dicts are taken too, in any sequence; always a tuple of specs once it is built. (`Any`
+        is for those who give dicts; who reads it is held to `DatasetSpec` by type checkers.)
     compute_budget: epochs of one roll-out (msft, continual).
     num_train_epochs: epochs of the other methods.
     train_batch_size: samples of one optimizer step over all devices.
@@ -73,7 +54,7 @@ class Recipe:
     """
 
     model_name_or_path: str
-    datasets: _Datasets = _Datasets()
+    datasets: tuple[DatasetSpec, ...] | Any
     method: str = "msft"
     output_dir: str | None = None
     seed: Annotated[int, Between(0, 2**63 - 1)] = 20
@@ -123,33 +104,30 @@ class Recipe:
                     f"found {shown(mapping)}; expected keys and values such as `method: msft`"
                 )
             keys, notes = canonical(mapping, places, Recipe.train_batch_size)
-            refuse_keys(keys, recipe_keys(), "key")
+            refuse_unknown(keys, recipe_keys(), "key")
             if "model_name_or_path" not in keys:
                 raise RecipeError(
                     "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
                     "embedded model"
                 )
-            made = Recipe(**keys, notes=notes, folder=folder)
-            object.__setattr__(
-                made, "notes", (*notes, *recipefile.unused_length(made, keys, places))
-            )
+            made = Recipe(**{"datasets": (), **keys}, notes=notes, folder=folder)
+            object.__setattr__(made, "notes", (*notes, *unused_length(made, keys, places)))
             return made
-        except RecipeError as error:
+        except (OptionError, RecipeError) as error:
             located = f"{place_of(error.place, where, places)}{error}"
             raise RecipeError(located, error.place) from error
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "datasets", _specs(self.datasets))
         apart = ("datasets", "peaks", "method_options", "report_to", *_NOT_KEYS)
         fit_fields(self, "", except_for=apart)
         self._check_datasets()
-        object.__setattr__(self, "peaks", recipefile.peak_options(self.peaks))
+        object.__setattr__(self, "peaks", peak_options(self.peaks))
         object.__setattr__(self, "method_options", plain_options(self.method_options))
-        object.__setattr__(self, "report_to", recipefile.tracker_names(self.report_to))
-        for key in ("compute_budget", "num_train_epochs"):
-            try:
-                ticks_of(getattr(self, key), self.evals_per_epoch, key)
-            except ValueError as error:
-                raise RecipeError(str(error), (key,)) from error
+        object.__setattr__(self, "report_to", tracker_names(self.report_to))
+        with recipe_place():
+            for key in ("compute_budget", "num_train_epochs"):
+                self._ticks(key)
         self._check_schedule()
         self._check_method()
 
@@ -159,8 +137,11 @@ class Recipe:
 
     def prepared(self) -> PreparedMethod:
         """The method with its options, checked."""
-        budget = ticks_of(self.compute_budget, self.evals_per_epoch, "compute_budget")
+        budget = self._ticks("compute_budget")
         return prepare(self.method, self.method_options, budget, self.peak_rule)
+
+    def _ticks(self, key: str) -> int:
+        return ticks_of(getattr(self, key), self.evals_per_epoch, key)
 
     def fewshot(self, spec: DatasetSpec) -> int:
         """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
@@ -211,7 +192,7 @@ class Recipe:
             for split in ("train", "validation", "test"):
                 if spec[split] is not None and not isinstance(spec[split], str):
                     spec[split] = f"<{len(spec[split])} rows in memory>"
-        return yamlfile.dump({**keys, "datasets": specs})
+        return dump({**keys, "datasets": specs})
 
     def _check_datasets(self) -> None:
         if not self.datasets:
@@ -254,34 +235,19 @@ class Recipe:
             )
 
     def _check_method(self) -> None:
+        """What `prepare` refuses, and the contradictions that a method of ours finds itself."""
         try:
-            self.prepared()
+            method = self.prepared()
             if self.method in METHODS:
-                self._rehearse()
+                ticks = self._ticks("compute_budget"), self._ticks("num_train_epochs")
+                mixture = Mixture.of({spec.name: 1 for spec in self.datasets})
+                rehearse(method.carry_out, Rehearsal(mixture, *ticks, self.evals_per_epoch))
+        except OptionError as error:
+            option = error.option
+            place = ("method_options", option) if option in self.method_options else (option,)
+            raise RecipeError(str(error), place) from error
         except ValueError as error:
-            raise RecipeError(str(error), self._blamed(str(error))) from error
-
-    def _rehearse(self) -> None:
-        """The method on flat curves, so that contradictions it finds itself come up now."""
-        from msft.testing.scripted import scripted
-
-        names = [spec.name for spec in self.datasets][:2]
-        scripted(
-            self.method,
-            names,
-            lambda index, start, active, ticks: dict.fromkeys(names, [0.0] * (ticks + 1)),
-            compute_budget=min(self.compute_budget, 2),
-            num_train_epochs=min(self.num_train_epochs, 1),
-            evals_per_epoch=self.evals_per_epoch,
-            peaks=self.peaks,
-            method_options=self.method_options,
-        )
-
-    def _blamed(self, message: str) -> Place:
-        for option in self.method_options:
-            if option in message:
-                return ("method_options", option)
-        return ("compute_budget",) if message.startswith("compute_budget") else ("method",)
+            raise RecipeError(str(error), ("method",)) from error
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
@@ -294,3 +260,16 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.name not in _NOT_KEYS]
+
+
+def _specs(datasets: Any) -> tuple[DatasetSpec, ...]:
+    if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
+        raise RecipeError(
+            f"datasets is {shown(datasets)}; expected a list, each item with a name and its files",
+            ("datasets",),
+        )
+    specs: list[DatasetSpec] = []
+    for number, item in enumerate(datasets):
+        with recipe_place("datasets", number):
+            specs.append(DatasetSpec.from_mapping(item))
+    return tuple(specs)

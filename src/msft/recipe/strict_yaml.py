@@ -6,28 +6,23 @@ rules: `1e-5` is a number, `no` is text.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from msft.checks import plain
 from msft.errors import Place, YamlError
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 20
 
-_INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _BREAK = re.compile("[\n\r\x85\u2028\u2029\ufeff]")
-_WORDS = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf"), float("inf")),
-    "-.inf": -float("inf"),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
-}
+
+
+Places = dict[Place, str]
+"""Where each key stands, for messages: `recipe.yaml, line 3` or `--set seed=x`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,86 +38,39 @@ def parse(text: str) -> Marked:
     if len(text) > MAX_CHARACTERS:
         raise YamlError(f"more than {MAX_CHARACTERS:,} characters; a recipe is a short text")
     try:
-        return _Builder(text).document()
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else None
+        if isinstance(error, yaml.composer.ComposerError):  # of an alias it never hears
+            raise YamlError("a second YAML document starts here; keep one", line) from error
         said = "; ".join(part for part in (error.context, error.problem) if part)
         raise YamlError(
             f"not valid YAML: {said}; mend the line, or the one before it (indent with blanks, "
             "quote text that has a special character)",
-            mark.line + 1 if mark else None,
+            line,
         ) from error
     except yaml.reader.ReaderError as error:
         raise YamlError(
             f"not valid YAML: character {chr(error.character)!r} is not allowed; remove it",
             text.count("\n", 0, error.position) + 1,
         ) from error
+    lines: dict[Place, int] = {}
+    return Marked(None if root is None else _value(root, (), lines), lines)
 
 
-def plain(text: str) -> Any:
-    """What unquoted text means."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INT.fullmatch(text):
-        return int(text) if len(text) < 100 else float(text.replace("_", ""))
-    return float(text) if _FLOAT.fullmatch(text) else text
+class _Loader(yaml.SafeLoader):
+    """Refuses what could do harm as it comes, before a node is made of it."""
 
+    depth = 0
 
-class _Builder:
-    def __init__(self, text: str) -> None:
-        self._events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
-        self._lines: dict[Place, int] = {}
-
-    def document(self) -> Marked:
-        next(self._events)  # the stream starts
-        event = next(self._events)
-        if isinstance(event, yaml.StreamEndEvent):
-            return Marked(None, {})
-        value = self._value(next(self._events), ())
-        next(self._events)  # the document ends
-        event = next(self._events)
-        if not isinstance(event, yaml.StreamEndEvent):
-            raise YamlError("a second YAML document starts here; keep one", _line(event))
-        return Marked(value, self._lines)
-
-    def _value(self, event: Any, place: Place) -> Any:
-        self._refuse(event, place)
-        self._lines.setdefault(place, _line(event))
-        if isinstance(event, yaml.ScalarEvent):
-            return plain(event.value) if event.style is None else event.value
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(place)
-        return self._mapping(place)
-
-    def _sequence(self, place: Place) -> list[Any]:
-        items: list[Any] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, (*place, len(items))))
-        return items
-
-    def _mapping(self, place: Place) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            self._refuse(event, place)
-            if not isinstance(event, yaml.ScalarEvent):
-                raise YamlError("a key that is not text; write `key: value`", _line(event))
-            key = event.value
-            if key in values:
-                first = self._lines[(*place, key)]
-                raise YamlError(
-                    f"{key!r} is given twice (first on line {first}); remove one of them",
-                    _line(event),
-                )
-            self._lines[(*place, key)] = _line(event)
-            values[key] = self._value(next(self._events), (*place, key))
-        return values
-
-    def _refuse(self, event: Any, place: Place) -> None:
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            found = f"{'*' if isinstance(event, yaml.AliasEvent) else '&'}{event.anchor}"
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias or event.anchor is not None:
             raise YamlError(
-                f"{found!r} is a YAML anchor or alias, which is not read; write the value out "
-                "(quote it if it is text)",
+                f"{'*&'[not is_alias] + event.anchor!r} is a YAML anchor or alias, which is not "
+                "read; write the value out (quote it if it is text)",
                 _line(event),
             )
         if event.tag is not None:
@@ -131,12 +79,38 @@ class _Builder:
                 "(quote it if it is text)",
                 _line(event),
             )
-        if len(place) > MAX_DEPTH:
+        if self.depth > MAX_DEPTH:
             raise YamlError(f"nested more than {MAX_DEPTH} levels deep", _line(event))
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
+def _value(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Any:
+    """What a node says; the line of each key and item in it is added to `lines`."""
+    lines.setdefault(place, _line(node))
+    if isinstance(node, yaml.ScalarNode):
+        return plain(node.value) if node.style is None else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*place, number), lines) for number, item in enumerate(node.value)]
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise YamlError("a key that is not text; write `key: value`", _line(key))
+        inner = (*place, key.value)
+        if key.value in values:
+            raise YamlError(
+                f"{key.value!r} is given twice (first on line {lines[inner]}); remove one of them",
+                _line(key),
+            )
+        lines[inner] = _line(key)
+        values[key.value] = _value(value, inner, lines)
+    return values
+
+
+def _line(marked: Any) -> int:
+    return int(marked.start_mark.line) + 1
 
 
 class _Dumper(yaml.SafeDumper):
@@ -159,3 +133,11 @@ def dump(value: Any) -> str:
     return yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6, indent=2
     )
+
+
+def place_of(place: Place, where: str, places: Mapping[Place, str]) -> str:
+    """How a message about this key starts: the nearest place that is known."""
+    for end in range(len(place), 0, -1):
+        if place[:end] in places:
+            return f"{places[place[:end]]}: "
+    return f"{where}: " if where else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 
+from msft.errors import OptionError
 from msft.search.scores import Number, Scores
 
 Curve = Sequence[Number]
@@ -40,9 +41,11 @@ class PeakRule:
 
     def __post_init__(self) -> None:
         if self.smooth < 0:
-            raise ValueError(f"peaks.smooth is {self.smooth}; expected 0 or more ticks")
+            raise OptionError(f"peaks.smooth is {self.smooth}; expected 0 or more ticks", "smooth")
         if not 0 <= self.min_delta < float("inf"):
-            raise ValueError(f"peaks.min_delta is {self.min_delta}; expected 0 or more")
+            raise OptionError(
+                f"peaks.min_delta is {self.min_delta}; expected 0 or more", "min_delta"
+            )
 
     def peak(self, curve: Curve) -> int:
         """The tick at which a finished curve peaks."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
+from msft.errors import OptionError
 from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.mixture import Mixture
 from msft.search.peaks import Curve, PeakRule
@@ -160,12 +161,13 @@ Method = Callable[..., EndedBy | None]
 
 
 def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
-    """Epochs as whole ticks, or an error that names the recipe's key."""
+    """Epochs as whole ticks, or an error that names the option."""
     ticks = Fraction(repr(float(epochs))) * evals_per_epoch
     if ticks < 1 or ticks.denominator != 1:
-        raise ValueError(
+        raise OptionError(
             f"{key} is {epochs} epochs; expected a positive multiple of 1/{evals_per_epoch} "
-            f"(evals_per_epoch is {evals_per_epoch})"
+            f"(evals_per_epoch is {evals_per_epoch})",
+            key,
         )
     return int(ticks)
 

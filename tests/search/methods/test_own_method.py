@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from msft.checks import AtLeast
 from msft.run.log import Ended, Log
 from msft.search.methods import METHODS, prepare
-from msft.search.options import AtLeast
 from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 from msft.testing import Learner, Scripted, scripted, simulate

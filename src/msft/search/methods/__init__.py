@@ -1,8 +1,8 @@
 """The methods: one file each, one function each, one line each in `METHODS`.
 
-To add one, write `methods/<name>.py` with a function of a `Run`, add it here, and give it a test
-on scripted curves (see CONTRIBUTING.md). A recipe may also name a function of the user's own as
-`package.module:function`.
+Read `msft.py` first: the paper's Algorithm 1, line by line. To add a method, write
+`methods/<name>.py` with a function of a `Run`, add it here, and test it on scripted curves. A
+recipe may also name a function of the user's own. A method may import nothing but the search.
 """
 
 import importlib
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msft.checks import checked, option_names, refuse_unknown
+from msft.errors import OptionError
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
 from msft.search.methods.ies import ies
@@ -18,13 +20,7 @@ from msft.search.methods.msft import msft
 from msft.search.methods.sft import sft
 from msft.search.methods.soft_sro import soft_sro
 from msft.search.methods.sro import sro
-from msft.search.options import (
-    MixtureOptions,
-    RolloutOptions,
-    checked,
-    option_names,
-    refuse_unknown,
-)
+from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 
@@ -38,11 +34,15 @@ METHODS: dict[str, Method] = {
     "msft": msft,
 }
 
+ROLLING_BACK = ("msft", "continual")
+"""Methods whose length is `compute_budget`; that of the other ones is `num_train_epochs`."""
+
 _ROLLOUT = ("patience", "on_rollback", "score_excluded")
+_SHARED = (*_ROLLOUT, "rehearsal_fraction")
 SHARED_OPTIONS = {
-    "continual": (*_ROLLOUT, "rehearsal_fraction"),
+    "continual": _SHARED,
     "sro": ("score_excluded", "rehearsal_fraction"),
-    "msft": (*_ROLLOUT, "rehearsal_fraction"),
+    "msft": _SHARED,
 }
 """Options of the roll-out and of the mixture that mean something for a method; the search of
 `sro` and `soft_sro` needs every peak, so patience would only spoil it."""
@@ -62,44 +62,39 @@ class PreparedMethod:
 def prepare(
     method: str | Method, options: Mapping[str, Any], compute_budget: int, peaks: PeakRule
 ) -> PreparedMethod:
-    """Find the method and check its options; every mistake is a ValueError that says the cure."""
-    name, function = _found(method)
-    built_in = METHODS.get(name) is function
-    shared = SHARED_OPTIONS.get(name, ()) if built_in else (*_ROLLOUT, "rehearsal_fraction")
-    own = option_names(function)
-    refuse_unknown(options, (*own, *shared), f"option of method {name}:")
+    """Find the method and check its options; every mistake is an `OptionError` with the cure."""
+    name, function = _named(method)
+    what = f"method {name}"
+    shared = SHARED_OPTIONS.get(name, ()) if METHODS.get(name) is function else _SHARED
+    refuse_unknown(options, (*option_names(function), *shared), f"option of {what}:")
     rollout = {key: value for key, value in options.items() if key in _ROLLOUT}
     mixture = {key: value for key, value in options.items() if key == "rehearsal_fraction"}
-    rest = {key: value for key, value in options.items() if key not in rollout | mixture}
+    rest = {key: value for key, value in options.items() if key not in _SHARED}
     if function is msft and compute_budget == 1 and not peaks.include_start:
-        raise ValueError(
+        raise OptionError(
             "compute_budget is one tick and peaks.include_start is false: every sub-dataset would "
             "peak at the only tick and none could ever be excluded; raise compute_budget or "
-            "evals_per_epoch, or include the start"
+            "evals_per_epoch, or include the start",
+            "compute_budget",
         )
-    what = f"method {name}"
-    own_options = checked(function, rest, what)
-    return PreparedMethod(
-        name,
-        own_options,
-        partial(function, **own_options),
-        RolloutOptions(**checked(RolloutOptions, rollout, what)),
-        MixtureOptions(**checked(MixtureOptions, mixture, what)),
-    )
+    own = checked(function, rest, what)
+    rollout_options = RolloutOptions(**checked(RolloutOptions, rollout, what))
+    mixture_options = MixtureOptions(**checked(MixtureOptions, mixture, what))
+    return PreparedMethod(name, own, partial(function, **own), rollout_options, mixture_options)
 
 
-def _found(method: str | Method) -> tuple[str, Method]:
+def _named(method: str | Method) -> tuple[str, Method]:
     if callable(method):
         return getattr(method, "__name__", type(method).__name__), method
     if method in METHODS:
         return method, METHODS[method]
     if ":" not in method:
-        refuse_unknown([method], (*METHODS, "package.module:function"), "method")
+        refuse_unknown([method], (*METHODS, "package.module:function"), "method", "method")
     module, _, attribute = method.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"method {method!r} cannot be imported: {error}") from error
+        raise OptionError(f"method {method!r} cannot be imported: {error}", "method") from error
     if not callable(function):
-        raise ValueError(f"method {method!r} is not a function")
+        raise OptionError(f"method {method!r} is not a function", "method")
     return method, function

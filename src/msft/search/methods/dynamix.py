@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from math import exp, fsum
 from typing import Annotated, Any, Literal
 
+from msft.checks import Above, AtLeast, Between, given
 from msft.search.draws import picked
 from msft.search.feeds import Batch, Cycles, Losses, Place, StepRule
-from msft.search.options import Above, AtLeast, Between, given
 from msft.search.rollout import Run
 
 

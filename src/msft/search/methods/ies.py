@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from msft.checks import Above, AtLeast
+from msft.errors import OptionError
 from msft.search.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
-from msft.search.options import Above, AtLeast
 from msft.search.rollout import Run
 
 
@@ -43,9 +44,10 @@ def ies(
         return. False is the paper's FLOPs accounting, and stopping is then permanent.
     """
     if permanent is False and not track_excluded:
-        raise ValueError(
+        raise OptionError(
             "ies: permanent: false contradicts track_excluded: false, since a row that is not "
-            "looked at can never return; leave one of them out"
+            "looked at can never return; leave one of them out",
+            "permanent",
         )
     feed = Ies(threshold, smoothing_window, bool(permanent) or not track_excluded, track_excluded)
     run.rollout(run.base, run.mixture, run.train_ticks, feed=feed)
@@ -56,8 +58,7 @@ class IesFeed:
 
     def __init__(self, spec: Ies, place: Place) -> None:
         self._spec, self._place = spec, place
-        self._losses: dict[Row, list[float]] = {}
-        self._resting: set[Row] = set()
+        self._losses, self._resting = dict[Row, list[float]](), set[Row]()
         self._epoch, self._rows = -1, list[Row]()
 
     def batches(self, tick: int) -> Iterator[Batch]:
@@ -79,11 +80,10 @@ class IesFeed:
     def _stops(self, losses: list[float]) -> bool:
         if len(losses) < 3:
             return False
-        window = self._spec.smoothing_window
         now, before, earlier = (
             sum(part) / len(part)
             for end in range(len(losses), len(losses) - 3, -1)
-            for part in [losses[max(0, end - window) : end]]
+            for part in [losses[max(0, end - self._spec.smoothing_window) : end]]
         )
         return abs(now - 2 * before + earlier) < self._spec.threshold
 

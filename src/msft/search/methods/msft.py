@@ -9,7 +9,7 @@ of an excluded sub-dataset in `mixture.Mixture`.
 
 from typing import Annotated, Literal
 
-from msft.search.options import Above, AtLeast
+from msft.checks import Above, AtLeast
 from msft.search.rollout import EndedBy, Run, ticks_of
 
 

@@ -1,0 +1,1 @@
+"""Numbers that a change must not move unsaid."""

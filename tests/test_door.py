@@ -1,0 +1,81 @@
+"""The door: what `import msft` gives, and how a command ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import msft
+from msft.app import commands
+from msft.cli import COMMANDS, main
+from msft.errors import DONE, FAILED, NO_ROOM, WRONG
+
+
+def test_the_door_lists_what_it_gives_and_loads_no_torch() -> None:
+    code = "import sys, msft; print(*dir(msft)); msft.Recipe; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert {"Recipe", "load_recipe", "train", "__version__"} <= set(done.stdout.split())
+
+
+def test_what_it_does_not_have_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="module 'msft' has no attribute 'trian'"):
+        _ = msft.trian
+
+
+def test_a_recipe_from_python_takes_dicts() -> None:
+    rows = [{"prompt": "1 + 1 =", "completion": " 2"}]
+    recipe = msft.Recipe(
+        model_name_or_path="tiny",
+        datasets=[{"name": "a", "train": rows, "validation_fraction": 0.5}],
+    )
+    assert [spec.name for spec in recipe.datasets] == ["a"]
+    with pytest.raises(TypeError, match="datasets"):
+        msft.Recipe(model_name_or_path="tiny")  # type: ignore[call-arg]
+
+
+def test_every_command_has_a_function() -> None:
+    others = {"eval": "evaluate"}
+    assert all(callable(getattr(commands, others.get(name, name))) for name in COMMANDS)
+
+
+OWN = """
+from msft.errors import LogError, NoRoom
+
+class UsageError(Exception):
+    pass
+
+raise {error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ("UsageError('of another tool')", FAILED, "msft: of another tool\n(a traceback comes with"),
+        ("NotImplementedError", FAILED, "msft: NotImplementedError\n(a traceback comes with"),
+        ("NoRoom('too large')", NO_ROOM, "msft: too large\n"),
+        ("LogError('torn')", FAILED, "msft: torn\n"),
+        ("ImportError('absent')", WRONG, "recipe.yaml, line 2: method 'own:f' cannot be"),
+        ("BrokenPipeError", DONE, ""),
+    ],
+)
+def test_the_exit_code_is_the_errors_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: str,
+    code: int,
+    said: str,
+) -> None:
+    """Raised where a method of the user's own is imported, by which the recipe is not told."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN.format(error=error))
+    Path("recipe.yaml").write_text(
+        "model_name_or_path: tiny\nmethod: own:f\ndatasets: [{name: a, train: t, validation: v}]\n"
+    )
+    assert main(["validate", "recipe.yaml"]) == code
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert ("--debug" in printed) == ("traceback" in said)
