@@ -157,7 +157,7 @@ def test_a_model_whose_tokens_see_ahead_is_refused_by_name(data: Path) -> None:
     from transformers import BertConfig, BertLMHeadModel
 
     shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-    config = BertConfig(vocab_size=258, num_hidden_layers=2, **shape)  # type: ignore[no-untyped-call]
+    config = BertConfig(vocab_size=258, num_hidden_layers=2, **shape)
     model = saved(BertLMHeadModel(config), data / "bert")  # type: ignore[no-untyped-call]
     with pytest.raises(RecipeError, match="bert model whose tokens see those that come after"):
         msft.train(recipe_of(data, model_name_or_path=str(model), method="sft"), data / "out")

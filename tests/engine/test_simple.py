@@ -163,8 +163,8 @@ def test_the_average_is_in_fp32_and_in_order() -> None:
     assert all(torch.allclose(mean[name], first[name] + 2, atol=1e-6) for name in first)
     big, one = torch.tensor([2.0**24]), torch.tensor([1.0], dtype=torch.bfloat16)
     for order, total in (((big, one, one), 2**24), ((one, one, big), 2**24 + 2)):
-        mean = engine.average([{"w": tensor} for tensor in order])["w"]
-        assert mean.equal(torch.tensor([float(total)]) / 3)
+        weight = engine.average([{"w": tensor} for tensor in order])["w"]
+        assert weight.equal(torch.tensor([float(total)]) / 3)
     assert big.item() == 2.0**24
 
 

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mortal import LateDisk, quick_folder
 from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id
-from msft.store.store import CheckpointStore, Retained, retained
+from msft.store.retention import Retained, retained
+from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, MemoryTier
 from msft.testing import JsonCodec
 

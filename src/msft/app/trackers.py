@@ -66,7 +66,7 @@ class Trackers:
         self._memory = memory
         self._notice = notice
         self._history = History()
-        self._standing: CheckpointId = BASE
+        self._recovery: CheckpointId = BASE
         self._events = 0
         self._trained = 0
         self._steps: list[Step] = []
@@ -141,23 +141,23 @@ class Trackers:
 
     def _jump(self, event: Event) -> Values:
         """The marker of a roll-back: where the search goes on elsewhere than it stands."""
-        before = self._standing
+        before = self._recovery
         match event:
             case Reached():
-                self._standing = before = event.checkpoint
+                self._recovery = before = event.checkpoint
             case Asked():
-                self._standing = event.start
+                self._recovery = event.start
             case Decided() if event.what != "report":
-                self._standing = event.checkpoint
-        if self._standing == before:
+                self._recovery = event.checkpoint
+        if self._recovery == before:
             return {}
         left = f"{', '.join(event.names)} left; " if isinstance(event, Decided) else ""
         stage = len(self._history.stages) - 1 - isinstance(event, Asked)
-        epochs = _epochs(self._history, self._standing)
+        epochs = _epochs(self._history, self._recovery)
         after = counted(epochs, "epoch")
         return {
             "rollback": stage,
-            "rollback_text": f"{left}back from {before} to {self._standing} ({after})",
+            "rollback_text": f"{left}back from {before} to {self._recovery} ({after})",
             "epoch_committed": epochs,
         }
 

@@ -1,4 +1,4 @@
-"""Recording: the log read from the top while it lasts, and written where it ends."""
+"""The journal: the log read from the top while it lasts, and written where it ends."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ CHANGED = (
 )
 
 
-class Recording:
+class Journal:
     """Steps through the log; once past its end, the run is live and every event is appended."""
 
     def __init__(self, log: Log, history: History, watch: Watch, on_live: Callable[[], None]):

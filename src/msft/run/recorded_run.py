@@ -12,9 +12,9 @@ from typing import get_args
 
 from msft.errors import BadScore
 from msft.run.history import History
-from msft.run.journal import Recording, Watch
+from msft.run.journal import Journal, Watch
 from msft.run.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
-from msft.run.recovery import Standing
+from msft.run.recovery import Recovery
 from msft.run.verdicts import Verdicts
 from msft.run.worker import Question, Scored, Worker, checked
 from msft.search.feeds import SHUFFLED, FeedSpec, described
@@ -34,7 +34,8 @@ from msft.search.rollout import (
     checkpoint_id,
 )
 from msft.search.scores import SELECTION, TEST, Scores
-from msft.store.store import PARTS, CheckpointStore, Retained, retained
+from msft.store.retention import PARTS, WEIGHTS, Retained, retained
+from msft.store.store import CheckpointStore
 
 
 class RecordedRun:
@@ -56,13 +57,13 @@ class RecordedRun:
         self._worker = worker
         self._store = store
         self._verdicts = verdicts or Verdicts()
-        self._standing = Standing(worker, store, self.history)
-        self._recording = Recording(log, self.history, watch, store.go_live)
+        self._recovery = Recovery(worker, store, self.history)
+        self._journal = Journal(log, self.history, watch, store.go_live)
 
     @property
     def is_live(self) -> bool:
         """Whether something was done that the log did not know."""
-        return self._recording.is_live
+        return self._journal.is_live
 
     # What a method sees.
 
@@ -104,17 +105,17 @@ class RecordedRun:
         kept = optimizer == "kept"
         self._open()
         question = Question(len(self.history.stages), start, mixture, ticks, feed)
-        self._standing.ask(question, kept)
-        if self._recording.live():
-            self._standing.ensure(start, kept)
-        self._store.secure(start, PARTS if kept else PARTS[:1])
-        self._recording.ask(_asked(question, optimizer, eligible))
+        self._recovery.ask(question, kept)
+        if self._journal.live():
+            self._recovery.ensure(start, kept)
+        self._store.secure(start, PARTS if kept else WEIGHTS)
+        self._journal.ask(_asked(question, optimizer, eligible))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower, 0)
         if start == BASE:
-            self._measure(BASE, SELECTION, standing_at=(question.rollout, 0))
+            self._measure(BASE, SELECTION, worker_at=(question.rollout, 0))
             if self._settings.score_test == "every":
-                self._measure(BASE, TEST, standing_at=(question.rollout, 0))
+                self._measure(BASE, TEST, worker_at=(question.rollout, 0))
         points = [Point(0, start, self.history.known(start), steps=0)]
         follower.follow(points[0].scores)
         patience = self._method.rollout_options.patience
@@ -155,12 +156,12 @@ class RecordedRun:
         if self._settings.score_test != "none":
             self._measure(BASE, TEST)  # a result is read beside what it started from
             self._measure(best, TEST)
-        if self._recording.live():
-            self._standing.ensure(best, kept=False)
+        if self._journal.live():
+            self._recovery.ensure(best, kept=False)
         self._store.secure(best)  # the result outlives the process, so before the run has ended
         self._store.flush()
-        self._recording.ask(Ended(by, best))
-        self._recording.finish()
+        self._journal.ask(Ended(by, best))
+        self._journal.finish()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
         self._store.flush()
@@ -172,7 +173,7 @@ class RecordedRun:
         if self.history.opened is not None:
             return
         settings = self._settings
-        self._recording.ask(
+        self._journal.ask(
             Opened(
                 method=self._method.name,
                 seed=settings.seed,
@@ -196,20 +197,20 @@ class RecordedRun:
 
     def _point(self, question: Question, before: Point) -> Point:
         checkpoint = checkpoint_id(question.rollout, before.tick + 1)
-        event = self._recording.answer(Reached, checkpoint)
+        event = self._journal.answer(Reached, checkpoint)
         if event is None:
             event = self._reach(question, before, checkpoint)
         else:
             self._store.enter(checkpoint)
             self._store.account()
-        self._recording.take(event)
+        self._journal.take(event)
         return Point(before.tick + 1, checkpoint, event.scores, event.steps)
 
     def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> Reached:
         """Train a tick, score it, put it into its place, and only then write its line."""
-        self._standing.go(question.rollout, before.tick)
+        self._recovery.go(question.rollout, before.tick)
         work = self._worker.advance(before.tick + 1)
-        self._standing.advanced(question.rollout, before.tick + 1)
+        self._recovery.advanced(question.rollout, before.tick + 1)
         if not isfinite(work.loss[0]):
             raise BadScore(f"the training loss before {checkpoint} is not a number")
         everybody = self._method.rollout_options.score_excluded == "every"
@@ -224,27 +225,27 @@ class RecordedRun:
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
         disk = self._store.account()
         event = Reached(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
-        self._recording.record(event)
+        self._journal.record(event)
         return event
 
     def _measure(
-        self, checkpoint: CheckpointId, split: str, standing_at: tuple[int, int] | None = None
+        self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
         names = self.history.missing(checkpoint, split)
         if not names:
             return
-        event = self._recording.answer(Measured, checkpoint)
+        event = self._journal.answer(Measured, checkpoint)
         if event is None:
-            if standing_at:
-                self._standing.go(*standing_at)
+            if worker_at:
+                self._recovery.go(*worker_at)
             else:
-                self._standing.hold(checkpoint)
+                self._recovery.hold(checkpoint)
             scored = checked(self._worker.score(names, split), names, checkpoint)
             self._verdicts.add(checkpoint, split, scored.verdicts)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
-            self._recording.record(event)
-        self._recording.take(event)
+            self._journal.record(event)
+        self._journal.take(event)
 
     def _refuse_gone(self, checkpoint: CheckpointId, what: str) -> None:
         if checkpoint != BASE and checkpoint not in self._store.held:
@@ -256,7 +257,7 @@ class RecordedRun:
     def _decide(self, event: Decided) -> None:
         self._refuse_gone(event.checkpoint, "to go on" if event.what != "report" else "a result")
         self._open()
-        self._recording.ask(event)
+        self._journal.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
             self._measure(event.checkpoint, SELECTION)
         if self._settings.score_test == "rollbacks":

@@ -11,10 +11,11 @@ from msft.errors import NotReproducible
 from msft.run.history import History
 from msft.run.worker import Question, Worker
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.store.store import PARTS, CheckpointStore
+from msft.store.retention import PARTS, WEIGHTS
+from msft.store.store import CheckpointStore
 
 
-class Standing:
+class Recovery:
     """Moves the worker between ticks of roll-outs."""
 
     def __init__(self, worker: Worker, store: CheckpointStore, history: History) -> None:
@@ -30,7 +31,7 @@ class Standing:
 
     def ensure(self, checkpoint: CheckpointId, kept: bool) -> None:
         """Have a checkpoint in the store again if it was lost."""
-        parts = PARTS if kept else PARTS[:1]
+        parts = PARTS if kept else WEIGHTS
         if checkpoint != BASE and not all(self._store.has(checkpoint, part) for part in parts):
             self.go(*place_of(checkpoint))
 

@@ -164,13 +164,13 @@ class EngineWorker:
     def _worked(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
         """Each batch with its losses; of a blind feed only after the next one was begun, so that
         a device never waits for somebody to look at a loss."""
-        blind = bool(getattr(feed, "blind", False))
-        begun: list[tuple[Batch, Losses, int]] = []
+        most_under_way = 1 if getattr(feed, "blind", False) else 0
+        under_way: list[tuple[Batch, Losses, int]] = []
         for batch in feed.batches(tick):
-            begun.append((batch, *self._engine.work(batch)))
-            if len(begun) > blind:
-                yield begun.pop(0)
-        yield from begun
+            under_way.append((batch, *self._engine.work(batch)))
+            if len(under_way) > most_under_way:
+                yield under_way.pop(0)
+        yield from under_way
 
     def training(self) -> Any:
         feed = self._feed.state() if self._feed else None

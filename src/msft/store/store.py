@@ -1,25 +1,17 @@
-"""The checkpoint store: what must be kept, where it is kept, and how it gets there safely.
+"""The checkpoint store: where checkpoints are kept, and how they get there safely.
 
-`retained` is the whole policy, a pure function. Per stage the paper keeps each active
-sub-dataset's present peak, the stage's start and the best so far; we keep the same, plus the
-newest tick with its optimizer moments. While memory has room, at most two sets of weights are on
-disk; what only memory holds is trained again if the process dies, from the stage's start at worst.
+What must be kept is the business of `retention.py`.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId
+from msft.store.retention import PARTS, WEIGHTS, Part, Retained, parts_of
 from msft.store.tiers import DurableTier, MemoryTier, Tier
-
-Part = Literal["weights", "training"]
-PARTS: tuple[Part, Part] = ("weights", "training")
-
-MOST_DURABLE = 2
-"""Sets of weights on disk at a time, as long as memory holds the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,48 +21,6 @@ class Disk:
     copies: int = 0
     peak_copies: int = 0
     peak_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """Checkpoints that must be there; of those, which on disk, and which with their moments."""
-
-    weights: frozenset[CheckpointId]
-    durable: frozenset[CheckpointId]
-    training: frozenset[CheckpointId]
-
-
-def retained(
-    *,
-    start: CheckpointId,
-    latest: CheckpointId,
-    contenders: Iterable[CheckpointId],
-    best: CheckpointId | None,
-    keep_start: bool,
-    moments: Literal["none", "start", "contenders"],
-) -> Retained:
-    """What must be kept once `latest` is safe. The base model needs no copy: it can be loaded.
-
-    contenders: every tick that could still become an active sub-dataset's peak.
-    keep_start: the start must stay even when nobody's peak is there any more, because something
-        is only in memory and would be trained again from it. Then the best and the start are on
-        disk, and the newest tick where that makes no third set. Without it everything is.
-    moments: whose optimizer moments are needed besides the latest tick's: none (`on_rollback:
-        reset`), the start's (an optimizer that is kept), or every contender's (`restore`).
-    """
-    peaks = set(contenders)
-    fixed = {latest, *([best] if best else []), *([start] if keep_start else [])}
-    training = {latest} if latest != start else set()
-    if moments == "contenders":
-        training |= peaks
-    if moments != "none" and (latest == start or start in peaks or keep_start):
-        training.add(start)
-    durable = fixed - {BASE} if keep_start else (peaks | fixed) - {BASE}
-    if keep_start and len(durable) > MOST_DURABLE:
-        durable.remove(latest)
-    return Retained(
-        frozenset((peaks | fixed) - {BASE}), frozenset(durable), frozenset(training - {BASE})
-    )
 
 
 class CheckpointStore:
@@ -148,7 +98,7 @@ class CheckpointStore:
     ) -> None:
         """Bring a checkpoint that was entered to its places; a part is only made if it has one."""
         tiers = self._tiers(checkpoint)
-        parts = PARTS[: 1 + (checkpoint in self._moments)] if tiers else ()
+        parts = parts_of(checkpoint, self._moments) if tiers else ()
         for part in parts:
             payload = weights() if part == "weights" else training()
             for tier in tiers:
@@ -160,7 +110,7 @@ class CheckpointStore:
         tiers = self._tiers(checkpoint)
         if self._disk is not None and key in (self._leftover or ()):
             tiers.append(self._disk)
-        return next((found for tier in tiers if (found := tier.get(key)) is not None), None)
+        return next((held for tier in tiers if (held := tier.get(key)) is not None), None)
 
     def has(self, checkpoint: CheckpointId, part: Part) -> bool:
         """Whether `get` would give it: a damaged one is found here, not where it is needed."""
@@ -172,7 +122,7 @@ class CheckpointStore:
         there = any(key in tier for tier in self._tiers(checkpoint))
         return checkpoint in self._ledger and not there and key not in (self._leftover or ())
 
-    def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = ("weights",)) -> None:
+    def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = WEIGHTS) -> None:
         """Have a checkpoint on disk too."""
         tiers = self._ledger.get(checkpoint)
         if self._disk is None or tiers is None:
@@ -189,7 +139,7 @@ class CheckpointStore:
         if self._leftover is not None:
             self._bring_back(needed)
         for checkpoint in [each for each in self._ledger if each in needed.durable]:
-            self.secure(checkpoint, PARTS[: 1 + (checkpoint in needed.training)])
+            self.secure(checkpoint, parts_of(checkpoint, needed.training))
         for checkpoint, tiers in list(self._ledger.items()):
             for tier in self._tiers(checkpoint):
                 spare = tier is self._disk and len(tiers) > 1 and checkpoint not in needed.durable
@@ -224,7 +174,7 @@ class CheckpointStore:
         """Memory that was emptied gets back what the disk has of it and may drop from now on."""
         for checkpoint in needed.weights:
             tier = self._tiers(checkpoint)[0]
-            for part in PARTS[: 1 + (checkpoint in needed.training)]:
+            for part in parts_of(checkpoint, needed.training):
                 key = _key(checkpoint, part)
                 payload = None if key in tier else self.get(checkpoint, part)
                 if payload is not None:

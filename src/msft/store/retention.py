@@ -1,0 +1,69 @@
+"""Which checkpoints must be kept, as a pure function.
+
+Per stage the paper keeps each active sub-dataset's present peak, the stage's start and the best so
+far; we keep the same, plus the newest tick with its optimizer moments. While memory has room, at
+most two sets of weights are on disk; what only memory holds is trained again if the process dies,
+from the stage's start at worst.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msft.search.rollout import BASE, CheckpointId
+
+Part = Literal["weights", "training"]
+
+WEIGHTS: tuple[Part] = ("weights",)
+PARTS: tuple[Part, Part] = ("weights", "training")
+"""A checkpoint's weights, and its optimizer's moments with the feed's state."""
+
+MOST_DURABLE = 2
+"""Sets of weights on disk at a time, as long as memory holds the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Checkpoints that must be there; of those, which on disk, and which with their moments."""
+
+    weights: frozenset[CheckpointId]
+    durable: frozenset[CheckpointId]
+    training: frozenset[CheckpointId]
+
+
+def retained(
+    *,
+    start: CheckpointId,
+    latest: CheckpointId,
+    contenders: Iterable[CheckpointId],
+    best: CheckpointId | None,
+    keep_start: bool,
+    moments: Literal["none", "start", "contenders"],
+) -> Retained:
+    """What must be kept once `latest` is safe. The base model needs no copy: it can be loaded.
+
+    contenders: every tick that could still become an active sub-dataset's peak.
+    keep_start: the start must stay even when nobody's peak is there any more, because something
+        is only in memory and would be trained again from it. Then the best and the start are on
+        disk, and the newest tick where that makes no third set. Without it everything is.
+    moments: whose optimizer moments are needed besides the latest tick's: none (`on_rollback:
+        reset`), the start's (an optimizer that is kept), or every contender's (`restore`).
+    """
+    peaks = set(contenders)
+    fixed = {latest, *([best] if best else []), *([start] if keep_start else [])}
+    training = {latest} if latest != start else set()
+    if moments == "contenders":
+        training |= peaks
+    if moments != "none" and (latest == start or start in peaks or keep_start):
+        training.add(start)
+    durable = fixed - {BASE} if keep_start else (peaks | fixed) - {BASE}
+    if keep_start and len(durable) > MOST_DURABLE:
+        durable.remove(latest)
+    return Retained(
+        frozenset((peaks | fixed) - {BASE}), frozenset(durable), frozenset(training - {BASE})
+    )
+
+
+def parts_of(checkpoint: CheckpointId, with_moments: Collection[CheckpointId]) -> Sequence[Part]:
+    """What is kept of a checkpoint."""
+    return PARTS if checkpoint in with_moments else WEIGHTS
