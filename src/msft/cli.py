@@ -94,9 +94,6 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not try the model out for ten seconds, so no time is forecast",
     )
-    plan.add_argument(
-        "--known", metavar="DIR", help="a run of this recipe: what the plan says of its path"
-    )
 
     train = add(commands.train, "train", "train; the same command on the same folder resumes")
     _recipe(train)

@@ -20,15 +20,15 @@ from msft.app.trackers import Trackers
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.build import engine_of, settings_of
 from msft.engine.machine import refuse_full_disk, room_of
-from msft.engine.memory_model import named_shape
 from msft.engine.model.loading import LoadedModel, load_model
+from msft.engine.model.shape import named_shape
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.saving.best_folder import ResultFolder
 from msft.engine.saving.checkpoint_sizes import Checkpoints, memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.errors import RecipeError
-from msft.planning.forecast import refuse_no_room
+from msft.planning.memory import refuse_no_room
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.run.environment import environment, record_environment

@@ -10,24 +10,16 @@ import torch
 from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers
 from msft.engine.decode.decoder import Decoder
-from msft.engine.memory_model import Demand, fit_of
+from msft.engine.memory_model import EVALUATED_TOKENS, demand_of, fit_of, in_bf16
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import load_context, load_tokenizer
-from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import TorchEngine, TrainingSettings
 from msft.errors import RecipeError
-from msft.recipe.recipe import ROLLING_BACK, Recipe
+from msft.recipe.recipe import Recipe
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import Settings
-
-EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
-"""Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
-
-
-WORTH_COMPILING = 1500
-"""Steps of a run that repay the compiling of its layers (15 s on an H200, 14 ms a step)."""
 
 
 def settings_of(
@@ -86,31 +78,6 @@ def engine_of(
     return TorchEngine(loaded.model, rows, training, evaluator, fused)
 
 
-def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
-    """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
-    if recipe.torch_compile != "auto":
-        return recipe.torch_compile
-    epochs = recipe.num_train_epochs
-    if recipe.method in ROLLING_BACK:
-        epochs = recipe.compute_budget * datasets / 2
-    steps = steps_of(rows, recipe.train_batch_size) * epochs
-    return not recipe.deterministic and steps >= WORTH_COMPILING
-
-
-def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
-    rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
-    tokens = sum(len(row.tokens) for row in rows)
-    bf16 = _bf16(recipe, device)
-    return Demand(
-        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / len(rows)),
-        answers=sum(row.answer_tokens for row in rows) / tokens,
-        bf16=bf16,
-        half_moments=recipe.optim == "adamw_bf16",
-        fused=device.type == "cuda" and is_long(recipe, len(rows), len(corpus.datasets)),
-        lean=has_kernel(device, bf16),
-    )
-
-
 def load_evaluator(
     recipe: Recipe, name: str, split: str, notice: Callable[[str], None]
 ) -> tuple[Evaluator, dict[str, str]]:
@@ -126,7 +93,7 @@ def load_evaluator(
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
     loaded = load_model(name, device, recipe.trust_remote_code, tokenizer)
-    if _bf16(recipe, device):
+    if in_bf16(recipe, device):
         for parameter in loaded.model.parameters():
             parameter.data = parameter.data.bfloat16()  # buffers stay as they are
     decoder = _decoder(recipe, loaded, device)
@@ -139,10 +106,6 @@ def _decoder(
 ) -> Decoder:
     tokens = recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type]
     return Decoder(loaded.model, _end_tokens(loaded), 4 * tokens, fused=fused)
-
-
-def _bf16(recipe: Recipe, device: torch.device) -> bool:
-    return device.type == "cuda" if recipe.bf16 == "auto" else bool(recipe.bf16)
 
 
 def _end_tokens(loaded: LoadedModel) -> list[int]:

@@ -18,11 +18,10 @@ from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
+from msft.engine.memory_model import MEMORY_OF_KEYS
 from msft.errors import Unsuited
 from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
-MEMORY_OF_KEYS = 1 / 8
-"""The share of the device's memory that keys and values may take."""
 SLOTS_ELSEWHERE = 2**20
 
 Result = TypeVar("Result")

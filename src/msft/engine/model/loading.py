@@ -14,10 +14,8 @@ from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.tokenizers import (
     TINY,
     TINY_CONTEXT,
-    gguf_header,
     load_tokenizer,
     pretrained,
-    tiny_tokenizer,
 )
 
 TINY_SEED = 0
@@ -48,23 +46,6 @@ def load_model(
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
     return LoadedModel(model.to(device=device, dtype=torch.float32), tokenizer, name)
-
-
-def count_parameters(name: str, trust_remote_code: bool = False) -> int:
-    """The number of weights, without reading them."""
-    if name == TINY:
-        return sum(p.numel() for p in tiny_model(len(tiny_tokenizer())).parameters())
-    header = gguf_header(name)
-    if header:
-        return header[1]
-    from transformers import AutoModelForCausalLM
-
-    config = pretrained("AutoConfig", name, trust_remote_code, {})
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, trust_remote_code=trust_remote_code
-        )
-    return sum(p.numel() for p in model.parameters())
 
 
 def tiny_model(vocabulary: int) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from msft.data.encoding import Encoded
 from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers, losses_of
 from msft.engine.attention import PackedLayout, RowLayout, layout
+from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.packing import NO_LABEL, Line, Row, batches, line_of, row_means
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.pending_losses import Later, refuse_not_numbers
@@ -29,9 +30,6 @@ from msft.search.feeds import Batch, Losses
 __all__ = ["NotANumber", "TorchEngine", "TrainingSettings"]
 
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
-
-BASE_ON_DEVICE = 0.05
-"""The base model's weights stay on the device if they take less than this share of its memory."""
 
 
 @dataclass(frozen=True, slots=True)
