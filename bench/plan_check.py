@@ -221,5 +221,5 @@ def _shown(figure: str, amount: float | None) -> str:
 if __name__ == "__main__":
     try:
         main()
-    except UsageError as error:
+    except ValueError as error:  # of recipe, data or run folder
         sys.exit(str(error))
