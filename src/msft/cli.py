@@ -105,8 +105,6 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="run folder, whose disk must hold it (default: as train has)")
     uncalibrated = "do not try the model out for ten seconds, so no time is forecast"
     parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
-    known = "a run of this recipe: what the plan says of its path"
-    parser.add_argument("--known", metavar="DIR", help=known)
     _json(parser)
 
 

@@ -389,23 +389,6 @@ def test_a_bad_place_for_output_is_found_before_any_work(
     assert sorted(recipe.parent.iterdir()) == before
 
 
-def test_a_model_that_cannot_fit_is_exit_3(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from families import model_of
-
-    from msft.engine import machine
-    from msft.engine.model.tokenizers import tiny_tokenizer
-
-    model_of("llama").save_pretrained("model")
-    tiny_tokenizer().save_pretrained("model")
-    monkeypatch.setattr(machine, "free_host_memory", lambda: 1000)
-    other = ["--set", "model_name_or_path=model", "--set", "max_length=64"]
-    assert main(["train", str(recipe), "--out", "o", *other]) == 3
-    assert "MB free" in capsys.readouterr().err
-    assert not Path("o").exists()
-
-
 def test_the_recipe_in_a_run_folder_can_be_used_from_anywhere(
     recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from msft.planning.calibration import _scoring_rate, _training_rate
+from msft.planning.calibration import scoring_rate, training_rate
 from msft.run.worker import Scored
 from msft.search.feeds import Batch, Losses, Place
 from msft.search.mixture import Mixture
@@ -13,10 +13,12 @@ from msft.search.mixture import Mixture
 class Slow:
     """An engine whose first work of a kind takes long, since it is compiled then."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 0.0
         self._seen: set[Any] = set()
-        monkeypatch.setattr("msft.planning.calibration.time.perf_counter", lambda: self.now)
+
+    def clock(self) -> float:
+        return self.now
 
     def _took(self, what: Any) -> None:
         self.now += 0.1 if what in self._seen else 20.0
@@ -31,20 +33,20 @@ class Slow:
         return Scored({}, 500)
 
 
-def test_compiling_is_not_taken_for_the_speed_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = Slow(monkeypatch)
+def test_compiling_is_not_taken_for_the_speed_of_a_gpu() -> None:
+    engine: Any = Slow()
     place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
-    assert _training_rate(engine, place, compiling=True) == pytest.approx(10_000)
-    rate, sampled = _scoring_rate(engine.score, ["a"], compiling=True)
+    assert training_rate(engine, place, True, 5.0, engine.clock) == pytest.approx(10_000)
+    rate, sampled = scoring_rate(engine.score, ["a"], True, 5.0, engine.clock)
     assert rate == pytest.approx(5_000)
     assert not sampled
 
 
-def test_a_slow_cpu_is_not_asked_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Any = Slow(monkeypatch)
+def test_a_slow_cpu_is_not_asked_more_often_than_needed() -> None:
+    engine: Any = Slow()
     place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
-    assert _training_rate(engine, place, compiling=False) == pytest.approx(50)
-    rate, sampled = _scoring_rate(engine.score, ["a"], compiling=False)
+    assert training_rate(engine, place, False, 5.0, engine.clock) == pytest.approx(50)
+    rate, sampled = scoring_rate(engine.score, ["a"], False, 5.0, engine.clock)
     assert rate == pytest.approx(25)
     assert sampled
     assert engine.now == 40

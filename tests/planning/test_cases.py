@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from msft.app.terminal.plan_text import apart, duration, plan_text
-from msft.data.corpus import Corpus, load_corpus
+from msft.app.terminal.plan_text import duration, plan_text
+from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.planning.cases import Case, Cases, cases_of
+from msft.errors import UsageError
+from msft.planning.cases import Cases, cases_of
+from msft.planning.counting_run import Case, Script, counted_run
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.search.methods import METHODS
@@ -24,14 +26,17 @@ def rows(name: str, count: int, tokens: int) -> list[dict[str, str]]:
     return [{"prompt": f"{name}{i:02}", "completion": "x" * (tokens - 4)} for i in range(count)]
 
 
-def recipe_of(method: str = "msft", test: bool = False, **keys: Any) -> Recipe:
+def recipe_of(
+    method: str = "msft", test: bool = False, keep: str | None = None, **keys: Any
+) -> Recipe:
     def dataset(name: str, count: int, tokens: int) -> dict[str, Any]:
-        found = {
+        splits = {
             "name": name,
             "train": rows(name, count, tokens),
             "validation": rows(f"{name}v", 2, 9),
+            "keep": name == keep,
         }
-        return found | ({"test": rows(f"{name}t", 2, 9)} if test else {})
+        return splits | ({"test": rows(f"{name}t", 2, 9)} if test else {})
 
     settings: dict[str, Any] = {"train_batch_size": 4, "evals_per_epoch": 1, "compute_budget": 2}
     return Recipe(
@@ -74,8 +79,8 @@ def figures(case: Case) -> tuple[int, int, int, int]:
 def test_steps_and_tokens_of_a_method(
     method: str, keys: dict[str, Any], best: tuple[int, ...], worst: tuple[int, ...]
 ) -> None:
-    found = cases(method, **keys)
-    assert (figures(found.best), figures(found.worst)) == (best, worst)
+    both = cases(method, **keys)
+    assert (figures(both.best), figures(both.worst)) == (best, worst)
 
 
 @pytest.mark.parametrize(
@@ -92,26 +97,26 @@ def test_steps_and_tokens_of_a_method(
 def test_options_of_msft(
     options: dict[str, Any], best: tuple[int, ...], worst: tuple[int, ...]
 ) -> None:
-    found = cases("msft", method_options=options)
-    assert (figures(found.best), figures(found.worst)) == (best, worst)
+    both = cases("msft", method_options=options)
+    assert (figures(both.best), figures(both.worst)) == (best, worst)
 
 
 def test_without_the_start_a_patient_stage_is_a_tick_longer() -> None:
     peaks, options = {"include_start": False}, {"patience": 1}
-    found = cases("msft", peaks=peaks, method_options=options, compute_budget=3)
-    assert figures(found.best)[:3] == (2, 12, 2 * 180 + 2 * 80)
+    both = cases("msft", peaks=peaks, method_options=options, compute_budget=3)
+    assert figures(both.best)[:3] == (2, 12, 2 * 180 + 2 * 80)
 
 
 def test_dynamix_looks_ahead_before_every_step_of_a_short_run() -> None:
-    found = cases("dynamix")
-    assert found.best.tokens.lookahead == found.worst.tokens.lookahead == 8 * 180
-    assert 260 <= found.best.tokens.train < found.worst.tokens.train <= 520
+    both = cases("dynamix")
+    assert both.best.tokens.lookahead == both.worst.tokens.lookahead == 8 * 180
+    assert 260 <= both.best.tokens.train < both.worst.tokens.train <= 520
 
 
 def test_the_test_split_is_scored_at_the_base_model_and_at_the_best() -> None:
-    found = cases("sft", test=True)
-    assert figures(found.best)[3] == 54 + 2 * 101
-    assert found.best.evaluations == 5
+    both = cases("sft", test=True)
+    assert figures(both.best)[3] == 54 + 2 * 101
+    assert both.best.evaluations == 5
 
 
 def test_stages_say_who_is_in_them() -> None:
@@ -120,14 +125,24 @@ def test_stages_say_who_is_in_them() -> None:
         (2, 2.0, 8, 360),
         (1, 2.0, 4, 160),
     ]
-    assert best.largest_batch == 4 * 20 or best.largest_batch < 80
+
+
+def test_a_sub_dataset_that_is_kept_does_not_leave_first() -> None:
+    best = cases("msft", keep="b").best
+    assert [(s.active, s.steps, s.tokens) for s in best.stages] == [(2, 8, 360), (1, 4, 200)]
+
+
+def test_the_largest_batch_has_the_longest_rows_there_are_together() -> None:
+    """Of all 13 rows at once 180 tokens; of `b` alone, which continual comes to, four rows."""
+    assert cases("msft", train_batch_size=13).best.largest_batch == 180
+    assert cases("continual").worst.largest_batch == 4 * 20
 
 
 def test_every_method_stands_beside_the_recipes_own() -> None:
     recipe = recipe_of("sro")
-    found = cases_of(recipe, corpus_of(recipe), EVALUATION)
-    assert next(iter(found)) == "sro"
-    assert set(found) == set(METHODS)
+    methods = cases_of(recipe, corpus_of(recipe), EVALUATION)
+    assert next(iter(methods)) == "sro"
+    assert set(methods) == set(METHODS)
 
 
 def test_a_method_that_cannot_be_had_is_left_out() -> None:
@@ -144,11 +159,13 @@ def endless(run: Any) -> None:
         theta, peak = rollout.end, min(rollout.peaks().values())
 
 
-def test_a_method_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msft.planning.counting_run.MOST_ROLLOUTS", 20)
+def test_a_method_without_an_end_is_refused() -> None:
     recipe = recipe_of(f"{__name__}:endless")
-    with pytest.raises(ValueError, match="more than 20 roll-outs"):
-        cases_of(recipe, corpus_of(recipe), EVALUATION)
+    method, rising = recipe.prepared(), Script(lambda mixture: ())
+    settings = settings_for(recipe, corpus_of(recipe), method)
+    train = {"a": [10] * 8, "b": [20] * 5}
+    with pytest.raises(UsageError, match="more than 20 roll-outs"):
+        counted_run(settings, method, 4, train, EVALUATION, rising, most_rollouts=20)
 
 
 def test_flops_are_those_of_the_paper() -> None:
@@ -209,12 +226,3 @@ def test_a_name_cannot_move_the_cursor() -> None:
 )
 def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-
-
-def test_how_far_apart() -> None:
-    assert (apart(105, 100), apart(95, 100), apart(None, 100), apart(5, 0)) == (
-        "+5.0%",
-        "-5.0%",
-        "-",
-        "-",
-    )

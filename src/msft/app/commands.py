@@ -70,11 +70,11 @@ def plan(options: argparse.Namespace) -> None:
     refuse_unwritable(out)
     refuse_absent(recipe, recipe.model())
     from msft.app.terminal.plan_text import plan_text
-    from msft.planning.planning import planned
+    from msft.planning.calibration import SECONDS
+    from msft.planning.forecast import forecast
 
-    known = Path(options.known) if options.known else None
     with _aside(options.json):
-        content = planned(recipe, out, not options.no_calibration, known)
+        content = forecast(recipe, out, 0 if options.no_calibration else SECONDS)
     if options.json:
         _print_json(content)
     else:

@@ -104,9 +104,9 @@ def _built_in_engine(
 
     from msft.engine.build import engine_of
     from msft.engine.machine import room_of
-    from msft.engine.memory_model import named_shape
+    from msft.engine.model.shape import named_shape
     from msft.engine.simple import SimpleEngine
-    from msft.planning.forecast import refuse_no_room
+    from msft.planning.memory import refuse_no_room
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shape = named_shape(recipe.model(), recipe.trust_remote_code, len(tokenizer))

@@ -10,11 +10,10 @@ from msft.data.corpus import Corpus, load_corpus
 from msft.engine.accel.fused_layers import NOT_FUSED, FusedLayers
 from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, sees_ahead
-from msft.engine.memory_model import Demand, fit_of
+from msft.engine.memory_model import EVALUATED_TOKENS, demand_of, fit_of, in_bf16
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.simple import SimpleEngine, SimplePredictor
-from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
@@ -22,17 +21,9 @@ from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
-from msft.search.methods import ROLLING_BACK
 
 SIMPLE_TOKENS = 4096
 """Tokens, with padding, of one forward pass of the simple engine that has a gradient."""
-
-EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
-"""Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
-
-
-WORTH_COMPILING = 1500
-"""Steps of a run that repay the compiling of its layers (15 s on an H200, 14 ms a step)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,7 @@ def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingS
         schedule_steps=round(per_epoch * recipe.num_train_epochs),
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.max_grad_norm,
-        bf16=_bf16(recipe, device),
+        bf16=in_bf16(recipe, device),
         evaluated_tokens=_evaluated_tokens(recipe, device),
     )
 
@@ -144,31 +135,6 @@ def _simple_settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> Tr
         _settings(recipe, corpus, device),
         gradient_checkpointing=recipe.gradient_checkpointing is True,
         micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
-    )
-
-
-def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
-    """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
-    if recipe.torch_compile != "auto":
-        return recipe.torch_compile
-    epochs = recipe.num_train_epochs
-    if recipe.method in ROLLING_BACK:
-        epochs = recipe.compute_budget * datasets / 2
-    steps = steps_of(rows, recipe.train_batch_size) * epochs
-    return not recipe.deterministic and steps >= WORTH_COMPILING
-
-
-def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
-    rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
-    tokens = sum(len(row.tokens) for row in rows)
-    bf16 = _bf16(recipe, device)
-    return Demand(
-        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / len(rows)),
-        answers=sum(row.answer_tokens for row in rows) / tokens,
-        bf16=bf16,
-        half_moments=recipe.optim == "adamw_bf16",
-        fused=device.type == "cuda" and is_long(recipe, len(rows), len(corpus.datasets)),
-        lean=has_kernel(device, bf16),
     )
 
 
@@ -187,7 +153,7 @@ def load_evaluator(
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
     suited = load_suited(recipe, name, device, tokenizer, notice)
-    bf16, tokens = _bf16(recipe, device), _evaluated_tokens(recipe, device)
+    bf16, tokens = in_bf16(recipe, device), _evaluated_tokens(recipe, device)
     predictor: Predictor
     if suited.fast:
         if bf16:
@@ -202,7 +168,3 @@ def load_evaluator(
 
 def _evaluated_tokens(recipe: Recipe, device: torch.device) -> int:
     return 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type])
-
-
-def _bf16(recipe: Recipe, device: torch.device) -> bool:
-    return device.type == "cuda" if recipe.bf16 == "auto" else bool(recipe.bf16)

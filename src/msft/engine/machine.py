@@ -33,22 +33,17 @@ def room_of(device: torch.device) -> Room:
 
 def free_host_memory() -> int:
     """Bytes of memory that can be had now; a modest guess where the system does not say."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return UNKNOWN_MEMORY
+    return _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
 
 
 def used_memory() -> int:
     """Bytes that this process has now; 0 where the system does not say."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    return _kernel_says(Path("/proc/self/status"), "VmRSS:", 0)
+
+
+def _kernel_says(file: Path, key: str, default: int) -> int:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), default)
 
 
 def free_disk(folder: Path) -> int:
@@ -59,29 +54,27 @@ def free_disk(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def refuse_small_memory(name: str, least: int, room: Room, cures: Mapping[str, int]) -> None:
-    """NoRoom if fewer bytes are free than the run needs at least.
+def no_room(name: str, least: int, room: Room, cures: Mapping[str, int]) -> NoRoom:
+    """Fewer bytes are free than the run needs at least.
 
     cures: changes of the recipe, and what it would need at least with each.
     """
-    if least <= room.free:
-        return
     where = "the GPU" if room.kind == "cuda" else "this machine"
     better = [
         f"{cure} ({_gb(needed)}{'' if needed <= room.free else ', which is still too much'})"
         for cure, needed in cures.items()
         if needed < least
     ]
-    raise NoRoom(
+    return NoRoom(
         f"{name} needs {_gb(least)} of memory at least, but {where} has {_gb(room.free)} free. "
         "That is weights, moments, gradients and one row; smaller batches do not make it less. "
         f"Use {', or '.join([*better, 'a smaller model'])}, or a larger machine"
     )
 
 
-def refuse_full_disk(folder: Path, needed: int, free: int | None = None) -> None:
+def refuse_full_disk(folder: Path, needed: int) -> None:
     """NoRoom if the disk under `folder` has fewer bytes left than the run can need at once."""
-    free = free_disk(folder) if free is None else free
+    free = free_disk(folder)
     if free < needed:
         raise NoRoom(
             f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} for its "

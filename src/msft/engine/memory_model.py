@@ -3,30 +3,48 @@
 The one model of memory: the engine sizes its micro-batches by it, `msft plan` forecasts with it and
 `msft train` refuses by it. If an estimate is too bold, the engine halves its micro-batches by
 itself; the gradient is the same.
+
+A `Demand` is how a recipe trains, a `Fit` how the engine then works in the memory that is free.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from msft.engine.model.loading import count_parameters, tiny_model
-from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer
+from msft.data.corpus import Corpus
+from msft.engine.model.shape import ModelShape, shape_of
+from msft.engine.train.adamw import has_kernel
+from msft.recipe.recipe import Recipe
+from msft.search.feeds import steps_of
+from msft.search.methods import ROLLING_BACK
 
+FP32, BF16 = 4, 2
 CPU_TOKENS = 8192
 SAFETY = 0.8
 """Of the memory that seems to be left, what is counted on."""
 RECORDED_UP_TO = 1_000_000_000
 """Models with more weights are not bound by launches, so their steps are not recorded."""
-FP32, BF16 = 4, 2
+WORTH_COMPILING = 1500
+"""Steps of a run that repay the compiling of its layers (15 s on an H200, 14 ms a step)."""
 HALVED_STEP = 6
 """fp32 tensors beside a weight while `adamw_bf16` moves it without a kernel."""
+BASE_ON_DEVICE = 0.05
+"""The base model's weights stay on the device if they take less than this share of its memory."""
+EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
+"""Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
+HEAD_TOKENS = 4096
+"""Predictions whose losses are computed at once, since they are in fp32."""
+MEMORY_OF_KEYS = 1 / 8
+"""The share of the device's memory that keys and values may take."""
+
+Checkpointing = bool | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a run asks of the memory.
+    """What the training of a recipe asks of the memory.
 
     batch_tokens: of a large batch.
     answers: share of the tokens that are answer tokens, at which the head is computed.
@@ -44,89 +62,59 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How the engine should work."""
+    """How the engine works, so that it fits."""
 
     micro_batch_tokens: int
     gradient_checkpointing: bool
     recorded: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a model's memory depends on.
-
-    keys: numbers that a token's keys and values have, over all layers.
-    """
-
-    parameters: int
-    layers: int
-    hidden: int
-    inner: int
-    vocabulary: int
-    keys: int
-
-    @property
-    def largest(self) -> int:
-        """Weights of the largest tensor."""
-        return self.hidden * max(self.vocabulary, self.inner)
-
-
-def shape_of(config: Any, parameters: int) -> Shape:
-    text = config.get_text_config()
-    hidden, heads = int(text.hidden_size), int(text.num_attention_heads)
-    dim = getattr(text, "head_dim", None) or hidden // heads
-    kept = getattr(text, "num_key_value_heads", None) or heads
-    layers = int(text.num_hidden_layers)
-    return Shape(
-        parameters,
-        layers,
-        hidden,
-        int(getattr(text, "intermediate_size", None) or 4 * hidden),
-        int(text.vocab_size),
-        int(2 * layers * kept * dim),
+def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
+    rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
+    tokens = sum(len(row.tokens) for row in rows)
+    bf16 = in_bf16(recipe, device)
+    return Demand(
+        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / len(rows)),
+        answers=sum(row.answer_tokens for row in rows) / tokens,
+        bf16=bf16,
+        half_moments=recipe.optim == "adamw_bf16",
+        fused=device.type == "cuda" and is_long(recipe, len(rows), len(corpus.datasets)),
+        lean=has_kernel(device, bf16),
     )
 
 
-def named_shape(name: str, trust_remote_code: bool, vocabulary: int) -> Shape:
-    """The shape of a model by its name; no weights are read.
-
-    vocabulary: of its tokenizer, for a .gguf that does not say.
-    """
-    parameters = count_parameters(name, trust_remote_code)
-    header = gguf_header(name) if name != TINY else None
-    if header is None:
-        if name == TINY:
-            return shape_of(tiny_model(len(tiny_tokenizer())).config, parameters)
-        return shape_of(pretrained("AutoConfig", name, trust_remote_code, {}), parameters)
-    scalars = header[0]
-    kind = scalars.get("general.architecture")
-
-    def number(key: str, default: int) -> int:
-        return int(scalars.get(f"{kind}.{key}", default))
-
-    hidden, layers = number("embedding_length", 1), number("block_count", 1)
-    heads = number("attention.head_count", 1)
-    kept = number("attention.head_count_kv", heads)
-    inner = number("feed_forward_length", 4 * hidden)
-    keys = 2 * layers * kept * (hidden // heads)
-    return Shape(parameters, layers, hidden, inner, number("vocab_size", vocabulary), keys)
+def in_bf16(recipe: Recipe, device: torch.device) -> bool:
+    """Whether the model works in bf16 there."""
+    return device.type == "cuda" if recipe.bf16 == "auto" else bool(recipe.bf16)
 
 
-def fit_of(
-    model: Any, device: torch.device, demand: Demand, checkpointing: bool | Literal["auto"]
-) -> Fit:
+def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
+    """Whether a run is long enough to repay the compiling of its layers, or asks for it."""
+    if recipe.torch_compile != "auto":
+        return recipe.torch_compile
+    epochs = recipe.num_train_epochs
+    if recipe.method in ROLLING_BACK:
+        epochs = recipe.compute_budget * datasets / 2
+    steps = steps_of(rows, recipe.train_batch_size) * epochs
+    return not recipe.deterministic and steps >= WORTH_COMPILING
+
+
+def fit_of(model: Any, device: torch.device, demand: Demand, checkpointing: Checkpointing) -> Fit:
     """The largest micro-batches; activations are recomputed only if a batch does not fit else."""
     if device.type != "cuda":
-        return Fit(CPU_TOKENS, checkpointing is True, False)
-    shape = shape_of(model.config, sum(p.numel() for p in model.parameters()))
+        return cpu_fit(checkpointing)
+    shape = shape_of(model)
     free = torch.cuda.mem_get_info(device)[0] + FP32 * shape.parameters  # which are there already
     fit = best_fit(shape, free, demand, checkpointing)
-    recorded = demand.bf16 and _is_plain(model)
-    return Fit(fit.micro_batch_tokens, fit.gradient_checkpointing, fit.recorded and recorded)
+    return replace(fit, recorded=fit.recorded and demand.bf16 and _is_plain(model))
 
 
-def best_fit(shape: Shape, free: int, demand: Demand, checkpointing: bool | Literal["auto"]) -> Fit:
-    """The same before the model is there; `free`: of a device that holds nothing yet."""
+def cpu_fit(checkpointing: Checkpointing) -> Fit:
+    return Fit(CPU_TOKENS, checkpointing is True, recorded=False)
+
+
+def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkpointing) -> Fit:
+    """Of a GPU before the model is there; `free`: of a device that holds nothing yet."""
 
     def fitting(again: bool, parts: bool) -> int:
         needed = held_bytes(shape, demand) + gradient_bytes(shape, demand, parts)
@@ -141,13 +129,13 @@ def best_fit(shape: Shape, free: int, demand: Demand, checkpointing: bool | Lite
     return Fit(max(512, tokens if whole else fitting(again, parts=True)), again, recorded)
 
 
-def held_bytes(shape: Shape, demand: Demand) -> int:
+def held_bytes(shape: ModelShape, demand: Demand) -> int:
     """fp32 weights, moments, and in bf16 the working copy."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
     return shape.parameters * (FP32 + moments + (BF16 if demand.bf16 else 0))
 
 
-def gradient_bytes(shape: Shape, demand: Demand, parts: bool) -> int:
+def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
     """Gradients; `parts`: with the fp32 copy in which micro-batches add up."""
     if not demand.bf16:
         return FP32 * shape.parameters
@@ -155,7 +143,7 @@ def gradient_bytes(shape: Shape, demand: Demand, parts: bool) -> int:
     return shape.parameters * (BF16 + (FP32 if summed else 0))
 
 
-def step_bytes(shape: Shape, demand: Demand) -> int:
+def step_bytes(shape: ModelShape, demand: Demand) -> int:
     """Gradients, and what the optimizer's step takes beside them."""
     gradients = gradient_bytes(shape, demand, parts=False)
     if demand.lean or not demand.bf16:
@@ -165,7 +153,7 @@ def step_bytes(shape: Shape, demand: Demand) -> int:
     return gradients + FP32 * shape.parameters
 
 
-def token_bytes(shape: Shape, demand: Demand, again: bool) -> float:
+def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:
     """Activations that wait for the backward pass, and the head's logits.
 
     again: they are recomputed, all but a layer's input.

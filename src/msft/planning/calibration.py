@@ -1,6 +1,7 @@
 """Ten seconds of real training and scoring on this machine, for a forecast of time."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -15,6 +16,7 @@ from msft.run.engine import Engine
 from msft.run.worker import Scorer
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import SHUFFLED, Place
+from msft.search.rollout import Tokens
 from msft.search.scores import SELECTION, TEST
 
 SECONDS = 5.0
@@ -22,6 +24,8 @@ SECONDS = 5.0
 WARM_UP = 2
 SAMPLE = 8
 """Rows of each sub-dataset that are scored first, to see how long all of them would take."""
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +41,22 @@ class Calibration:
     evaluation_tokens_per_second: float
     sampled: bool
 
-    def seconds(self, train: int, evaluation: int, lookahead: int = 0) -> float:
+    def seconds(self, tokens: Tokens) -> float:
         """A run of so many tokens; a look-ahead is a step and a forward pass more."""
-        trained = (train + lookahead * 8 / 6) / self.train_tokens_per_second
-        return self.loading + trained + evaluation / self.evaluation_tokens_per_second
+        trained = (tokens.train + tokens.lookahead * 8 / 6) / self.train_tokens_per_second
+        return self.loading + trained + tokens.evaluation / self.evaluation_tokens_per_second
 
 
-def calibrate(recipe: Recipe, corpus: Corpus, device: torch.device) -> Calibration:
+def calibrate(
+    recipe: Recipe, corpus: Corpus, device: torch.device, seconds: float = SECONDS
+) -> Calibration:
     """Load the model, take steps, score; nothing is written."""
     begun = time.perf_counter()
     tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
-    tried = _sampled(corpus)
-    settings = settings_for(recipe, tried, recipe.prepared())
-    engine = engine_of(recipe, tried, tokenizer, device)
-    evaluator = Evaluator(tried.tasks(recipe), engine.predictor(), tokenizer)
+    sample = _sample(corpus)
+    settings = settings_for(recipe, sample, recipe.prepared())
+    engine = engine_of(recipe, sample, tokenizer, device)
+    evaluator = Evaluator(sample.tasks(recipe), engine.predictor(), tokenizer)
     loading = time.perf_counter() - begun
     place = Place(
         settings.mixture,
@@ -61,12 +67,12 @@ def calibrate(recipe: Recipe, corpus: Corpus, device: torch.device) -> Calibrati
         0,
     )
     compiling = device.type == "cuda"
-    trained = _training_rate(engine, place, compiling)
-    scored, sampled = _scoring_rate(evaluator, list(tried.datasets), compiling)
+    trained = training_rate(engine, place, compiling, seconds)
+    scored, sampled = scoring_rate(evaluator, list(sample.datasets), compiling, seconds)
     return Calibration(loading, trained, scored, sampled)
 
 
-def _sampled(corpus: Corpus) -> Corpus:
+def _sample(corpus: Corpus) -> Corpus:
     """The corpus with a few rows to score as validation, and all validation rows as test."""
     return Corpus(
         {
@@ -80,7 +86,13 @@ def _first(split: EncodedSplit) -> EncodedSplit:
     return replace(split, examples=split.examples[:SAMPLE], rows=split.rows[:SAMPLE])
 
 
-def _training_rate(engine: Engine, place: Place, compiling: bool) -> float:
+def training_rate(
+    engine: Engine,
+    place: Place,
+    compiling: bool,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+) -> float:
     """Tokens a second: the median over steps.
 
     On a GPU a batch is taken twice and the second time counts: at first, kernels are compiled and
@@ -88,37 +100,43 @@ def _training_rate(engine: Engine, place: Place, compiling: bool) -> float:
     """
     rates: list[float] = []
     feed = SHUFFLED.open(place)
-    begun = time.perf_counter()
+    begun = clock()
     for tick in range(1, place.ticks + 1):
         for batch in feed.batches(tick):
             if compiling:
                 engine.work(batch)[0].rows[0]
-            start = time.perf_counter()
+            start = clock()
             losses, tokens = engine.work(batch)
             losses.rows[0]  # waits for the device
-            rates.append(tokens / (time.perf_counter() - start))
-            late = time.perf_counter() - begun > SECONDS
+            rates.append(tokens / (clock() - start))
+            late = clock() - begun > seconds
             if late and len(rates) > compiling * WARM_UP:
                 return median(rates[min(WARM_UP, len(rates) - 1) :])
     return median(rates[min(WARM_UP, len(rates) - 1) :])
 
 
-def _scoring_rate(score: Scorer, names: list[str], compiling: bool) -> tuple[float, bool]:
-    """Tokens a second, of all validation rows if that does not take too long."""
+def scoring_rate(
+    score: Scorer,
+    names: list[str],
+    compiling: bool,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+) -> tuple[float, bool]:
+    """Tokens a second, of all validation rows if that does not take too long; if not, True."""
 
     def timed(split: str, most: float) -> tuple[int, float]:
         """The last of a few times: the first of all is slower, and on a GPU the second records."""
-        tokens, seconds = 0, 0.0
+        tokens, took = 0, 0.0
         for number in range(2 + compiling):
-            start = time.perf_counter()
+            start = clock()
             tokens = score(names, split).tokens
-            seconds = time.perf_counter() - start
-            if seconds > most and number >= compiling:
+            took = clock() - start
+            if took > most and number >= compiling:
                 break
-        return tokens, seconds
+        return tokens, took
 
-    tokens, seconds = timed(SELECTION, SECONDS / 4)
-    sampled = seconds > SECONDS / 4
+    tokens, took = timed(SELECTION, seconds / 4)
+    sampled = took > seconds / 4
     if not sampled:
-        tokens, seconds = timed(TEST, SECONDS / 2)
-    return tokens / seconds, sampled
+        tokens, took = timed(TEST, seconds / 2)
+    return tokens / took, sampled

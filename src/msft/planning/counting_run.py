@@ -12,17 +12,21 @@ from typing import Any
 
 from msft.errors import UsageError
 from msft.run.history import History
-from msft.run.log import Log
+from msft.run.log import Asked, Event, Log
 from msft.run.recorded_run import RecordedRun
-from msft.run.worker import EngineWorker, Question, Scored
+from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
-from msft.search.rollout import Settings
+from msft.search.rollout import Settings, Tokens
 from msft.search.scores import value
 from msft.store.store import CheckpointStore
 from msft.store.tiers import MemoryTier
 
+TrainRows = Mapping[str, Sequence[int]]
+"""Tokens of each training row of a sub-dataset."""
+EvaluationTokens = Mapping[tuple[str, str], int]
+"""Tokens of one evaluation, by sub-dataset and split."""
 MOST_ROLLOUTS = 1000
 RESTLESS = 1e12
 """A row's loss grows by this, so that it bends whatever the threshold is."""
@@ -32,7 +36,7 @@ RESTLESS = 1e12
 class Script:
     """What a run is taken to find out.
 
-    falling: of a roll-out's mixture, the sub-datasets whose score falls from the start on; the
+    falling: of a roll-out's active sub-datasets, those whose score falls from the start on; the
         scores of the others rise to the end.
     restless: whether the rows' losses go on bending, so that IES never lets them rest.
     favoured: the only sub-dataset whose loss a look-ahead lowers.
@@ -44,22 +48,96 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What rows cost: tokens of each training row, and of an evaluation by name and split."""
+class Stage:
+    """One roll-out: active sub-datasets, epochs, steps, training tokens."""
 
-    train: Mapping[str, Sequence[int]]
-    evaluation: Mapping[tuple[str, str], int]
+    active: int
+    epochs: float
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way that a whole run can go.
+
+    largest_batch: tokens of its largest training batch.
+    """
+
+    stages: tuple[Stage, ...]
+    evaluations: int
+    tokens: Tokens
+    largest_batch: int
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def epochs(self) -> float:
+        return sum(stage.epochs for stage in self.stages)
+
+
+def counted_run(
+    settings: Settings,
+    method: PreparedMethod,
+    batch_size: int,
+    train: TrainRows,
+    evaluation: EvaluationTokens,
+    script: Script,
+    most_rollouts: int = MOST_ROLLOUTS,
+) -> Case:
+    """A whole run in which the script decides; UsageError after so many roll-outs."""
+    engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta)
+
+    def watch(event: Event, live: bool) -> None:
+        if not isinstance(event, Asked):
+            return
+        if event.rollout >= most_rollouts:
+            raise UsageError(
+                f"the method asks for more than {most_rollouts:,} roll-outs while scores rise, so "
+                "its cost has no bound; give it a limit of its own, as msft has max_stages"
+            )
+        parts = (part for part in settings.mixture.parts if part.name in event.active)
+        engine.follow(Mixture(tuple(parts)))
+
+    worker = EngineWorker(
+        engine,
+        engine.score,
+        seed=settings.seed,
+        batch_size=batch_size,
+        evals_per_epoch=settings.evals_per_epoch,
+    )
+    store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
+    history = RecordedRun(settings, method, worker, Log(), store, watch=watch).carry_out()
+    return Case(_stages(history), engine.evaluations, history.tokens, engine.largest_batch)
+
+
+def _stages(history: History) -> tuple[Stage, ...]:
+    return tuple(
+        Stage(
+            len(stage.asked.active),
+            stage.ticks / history.evals_per_epoch,
+            sum(point.steps for point in stage.points),
+            sum(point.tokens.train for point in stage.points),
+        )
+        for stage in history.stages
+    )
 
 
 class CountingEngine:
     """A `Trainer` that counts. Its weights are the scores, which a script moves."""
 
-    def __init__(self, rows: Rows, script: Script, num_parameters: int, slope: float) -> None:
-        self.num_parameters = self.num_trainable = num_parameters
-        self.largest = 0
-        """Tokens of the largest training batch so far."""
+    num_parameters = 1
+    num_trainable = 1
+
+    def __init__(
+        self, train: TrainRows, evaluation: EvaluationTokens, script: Script, slope: float
+    ) -> None:
+        self.largest_batch = 0
         self.evaluations = 0
-        self._rows = rows
+        self._train = train
+        self._evaluation = evaluation
         self._script = script
         self._slope = slope
         self._falling: Collection[str] = ()
@@ -67,11 +145,11 @@ class CountingEngine:
         self.load(None)
 
     def follow(self, mixture: Mixture) -> None:
-        """A roll-out on this mixture begins."""
+        """A roll-out begins; the mixture has its active sub-datasets."""
         self._falling = self._script.falling(mixture)
 
     def load(self, weights: Any | None) -> None:
-        self._heights: dict[str, float] = dict(weights or dict.fromkeys(self._rows.train, 0.0))
+        self._heights: dict[str, float] = dict(weights or dict.fromkeys(self._train, 0.0))
 
     def load_optimizer(self, moments: Any | None) -> None:
         pass  # nothing here has moments
@@ -89,12 +167,12 @@ class CountingEngine:
         pass  # nothing here is random
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
-        tokens = sum(self._rows.train[name][number] for name, number in batch.rows)
+        tokens = sum(self._train[name][number] for name, number in batch.rows)
         if batch.use == "look_ahead":
             after = [0.0 if name == self._script.favoured else 1.0 for name, _ in batch.rows]
             return Losses([1.0] * len(batch.rows), after), tokens
         if batch.use == "train":
-            self.largest = max(self.largest, tokens)
+            self.largest_batch = max(self.largest_batch, tokens)
             for name in self._heights:
                 self._heights[name] += -self._slope if name in self._falling else self._slope
         if not self._script.restless:
@@ -104,56 +182,5 @@ class CountingEngine:
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         self.evaluations += 1
-        tokens = sum(self._rows.evaluation[name, split] for name in names)
+        tokens = sum(self._evaluation[name, split] for name in names)
         return Scored({name: value(self._heights[name]) for name in names}, tokens)
-
-
-class _CountingWorker(EngineWorker):
-    """Tells the engine which mixture a roll-out has."""
-
-    def __init__(self, engine: CountingEngine, settings: Settings, batch_size: int) -> None:
-        super().__init__(
-            engine,
-            engine.score,
-            seed=settings.seed,
-            batch_size=batch_size,
-            evals_per_epoch=settings.evals_per_epoch,
-        )
-        self._counting = engine
-
-    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        if question.rollout >= MOST_ROLLOUTS:
-            raise UsageError(
-                f"the method asks for more than {MOST_ROLLOUTS:,} roll-outs while scores rise, so "
-                "its cost has no bound; give it a limit of its own, as msft has max_stages"
-            )
-        super().open(question, tick, weights, training)
-        self._counting.follow(question.mixture)
-
-    def training(self) -> Any:
-        return {"optimizer": None}  # nobody goes back inside a roll-out
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A counted run: its history, tokens of its largest batch, and evaluations."""
-
-    history: History
-    largest_batch: int
-    evaluations: int
-
-
-def counted(
-    settings: Settings,
-    method: PreparedMethod,
-    batch_size: int,
-    rows: Rows,
-    script: Script,
-    num_parameters: int = 1,
-) -> Counted:
-    """A whole run in which the script decides."""
-    engine = CountingEngine(rows, script, num_parameters, 1 + settings.peaks.min_delta)
-    worker = _CountingWorker(engine, settings, batch_size)
-    store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
-    history = RecordedRun(settings, method, worker, Log(), store).carry_out()
-    return Counted(history, engine.largest, engine.evaluations)

@@ -5,7 +5,7 @@ gets is for the model to decide; here it is taken to be as long as its reference
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,14 +16,15 @@ from msft.engine.decode.prefix_lines import grouped, question
 from msft.example import Encoded
 from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.scoring.evaluation import Evaluator
-from msft.search.scores import Score
 
 LINE = 2**62
 """How lines are cut does not change their tokens."""
+NO_METRIC = "none"
+"""Stands for a metric of the user's own, which is not called: its rows are generated too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class EvaluationSize:
     """One evaluation of a sub-dataset's split.
 
     tokens: through the model.
@@ -40,20 +41,49 @@ class Load:
     slots: int = 0
     answers: int = 0
 
-    def at(self, score: Score) -> int:
-        """Tokens of an evaluation that came out like this."""
-        if not self.cut_short or score.metric != "accuracy":
-            return self.tokens
-        return self.tokens - round(self.written * (1 - score.value))
+
+EvaluationSizes = Mapping[tuple[str, str], EvaluationSize]
+"""By sub-dataset and split."""
+
+
+def evaluation_sizes(
+    tasks: Mapping[str, Task], tokenizer: Tokenizer, stems: bool
+) -> EvaluationSizes:
+    """Of every sub-dataset and split.
+
+    stems: whether what choices share below the prefix is computed once, as on CUDA in bf16.
+    """
+    counter = _Counter(stems)
+    silent = {n: replace(t, metric=NO_METRIC) if ":" in t.metric else t for n, t in tasks.items()}
+    evaluator = Evaluator(silent, counter, tokenizer)
+    sizes: dict[tuple[str, str], EvaluationSize] = {}
+    for name, task in tasks.items():
+        for split, encoded in task.splits.items():
+            counter.limits = ()  # nothing is generated yet
+            read = evaluator.answered([name], split).tokens
+            sizes[name, split] = _size(task, encoded.rows, read, counter)
+    return sizes
+
+
+def _size(task: Task, rows: Sequence[Encoded], read: int, counter: "_Counter") -> EvaluationSize:
+    if not counter.limits:
+        return EvaluationSize(len(rows), read, answers=counter.answers)
+    references = (len(row.tokens) - len(row.prompt) for row in rows)
+    written = sum(min(pair) - 1 for pair in zip(references, counter.limits, strict=True))
+    cut_short = task.grader is None and task.metric == "accuracy"
+    slots = read + sum(counter.limits)
+    return EvaluationSize(len(rows), read + written, written, cut_short, slots)
 
 
 class _Counter:
     """A predictor that counts what is asked of it and answers nothing.
 
-    stems: whether what choices share below the prefix is computed once, as on CUDA in bf16.
+    limits, answers: of the last generation, and of the last likelihoods.
     """
 
     def __init__(self, stems: bool) -> None:
+        self.limits: Sequence[int] = ()
+        self.answers = 0
         self._stems = stems
 
     def generate(
@@ -63,14 +93,16 @@ class _Counter:
         leaves: Leaves,
         groups: Sequence[int],
     ) -> Generated:
+        self.limits = limits
         return Generated([[] for _ in prompts], _with_prefixes(prompts, prompts, groups))
 
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        self.answers = sum(row.answer_tokens for row in rows)
         if self._stems:
             tokens = answer_plan(rows, groups, LINE, torch.device("cpu")).tokens
         else:
-            asked = [question(row) for row in rows]
-            tokens = _with_prefixes(asked, [row.tokens for row in rows], groups)
+            questions = [question(row) for row in rows]
+            tokens = _with_prefixes(questions, [row.tokens for row in rows], groups)
         return lambda: Likelihoods([0.0] * len(rows), tokens)
 
 
@@ -78,38 +110,5 @@ def _with_prefixes(
     starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], groups: Sequence[int]
 ) -> int:
     """Tokens of the rows, what the rows of a group start with once."""
-    found = grouped(starts, groups)
-    shared = sum(len(group.prefix) * (len(group.rows) - 1) for group in found)
+    shared = sum(len(group.prefix) * (len(group.rows) - 1) for group in grouped(starts, groups))
     return sum(map(len, rows)) - shared
-
-
-class Tally(Evaluator):
-    """An evaluator that counts instead of scoring; a metric of the user's own is not called."""
-
-    def __init__(self, tasks: Mapping[str, Task], tokenizer: Tokenizer, stems: bool) -> None:
-        super().__init__(tasks, _Counter(stems), tokenizer)
-
-    def loads(self) -> dict[tuple[str, str], Load]:
-        """Of every sub-dataset and split."""
-        return {
-            (name, split): self.load(name, split)
-            for name, task in self._tasks.items()
-            for split in task.splits
-        }
-
-    def load(self, name: str, split: str) -> Load:
-        count = len(self._tasks[name].splits[split].rows)
-        if self._way(name, split) != "generate":
-            rows = self._rows(name, split)
-            tokens = self._predictor.measure(rows, [0] * len(rows))().tokens
-            return Load(count, tokens, answers=sum(row.answer_tokens for row in rows))
-        asked = self._questions(name, split)
-        limits = [row.limit for row in asked]
-        prompts = [row.prompt for row in asked]
-        read = self._predictor.generate(
-            prompts, limits, lambda row, tokens, known: None, [0] * len(asked)
-        ).tokens
-        written = sum(min(len(row.reference), row.limit) - 1 for row in asked)
-        task = self._tasks[name]
-        cut_short = task.grader is None and task.metric == "accuracy"
-        return Load(count, read + written, written, cut_short, slots=read + sum(limits))

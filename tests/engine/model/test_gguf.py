@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from msft.engine.model.gguf import read_header, read_once
-from msft.engine.model.loading import count_parameters
+from msft.engine.model.shape import named_shape
 from msft.engine.model.tokenizers import gguf_header, load_context, load_tokenizer
 from msft.errors import RecipeError
 
@@ -75,7 +75,7 @@ def test_scalars_are_read_and_lists_are_passed_over(tmp_path: Path) -> None:
 def test_what_is_known_of_a_model_without_its_weights(tmp_path: Path) -> None:
     name = str(written(tmp_path, WHOLE))
     assert load_context(name) == 2048
-    assert count_parameters(name) == 832
+    assert named_shape(name).parameters == 832
     assert load_context(str(written(tmp_path, header([], TENSORS)))) is None
 
 
@@ -107,7 +107,7 @@ HUGE = struct.pack("<Q", 2**62)
 )
 def test_a_damaged_file_is_refused_at_once(tmp_path: Path, content: bytes) -> None:
     path = str(written(tmp_path, content))
-    for ask in (load_context, count_parameters, load_tokenizer):
+    for ask in (load_context, named_shape, load_tokenizer):
         with pytest.raises(RecipeError, match=r"model.gguf' is no readable GGUF file"):
             ask(path)
 

@@ -18,16 +18,8 @@ MOST_STAGES = 12
 
 def plan_text(content: Mapping[str, Any]) -> str:
     """All that a forecast says, from rows to time."""
-    blocks = [
-        _head(content),
-        _data(content),
-        _methods(content),
-        _search(content),
-        _machine(content),
-    ]
-    if content.get("known"):
-        blocks.append(known_text(content["known"]))
-    return "\n\n".join("\n".join(block) for block in blocks)
+    blocks = (_head, _data, _methods, _search, _machine)
+    return "\n\n".join("\n".join(block(content)) for block in blocks)
 
 
 def _head(content: Mapping[str, Any]) -> list[str]:
@@ -42,14 +34,14 @@ def _data(content: Mapping[str, Any]) -> list[str]:
     rows: list[Sequence[str]] = [
         ("sub-dataset", "train rows", "tokens", "longest", "scored rows", "tokens", "written")
     ]
-    for name, found in content["datasets"].items():
-        scored = found["validation"]
+    for name, dataset in content["datasets"].items():
+        scored = dataset["validation"]
         rows.append(
             (
                 label(name),
-                f"{found['rows']:,}",
-                f"{found['tokens']:,}",
-                f"{found['longest']:,}",
+                f"{dataset['rows']:,}",
+                f"{dataset['tokens']:,}",
+                f"{dataset['longest']:,}",
                 f"{scored['rows']:,}",
                 f"{scored['tokens']:,}",
                 f"≈ {scored['written']:,}" if scored["written"] else "-",
@@ -77,11 +69,8 @@ def _methods(content: Mapping[str, Any]) -> list[str]:
     for name, cases in content["methods"].items():
         mark = "→ " if name == content["method"] else "  "
         same = cases["best"] == cases["worst"]
-        for case, found in cases.items():
-            if same and case == "worst":
-                continue
-            shown = mark + name if same else f"{mark}{name}, {case}"
-            rows.append((shown, *_cells(found)))
+        for which, case in list(cases.items())[: 1 if same else 2]:
+            rows.append((mark + name if same else f"{mark}{name}, {which}", *_cells(case)))
     return [
         *table(rows),
         "training, evaluating, (looking) ahead and all are FLOPs: 6, 2 and 8 for each weight and "
@@ -90,33 +79,33 @@ def _methods(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cells(found: Mapping[str, Any]) -> tuple[str, ...]:
-    flops = found["flops"]
+def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
+    flops = case["flops"]
     return (
-        str(len(found["stages"])),
-        f"{found['epochs']:g}",
-        f"{found['steps']:,}",
-        si(found["tokens"]["train"]),
-        f"{found['evaluations']:,}",
+        str(len(case["stages"])),
+        f"{case['epochs']:g}",
+        f"{case['steps']:,}",
+        si(case["tokens"]["train"]),
+        f"{case['evaluations']:,}",
         si(flops["train"]),
         si(flops["evaluation"]),
         si(flops["lookahead"]) if flops["lookahead"] else "-",
         si(flops["total"]),
         f"{flops['evaluation'] / max(1, flops['total']):.0%}",
-        "?" if found["seconds"] is None else duration(found["seconds"]),
+        "?" if case["seconds"] is None else duration(case["seconds"]),
     )
 
 
 def _search(content: Mapping[str, Any]) -> list[str]:
     """The recipe's method, stage by stage."""
     cases = content["methods"][content["method"]]
-    shown = ["best", "worst"] if cases["best"] != cases["worst"] else ["best"]
+    same = cases["best"] == cases["worst"]
     lines = []
-    for case in shown:
-        steps = [f"{stage['steps']:,}" for stage in cases[case]["stages"]]
+    for name in ["best"] if same else ["best", "worst"]:
+        steps = [f"{stage['steps']:,}" for stage in cases[name]["stages"]]
         if not steps:
             continue
-        which = f", {case} case" if len(shown) > 1 else ""
+        which = "" if same else f", {name} case"
         listed = " ".join([*steps[:MOST_STAGES], *["…"] * (len(steps) > MOST_STAGES)])
         if len(steps) > 1 and len(set(steps)) == 1:
             listed = f"{steps[0]} in each"
@@ -142,16 +131,16 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
     listed = ", ".join(f"{name} {si(size)}B" for name, size in parts.items() if size)
     own = f", beside {si(memory['program'])}B that the program has now" if memory["program"] else ""
     held = disk["checkpoints_in_memory"]
-    kept = "in memory, two of them on disk too"
+    place = "in memory, two of them on disk too"
     if held < disk["checkpoints"]:
-        kept = f"on disk, since memory has room for {held} only"
+        place = f"on disk, since memory has room for {held} only"
     lines = [
         f"{where}: {si(memory['peak'])}B at the peak{own}; {si(memory['free'])}B are free: "
         + _fits(memory["fits"], memory["peak"] <= memory["free"]),
         *textwrap.wrap(listed, 92, initial_indent="  ", subsequent_indent="  "),
         f"disk: {si(disk['peak'])}B at the peak in {disk['out']}; {si(disk['free'])}B are free: "
         + _fits(disk["fits"], True),
-        f"  the {disk['checkpoints']} checkpoints that may be needed at a time are {kept}",
+        f"  the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
     ]
     return [*lines, *_speed(content)]
 
@@ -172,24 +161,6 @@ def _speed(content: Mapping[str, Any]) -> list[str]:
         f"time, as tried here: {speed['train_tokens_per_second']:,.0f} tokens/s of training, an "
         f"evaluation in {duration(seconds)}{sampled}, loading in {duration(speed['loading'])}"
     ]
-
-
-def known_text(known: Mapping[str, Any]) -> list[str]:
-    """A finished run: what the plan says of its path, and what was."""
-    rows: list[Sequence[str]] = [("", "forecast", "was", "apart")]
-    for what, pair in known["compared"].items():
-        unit = "B" if what.startswith("disk") else ""
-        show = duration if what == "seconds" else lambda amount, unit=unit: si(amount) + unit
-        cells = ["?" if amount is None else show(amount) for amount in pair]
-        rows.append((what, *cells, apart(*pair)))
-    return [f"{known['folder']} ({known['method']}), now that its path is known:", *table(rows)]
-
-
-def apart(forecast: float | None, was: float | None) -> str:
-    """How far a forecast lies from what was, in per cent of that."""
-    if forecast is None or not was:
-        return "-"
-    return f"{forecast / was - 1:+.1%}"
 
 
 def duration(seconds: float) -> str:

@@ -17,12 +17,11 @@ from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
+from msft.engine.memory_model import MEMORY_OF_KEYS
 from msft.errors import Unsuited
 from msft.example import Encoded
 from msft.run.engine import Generated, Leaves, Likelihoods
 
-MEMORY_OF_KEYS = 1 / 8
-"""The share of the device's memory that keys and values may take."""
 SLOTS_ELSEWHERE = 2**20
 
 Result = TypeVar("Result")

@@ -15,9 +15,8 @@ from msft.engine.accel.cuda_graphs import Recorder
 from msft.engine.accel.fused_layers import answer_losses
 from msft.engine.decode.batch_plans import AnswerPlan
 from msft.engine.decode.shared_attention import Line
+from msft.engine.memory_model import HEAD_TOKENS
 
-HEAD_TOKENS = 4096
-"""Predictions whose losses are computed at once, since they are in fp32."""
 RECORDS_KEPT = 4
 
 Forward = Callable[[Line, int], Tensor]

@@ -14,10 +14,8 @@ from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.tokenizers import (
     TINY,
     TINY_CONTEXT,
-    gguf_header,
     load_tokenizer,
     pretrained,
-    tiny_tokenizer,
 )
 from msft.errors import Unsuited
 
@@ -70,23 +68,6 @@ def end_tokens(loaded: LoadedModel) -> list[int]:
     configured = getattr(loaded.model.generation_config, "eos_token_id", None)
     ends |= set(configured if isinstance(configured, list) else [configured])
     return sorted(end for end in ends if end is not None)
-
-
-def count_parameters(name: str, trust_remote_code: bool = False) -> int:
-    """The number of weights, without reading them."""
-    if name == TINY:
-        return sum(p.numel() for p in tiny_model(len(tiny_tokenizer())).parameters())
-    header = gguf_header(name)
-    if header:
-        return header[1]
-    from transformers import AutoModelForCausalLM
-
-    config = pretrained("AutoConfig", name, trust_remote_code, {})
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, trust_remote_code=trust_remote_code
-        )
-    return sum(p.numel() for p in model.parameters())
 
 
 def tiny_model(vocabulary: int, attn_implementation: str | None = None) -> Any:
