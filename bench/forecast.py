@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.app.terminal.plan_text import apart, duration
-from msft.app.terminal.validate_text import table
+from msft.app.terminal.plan_text import apart
 from msft.planning.planning import planned
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.report.wording import si
+from msft.text import duration, si, table
 
 PAUSE = 0.02
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
 from rooms import SOURCE, files, imports_of, room_of, upward_imports
 
 NAMES = files()
@@ -45,7 +46,9 @@ def test_the_door_imports_what_the_commands_do_when_a_command_is_given(name: str
     assert not [
         each
         for each in imports_of(name)
-        if not each.lazy and each.module.startswith("msft.app") and each.module != "msft.app.commands"
+        if not each.lazy
+        and each.module.startswith("msft.app")
+        and each.module != "msft.app.commands"
     ]
 
 
@@ -100,7 +103,9 @@ def test_only_the_engine_imports_torch_as_it_is_loaded(name: str) -> None:
     assert not found & {"torch", "transformers", "safetensors", "accelerate", "numpy"}
 
 
-@pytest.mark.parametrize("module", ["msft", "msft.testing", "msft.run.summary", "msft.app.commands"])
+@pytest.mark.parametrize(
+    "module", ["msft", "msft.testing", "msft.run.summary", "msft.app.commands"]
+)
 def test_importing_loads_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

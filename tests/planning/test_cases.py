@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from msft.app.terminal.plan_text import apart, duration, plan_text
+from msft.app.terminal.plan_text import apart, plan_text
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.planning.cases import Case, Cases, cases_of
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.search.methods import METHODS
+from msft.text import duration
 
 EVALUATION = {("a", "validation"): 7, ("b", "validation"): 11, ("a", "test"): 100, ("b", "test"): 1}
 

@@ -20,7 +20,7 @@ from msft.report.compare.contest import contest_of_each
 from msft.report.compare.evidence import paired, sign_test, wilson
 from msft.report.page import Folded, folded
 from msft.report.paper_tables import dataset_tables
-from msft.report.wording import difference, label, number, si
+from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
@@ -30,6 +30,7 @@ from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Scores, accuracy, nll, value
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
+from msft.text import label, si
 
 HOSTILE = '<script>alert("1")</script>$x^2$'
 SECTIONS = ("timeline", "curves", "decisions", "scores", "loss", "flops", "disk", "settings")

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.compare import options_of
-from msft.app.terminal.validate_text import table
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.report.wording import epochs, epochs_in_words, mean_unit, si
+from msft.report.wording import mean_unit
 from msft.run.folder import RunFolder, read_history, write_json
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
 from msft.search.scores import TEST
-from msft.text import counted
+from msft.text import counted, epochs, epochs_in_words, si, table
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""

@@ -16,10 +16,10 @@ from msft.report.compare.statistics import (
 )
 from msft.report.paper_tables import score_cell
 from msft.report.tables import EMPTY, Cell, Row, Table, ranked
-from msft.report.wording import Unit, difference, epochs, height, per_cent
+from msft.report.wording import Unit, difference, height, per_cent
 from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number
-from msft.text import counted
+from msft.text import counted, epochs
 
 
 def seed_table(contest: Contest) -> Table | None:

@@ -31,8 +31,8 @@ from msft.report.tables import (
     terminal,
     wrapped,
 )
-from msft.report.wording import listed
 from msft.run.folder import RunFolder, write_text
+from msft.text import listed
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     ablation_table,

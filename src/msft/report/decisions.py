@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from msft.report.compare.evidence import Paired, paired_at
 from msft.report.compare.intervals import Intervals
 from msft.report.figures.branches import Branch
-from msft.report.wording import NOTHING, difference, epochs, number, p_value, unit_of
+from msft.report.wording import NOTHING, difference, number, p_value, unit_of
 from msft.run.history import History
 from msft.run.leavings import leavings_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import CheckpointId
 from msft.search.scores import SELECTION
-from msft.text import counted
+from msft.text import counted, epochs
 
 
 @dataclass(frozen=True, slots=True)

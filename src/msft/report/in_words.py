@@ -12,21 +12,17 @@ from msft.report.wording import (
     Unit,
     difference,
     difference_in_words,
-    epochs,
-    epochs_in_words,
     height,
     in_words,
-    listed,
     mean_unit,
     method_name,
     number,
-    si,
     unit_of,
 )
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import counted
+from msft.text import counted, epochs, epochs_in_words, listed, si
 
 _ENDED_BY = {
     "all_excluded": "until all had left",

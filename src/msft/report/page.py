@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msft
 from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg
-from msft.report.wording import plain
 from msft.run.folder import write_text
+from msft.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

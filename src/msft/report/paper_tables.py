@@ -12,8 +12,9 @@ from msft.report.compare.entrant import Entrant, groups_of
 from msft.report.compare.first_places import places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Row, Table, ranked
-from msft.report.wording import Unit, difference, height, listed, number, per_cent, si
+from msft.report.wording import Unit, difference, height, number, per_cent
 from msft.search.scores import TEST, Number
+from msft.text import listed, si
 
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msft.report.wording import epochs_in_words, listed
 from msft.run.environment import Environment
 from msft.run.history import History
-from msft.text import counted
+from msft.text import counted, epochs_in_words, listed
 
 
 def reproduction_text(has_recipe: bool) -> str:

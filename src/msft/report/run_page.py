@@ -16,7 +16,7 @@ from msft.report.in_words import by_gain, chosen, facts, mean_of, notes, score_r
 from msft.report.page import Drawn, Folded, drawn, embedded, folded, shown, write_page
 from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
 from msft.report.sections import run_sections
-from msft.report.wording import epochs, method_name, number, si, unit_of
+from msft.report.wording import method_name, number, unit_of
 from msft.run.environment import read_environments
 from msft.run.folder import RunFolder, read_history, verdicts_of
 from msft.run.history import History
@@ -26,6 +26,7 @@ from msft.run.summary import summary_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE
 from msft.search.scores import TEST
+from msft.text import epochs, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup

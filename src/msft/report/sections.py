@@ -28,9 +28,9 @@ from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
-from msft.report.wording import epochs, epochs_in_words, listed, method_name
+from msft.report.wording import method_name
 from msft.run.history import History
-from msft.text import counted
+from msft.text import counted, epochs, epochs_in_words, listed
 
 
 def run_sections(history: History) -> list[Section]:

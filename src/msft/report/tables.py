@@ -11,8 +11,9 @@ from io import StringIO
 from textwrap import fill
 from typing import Literal
 
-from msft.report.wording import NOTHING, label, plain
+from msft.report.wording import NOTHING
 from msft.search.scores import Number
+from msft.text import label, plain
 
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""

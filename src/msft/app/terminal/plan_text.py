@@ -4,9 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.app.terminal.validate_text import table
-from msft.report.wording import label, si
-from msft.text import counted
+from msft.text import counted, duration, label, si, table
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals"),
@@ -190,14 +188,3 @@ def apart(forecast: float | None, was: float | None) -> str:
     if forecast is None or not was:
         return "-"
     return f"{forecast / was - 1:+.1%}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360000 else f"{seconds / 86400:.0f} days"

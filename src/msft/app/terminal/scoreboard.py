@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
 
-from msft.app.terminal.validate_text import table
 from msft.report.compare.evidence import Z95, wilson
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.scores import MeanRule, Score, Scores, mean
+from msft.text import table
 
 Interval = tuple[float, float]
 

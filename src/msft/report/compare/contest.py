@@ -12,9 +12,10 @@ from msft.errors import UsageError
 from msft.report.compare.compared_run import ComparedRun
 from msft.report.compare.entrant import Entrant, entrants_by_method
 from msft.report.compare.statistics import mean
-from msft.report.wording import Unit, height, listed, points, si, unit_of
+from msft.report.wording import Unit, height, points, unit_of
 from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
+from msft.text import listed, si
 
 BASELINE = "sft"
 ReportSplit = Literal["test", "selection"]

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from msft.report.compare.compared_run import ComparedRun
-from msft.report.wording import epochs, method_name
+from msft.report.wording import method_name
 from msft.run.folder import RunFolder
 from msft.run.history import History
+from msft.text import epochs
 
 
 @dataclass(frozen=True, slots=True)

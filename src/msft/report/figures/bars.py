@@ -16,7 +16,8 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height, text_width
-from msft.report.wording import NOTHING, label
+from msft.report.wording import NOTHING
+from msft.text import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

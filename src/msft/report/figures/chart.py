@@ -13,7 +13,7 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from msft.report.wording import plain
+from msft.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,9 +19,9 @@ from msft.report.figures.chart import (
     add_axes,
     new_figure,
 )
-from msft.report.wording import si
 from msft.run.flops import TRAIN, flops_of, path_tokens
 from msft.run.history import History
+from msft.text import si
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,8 @@ from msft.report.figures.chart import (
 )
 from msft.report.figures.costs import flops_shares
 from msft.report.figures.legend import Entry, draw_legend, legend_height
-from msft.report.wording import difference, epochs, gain_unit, label, points, score_unit, si
+from msft.report.wording import difference, gain_unit, points, score_unit
+from msft.text import epochs, label, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,10 +20,11 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height
-from msft.report.wording import epochs, mean_unit, points, score_unit
+from msft.report.wording import mean_unit, points, score_unit
 from msft.run.history import History
 from msft.search.rollout import BASE
 from msft.search.scores import Number, mean_gain
+from msft.text import epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,8 +26,9 @@ from msft.report.figures.bars import (
 )
 from msft.report.figures.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
 from msft.report.figures.legend import Entry
-from msft.report.wording import Unit, difference, gain_unit, listed, points, score_unit
+from msft.report.wording import Unit, difference, gain_unit, points, score_unit
 from msft.search.scores import SELECTION, TEST
+from msft.text import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,9 +19,9 @@ from msft.report.figures.chart import (
     name_rows,
     new_figure,
 )
-from msft.report.wording import label
 from msft.run.history import History
 from msft.run.leavings import Leaving, leavings_of
+from msft.text import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
