@@ -299,7 +299,7 @@ def test_the_versions_that_trained_it_are_shown(folder: Path) -> None:
     )
     path = folder / "environment.json"
     for torch in ("2.10", "2.10", "2.11"):
-        record_environment(path, {"msft": "0.1", "torch": torch})
+        record_environment(path, {"msft": "0.1", "torch": torch}, {"a": "math"})
     assert [item["torch"] for item in read_environments(path)] == ["2.10", "2.11"]
     text = page_of(write_report(folder)).text("settings")
     assert "msft 0.1 torch 2.10 → 2.11" in text

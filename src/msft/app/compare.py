@@ -36,6 +36,7 @@ def compare(
     methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
         `run` nothing is started, and by default everything that is there is compared.
     """
+    from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.compared_run import found_in
     from msft.text import counted
 
@@ -43,7 +44,8 @@ def compare(
     asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)
     whatever = not run and methods is None and seeds is None
     failed = _run(asked, out, quiet, say) if run else {}
-    found = found_in(folders_in(out) if whatever else [each.folder.path for each in asked])
+    folders = folders_in(out) if whatever else [each.folder.path for each in asked]
+    found = found_in(folders, groups_by_recipe)
     wrong: list[str] = []
     if failed:
         wrong.append(

@@ -115,6 +115,7 @@ class _Session:
         self._notice = notice
         self._loaded = loaded
         self._method = method
+        self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._settings = settings_of(recipe, corpus, self._method, loaded)
         self._engine = engine_of(recipe, corpus, loaded, device, self._settings)
         self._store = self._make_store(len(corpus.datasets), device)
@@ -144,7 +145,7 @@ class _Session:
         log = Log(self._folder.log)
         write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         if not self._folder.is_finished():
-            record_environment(self._folder.environment, environment())
+            record_environment(self._folder.environment, environment(), self._groups)
         worker = EngineWorker(
             self._engine,
             seed=self._recipe.seed,

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
-from msft.report.compare.compared_run import compared_runs
+from msft.report.compare.compared_run import GroupsOf, compared_runs, no_groups
 from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
 from msft.report.figures.scores import score_figure, score_text
 from msft.report.in_words import headline, remarks
@@ -51,14 +51,17 @@ def tables_of(contest: Contest) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+def write_comparison(
+    folders: Sequence[Path], out: Path, older_groups: GroupsOf = no_groups
+) -> Path:
     """The page that compares these runs, finished or not, each by itself, with the first one.
 
     out: the file, or the folder in which it is to be `report.html`.
+    older_groups: says the groups of a folder whose environment.json does not.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    contest = contest_of_each(compared_runs(folders))
+    contest = contest_of_each(compared_runs(folders, older_groups))
     return _write_page(path, contest, tables_of(contest))
 
 

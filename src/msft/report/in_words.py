@@ -14,10 +14,8 @@ from msft.report.wording import (
     difference_in_words,
     height,
     in_words,
-    mean_unit,
     method_name,
     number,
-    unit_of,
 )
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId
@@ -67,7 +65,7 @@ def mean_of(history: History, checkpoint: CheckpointId, split: str) -> Number | 
 
 def sentence(history: History, status: str) -> str:
     """The result in one sentence; status: as in the summary."""
-    method, best, unit = method_name(history.start.method), history.best, mean_unit(history)
+    method, best, unit = method_name(history.start.method), history.best, history.mean_unit
     if best is None:
         if status == "stopped":
             return f"{method} was stopped before anything was scored."
@@ -143,14 +141,14 @@ def notes(history: History, status: str) -> list[str]:
         )
     if history.mixed:
         found.append(MEAN_OF_GAINS)
-    elif mean_unit(history) == "nll":
+    elif history.mean_unit == "nll":
         found.append("Scores are negative log-likelihoods per token: lower is better.")
     return found
 
 
 def facts(history: History, summary: Mapping[str, Any]) -> list[Fact]:
     """What to see at a glance."""
-    best, unit = history.best, mean_unit(history)
+    best, unit = history.best, history.mean_unit
     if best is None:
         return []
     base, here = mean_of(history, BASE, SELECTION), mean_of(history, best, SELECTION)
@@ -194,13 +192,12 @@ def score_rows(
     rows: list[ScoreRow] = []
     for name in names:
         scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
-        unit = unit_of(history, name)
         values = [score.value if score else None for score in scores]
-        size = f"{history.start.datasets[name]:,}"
-        rows.append(_score_row(name, size, values, unit, intervals.text(best, name) or NOTHING))
+        size, interval = f"{history.start.datasets[name]:,}", intervals.text(best, name) or NOTHING
+        rows.append(_score_row(name, size, values, history.unit_of(name), interval))
     means = [mean_of(history, checkpoint, split) for checkpoint, split in places]
     rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
-    unit = mean_unit(history)
+    unit = history.mean_unit
     total = f"{sum(history.start.datasets.values()):,}"
     return rows, _score_row(rule if unit else "mean gain", total, means, unit, "")
 

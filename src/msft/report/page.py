@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import msft
 from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg
+from msft.run.environment import version_of
 from msft.run.folder import write_text
 from msft.text import plain
 
@@ -51,7 +51,7 @@ def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":
 
 def write_page(path: Path, template: str, content: Mapping[str, Any]) -> Path:
     """Fill in a template; every text in `content` is escaped."""
-    page = _environment().get_template(template).render(content, version=msft.__version__)
+    page = _environment().get_template(template).render(content, version=version_of("msft"))
     write_text(path, page)
     return path
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from msft.report.compare.contest import Contest, known_mean, minus
-from msft.report.compare.entrant import Entrant, groups_of
+from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Row, Table, ranked
@@ -25,7 +25,7 @@ def main_tables(contest: Contest) -> list[Table]:
     where no means can be compared."""
     if not contest.has_mean:
         return []
-    groups = groups_of(contest.first.folder, contest.names)
+    groups = contest.groups
     splits = contest.splits if groups else contest.splits[:1]
     return [_main_table(contest, groups, split) for split in splits]
 

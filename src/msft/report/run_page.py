@@ -16,11 +16,10 @@ from msft.report.in_words import by_gain, chosen, facts, mean_of, notes, score_r
 from msft.report.page import Drawn, Folded, drawn, embedded, folded, shown, write_page
 from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
 from msft.report.sections import run_sections
-from msft.report.wording import method_name, number, unit_of
+from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
 from msft.run.folder import RunFolder, read_history, verdicts_of
-from msft.run.history import History
-from msft.run.leavings import Leaving, leavings_of
+from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
 from msft.run.verdicts import VerdictsByKey
@@ -99,7 +98,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "figures": _figures(history, branches) if trained else None,
         "legend": _legend(history, branches),
         "timeline_text": _timeline_text(history, branches),
-        "percent": all(unit_of(history, name) == "accuracy" for name in names),
+        "percent": all(history.unit_of(name) == "accuracy" for name in names),
         "band_text": _band_text(intervals.kinds()),
         "many": len(names) > MANY,
         "curves": _curves(history, branches, ranked, intervals) if trained else Folded([]),
@@ -160,18 +159,18 @@ def _curves(
     history: History, branches: list[Branch], names: list[str], intervals: Intervals
 ) -> Folded[_CurveItem]:
     """One curve for each name; of many, those between the ends are drawn small."""
-    leavings = {leaving.name: leaving for leaving in leavings_of(history)}
+    exclusions = {each.name: each for each in history.exclusions}
     parts = folded(names, 6) if len(names) > MANY else Folded(names)
 
     def item(name: str, small: bool) -> _CurveItem:
-        leaving = leavings.get(name)
+        exclusion = exclusions.get(name)
         picture = (
-            curves.small_curve(history, branches, name, leaving)
+            curves.small_curve(history, branches, name, exclusion)
             if small
-            else curves.curve(history, branches, name, leaving, intervals)
+            else curves.curve(history, branches, name, exclusion, intervals)
         )
         svg = embedded(picture, f"curve{names.index(name)}", f"Scores of {name}")
-        fate = _fate(history, branches, name, leaving)
+        fate = _fate(history, branches, name, exclusion)
         return _CurveItem(name, fate, _change(history, name), svg)
 
     with drawing():
@@ -185,14 +184,15 @@ def _curves(
 def _change(history: History, name: str) -> str:
     """From the base model to the best checkpoint."""
     scores = [history.known(place).get(name) for place in (BASE, history.best or BASE)]
-    unit = unit_of(history, name)
+    unit = history.unit_of(name)
     return " → ".join(number(score.value if score else None, unit) for score in scores)
 
 
-def _fate(history: History, branches: list[Branch], name: str, leaving: Leaving | None) -> str:
-    if leaving is not None:
-        return f"left at {epochs(epochs_to(history, leaving.checkpoint))}, stage {leaving.stage}"
-    if leavings_of(history):
+def _fate(history: History, branches: list[Branch], name: str, exclusion: Exclusion | None) -> str:
+    if exclusion is not None:
+        left = epochs(epochs_to(history, exclusion.checkpoint))
+        return f"left at {left}, stage {exclusion.stage}"
+    if history.exclusions:
         return "never left" if history.ended else "in the mixture"
     peak = branches[0].peaks.get(name)
     return "" if peak is None else f"peak at {epochs(branches[0].at(peak))}"
@@ -218,12 +218,11 @@ def _timeline_text(history: History, branches: list[Branch]) -> str:
 
 def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
     """Which kinds of line the figures of this run have."""
-    left = {leaving.name: leaving.stage for leaving in leavings_of(history)}
     return {
         "best": any(branch.to_best for branch in branches),
         "went_on": any(branch.went_on > branch.to_best for branch in branches),
         "gone": any(branch.ticks > branch.used for branch in branches),
-        "left": bool(left),
+        "left": bool(history.exclusions),
         "out": any(
             branch.used and name not in history.stages[branch.number].asked.active
             for branch in branches
@@ -242,7 +241,7 @@ def _scores_text(history: History) -> str:
         text += " The test split has not been scored."
     elif mean_of(history, BASE, TEST) is None:
         text += " The base model was not scored on test."
-    units = {unit_of(history, name) for name in history.start.datasets}
+    units = {history.unit_of(name) for name in history.start.datasets}
     if units == {"accuracy"}:
         text += " In per cent of rows right, differences in points."
     elif "accuracy" in units:

@@ -3,8 +3,6 @@
 from fractions import Fraction
 from typing import overload
 
-from msft.run.history import History
-from msft.search.rollout import BASE
 from msft.search.scores import Metric, Number
 
 NOTHING = "–"
@@ -29,19 +27,6 @@ MEAN_OF_GAINS = (
 
 def method_name(method: str) -> str:
     return _METHODS.get(method, method)
-
-
-def unit_of(history: History, name: str) -> Unit:
-    """The metric of a sub-dataset, from the first of its scores."""
-    for scores in (history.known(BASE), *history.scores["validation"].values()):
-        if name in scores:
-            return scores[name].metric
-    return "value"
-
-
-def mean_unit(history: History) -> Unit:
-    units = {unit_of(history, name) for name in history.start.datasets}
-    return units.pop() if len(units) == 1 else None
 
 
 def number(value: Number | None, unit: Unit) -> str:

@@ -14,6 +14,7 @@ from msft.search.scores import (
     SELECTION,
     TEST,
     MeanRule,
+    Metric,
     Number,
     Score,
     Scores,
@@ -44,6 +45,17 @@ class Stage:
             if decision.what == "exclude"
             for name in decision.names
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A sub-dataset that left: after which stage, by the method's own tick, and to where training
+    went back."""
+
+    name: str
+    stage: int
+    tick: int
+    checkpoint: CheckpointId
 
 
 @dataclass(slots=True)
@@ -138,6 +150,30 @@ class History:
     def mixed(self) -> bool:
         """Whether the mean is one of gains over the base model, because metrics differ."""
         return len({score.metric for score in self.known(BASE).values()}) > 1
+
+    def unit_of(self, name: str) -> Metric:
+        """The metric of a sub-dataset, from the first of its scores."""
+        for scores in (self.known(BASE), *self.scores[SELECTION].values()):
+            if name in scores:
+                return scores[name].metric
+        return "value"
+
+    @property
+    def mean_unit(self) -> Metric | None:
+        """The metric of all sub-datasets; None where they differ."""
+        units = {self.unit_of(name) for name in self.start.datasets}
+        return units.pop() if len(units) == 1 else None
+
+    @property
+    def exclusions(self) -> list[Exclusion]:
+        """Who left the mixture, in the order of the decisions."""
+        return [
+            Exclusion(name, number, decision.tick or 0, decision.checkpoint)
+            for number, stage in enumerate(self.stages)
+            for decision in stage.decisions
+            if decision.what == "exclude"
+            for name in decision.names
+        ]
 
     def curve(self, stage: int, name: str) -> Curve:
         """Heights of an active sub-dataset over a roll-out, its start included."""

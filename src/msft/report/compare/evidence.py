@@ -76,7 +76,7 @@ def paired_at(
     two = verdict_at(history, verdicts, second, split, name)
     if one is None or two is None:
         return None
-    return paired(one, two, _lower_is_better(history, name))
+    return paired(one, two, history.unit_of(name) == "nll")
 
 
 def verdict_at(
@@ -90,11 +90,6 @@ def verdict_at(
             break
         checkpoint = checkpoint_id(rollout, tick - 1) if tick > 1 else stage.asked.start
     return verdict
-
-
-def _lower_is_better(history: History, name: str) -> bool:
-    score = history.known(BASE).get(name)
-    return score is not None and score.metric == "nll"
 
 
 def _numbers(verdict: Verdict) -> Sequence[float]:

@@ -20,7 +20,7 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height
-from msft.report.wording import mean_unit, points, score_unit
+from msft.report.wording import points, score_unit
 from msft.run.history import History
 from msft.search.rollout import BASE
 from msft.search.scores import Number, mean_gain
@@ -60,7 +60,7 @@ def peaks_of(history: History) -> Peaks | None:
         return None
     rule, per_epoch = history.rule, history.evals_per_epoch
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
-    sign = -1 if mean_unit(history) == "nll" else 1
+    sign = -1 if history.mean_unit == "nll" else 1
     means = [sign * history.mean(checkpoint) for checkpoint in checkpoints]
     return Peaks(
         {name: rule.peak(history.curve(0, name)) / per_epoch for name in names},
@@ -117,7 +117,7 @@ def _by_colour(found: Peaks, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _curves(axes: "Axes", history: History, found: Peaks) -> None:
-    stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, mean_unit(history)
+    stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, history.mean_unit
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
     at = [tick / per_epoch for tick in range(len(checkpoints))]
     base = history.known(BASE)

@@ -19,8 +19,7 @@ from msft.report.figures.chart import (
     name_rows,
     new_figure,
 )
-from msft.run.history import History
-from msft.run.leavings import Leaving, leavings_of
+from msft.run.history import Exclusion, History
 from msft.text import label
 
 if TYPE_CHECKING:
@@ -142,9 +141,9 @@ def _leavers(
     axes: "Axes", history: History, branches: Sequence[Branch], rows: _Rows, narrow: bool
 ) -> None:
     """A dot where they left, and their names right of the branch, where no line passes."""
-    left: dict[int, list[Leaving]] = {}
+    left: dict[int, list[Exclusion]] = {}
     size = 11 if narrow else 12
-    for item in leavings_of(history):
+    for item in history.exclusions:
         left.setdefault(item.stage, []).append(item)
     for pressed in (True, False):
         stages = [stage for stage in left if (stage in rows.pressed) == pressed]
