@@ -36,7 +36,7 @@ from msft.report.paper_tables import (
     spread_table,
 )
 from msft.report.sections import comparison_figures
-from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
+from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown, ranked, terminal
 from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
@@ -469,7 +469,7 @@ def test_what_has_no_counts_to_pool_is_not_pooled_by_the_bootstrap(
 
 def test_rows_that_begin_with_a_sign_stay_rows() -> None:
     names = ("*starred", "[a]", "`x`", " =1+1", "＝1", "-1", "plain")
-    rows = tuple(Row(name, (Cell("1.0"),)) for name in names)
+    rows = tuple(TableRow(name, (Cell("1.0"),)) for name in names)
     table = Table("k", "T", "", ("method", "a"), rows)
     assert r"{*}starred & 1.0 \\" in latex(table)
     assert r"{[}a{]} & 1.0 \\" in latex(table)
@@ -522,7 +522,7 @@ def test_ranks() -> None:
 
 def test_a_table_too_wide_for_the_terminal_goes_on_below() -> None:
     heads = tuple(f"column {number}" for number in range(9))
-    row = Row("name", tuple(Cell(f"{number}.0", more="+1.0") for number in range(9)))
+    row = TableRow("name", tuple(Cell(f"{number}.0", more="+1.0") for number in range(9)))
     text = terminal(Table("k", "Title", "", ("row", *heads), (row,)), 60)
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("name") == 2
@@ -581,7 +581,9 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
 
 
 def test_a_cell_in_every_format() -> None:
-    row = Row("m_1", (Cell("63.2", 1, "+0.7", 63.25, 0.75), Cell("60.0", 2), Cell("–")), apart=True)
+    row = TableRow(
+        "m_1", (Cell("63.2", 1, "+0.7", 63.25, 0.75), Cell("60.0", 2), Cell("–")), apart=True
+    )
     table = Table("k", "T", "N", ("method", "a", "b", "c"), (row,))
     assert "| m\\_1 | **63.2** <sub>+0.7</sub> | <ins>60.0</ins> | – |" in markdown(table)
     assert r"m\_1 & \textbf{63.2}\textsubscript{+0.7} & \underline{60.0} & {--} \\" in latex(table)

@@ -16,7 +16,7 @@ from msft.run.folder import RunFolder
 from msft.search.methods import METHODS, SHARED_OPTIONS
 
 if TYPE_CHECKING:
-    from msft.report.compare.compared_run import FoundRuns
+    from msft.report.compare.compared_run import FolderRuns
 
 Say = Callable[[str], None]
 
@@ -37,7 +37,7 @@ def compare(
         `run` nothing is started, and by default everything that is there is compared.
     """
     from msft.app.older_folders import groups_by_recipe
-    from msft.report.compare.compared_run import found_in
+    from msft.report.compare.compared_run import runs_in
     from msft.text import counted
 
     recipe = load_recipe(source, overrides)
@@ -45,7 +45,7 @@ def compare(
     whatever = not run and methods is None and seeds is None
     failed = _run(asked, out, quiet, say) if run else {}
     folders = folders_in(out) if whatever else [each.folder.path for each in asked]
-    found = found_in(folders, groups_by_recipe)
+    found = runs_in(folders, groups_by_recipe)
     wrong: list[str] = []
     if failed:
         wrong.append(
@@ -99,7 +99,7 @@ def _read_data(recipe: Recipe) -> None:
     load_corpus(recipe, load_tokenizer(name, trust), load_context(name, trust))
 
 
-def _show_tables(found: "FoundRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
+def _show_tables(found: "FolderRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
     from msft.report.compare.contest import contest_of
     from msft.report.comparison_page import contest_text, write_contest
 

@@ -12,7 +12,7 @@ from msft.report.compare.compared_run import GroupsOf, compared_runs, no_groups
 from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
 from msft.report.figures.scores import score_figure, score_text
 from msft.report.in_words import headline, remarks
-from msft.report.page import Section, shown, write_page
+from msft.report.page import Section, page_sections, write_page
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
@@ -86,7 +86,7 @@ def _write_page(path: Path, contest: Contest, tables: Sequence[Table]) -> Path:
         "scores", f"Scores on {contest.split}", score_text(contest), partial(score_figure, contest)
     )
     report_split: ReportSplit = "test" if contest.split == "test" else "selection"
-    first, *figures = shown([scores, *comparison_figures(runs, report_split)])
+    first, *figures = page_sections([scores, *comparison_figures(runs, report_split)])
     content = {
         "title": _title(contest),
         "headline": headline(contest),

@@ -1,4 +1,5 @@
-"""The result of a run in words and as a table: sentence, facts, notes, scores."""
+"""Results in words: of one run its sentence, facts, notes and scores; of a contest its headline and
+remarks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,6 @@ _ENDED_BY = {
     "max_epochs": "ended by max_epochs",
     "budget": "as planned",
 }
-
-
 _STATES = {"running": "still running", "stopped": "stopped"}
 
 
@@ -106,7 +105,7 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
     return difference_in_words(here - base, unit)
 
 
-def chosen(history: History, summary: Mapping[str, Any]) -> str:
+def choice_text(history: History, summary: Mapping[str, Any]) -> str:
     """How the reported checkpoint came to be the one."""
     best = history.best
     if best is None:

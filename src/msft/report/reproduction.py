@@ -17,7 +17,7 @@ def reproduction_text(has_recipe: bool) -> str:
     )
 
 
-def settings_of(history: History) -> Iterator[tuple[str, str]]:
+def setting_rows(history: History) -> Iterator[tuple[str, str]]:
     """Names and values of what the log says that the run depends on."""
     start = history.start
     sizes = [f"{name} ({rows:,})" for name, rows in start.datasets.items()]

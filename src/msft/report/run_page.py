@@ -12,9 +12,9 @@ from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY, timeline
-from msft.report.in_words import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
-from msft.report.page import Drawn, Folded, drawn, embedded, folded, shown, write_page
-from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
+from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
+from msft.report.page import Folded, Picture, embedded, folded, page_sections, picture, write_page
+from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
 from msft.report.sections import run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
@@ -68,7 +68,7 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
     return {
         "title": f"{method_name(method)} · {folder}",
         "eyebrow": f"{method_name(method)} · {folder} · seed {history.start.seed}",
-        "settings": [*settings_of(history)],
+        "settings": [*setting_rows(history)],
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
@@ -92,7 +92,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
     return {
         "status": status,
         "sentence": sentence(history, status),
-        "chosen": chosen(history, summary),
+        "chosen": choice_text(history, summary),
         "notes": notes(history, status),
         "facts": facts(history, summary),
         "figures": _figures(history, branches) if trained else None,
@@ -102,7 +102,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "band_text": _band_text(intervals.kinds()),
         "many": len(names) > MANY,
         "curves": _curves(history, branches, ranked, intervals) if trained else Folded([]),
-        "more": shown(run_sections(history)) if trained else [],
+        "more": page_sections(run_sections(history)) if trained else [],
         "decided": bool(decisions),
         "decisions": folded(decisions or peaks, 10),
         "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
@@ -111,7 +111,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "scores_text": _scores_text(history),
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
-        "flops": costs.flops_table(history),
+        "flops": costs.flop_rows(history),
         "flops_text": _flops_text(history, summary),
         "disk_text": _disk_text(summary),
     }
@@ -119,27 +119,27 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    timeline: Drawn
-    loss: Drawn
-    flops: Drawn
-    disk: Drawn
+    timeline: Picture
+    loss: Picture
+    flops: Picture
+    disk: Picture
 
 
 def _figures(history: History, branches: list[Branch]) -> _Figures:
     with drawing():
         return _Figures(
-            drawn(
+            picture(
                 "timeline",
                 "Timeline of the search: one branch per roll-out",
                 partial(timeline, history, branches),
             ),
-            drawn(
+            picture(
                 "loss",
                 "Training loss over the epochs trained, and the number of active sub-datasets",
                 partial(costs.loss, history, branches),
             ),
-            drawn("flops", "FLOPs by what they were for", partial(costs.flops, history)),
-            drawn(
+            picture("flops", "FLOPs by what they were for", partial(costs.flops, history)),
+            picture(
                 "disk",
                 "Copies of the weights on disk over the epochs trained",
                 partial(costs.disk, history, branches),
@@ -164,12 +164,12 @@ def _curves(
 
     def item(name: str, small: bool) -> _CurveItem:
         exclusion = exclusions.get(name)
-        picture = (
+        drawing_of = (
             curves.small_curve(history, branches, name, exclusion)
             if small
             else curves.curve(history, branches, name, exclusion, intervals)
         )
-        svg = embedded(picture, f"curve{names.index(name)}", f"Scores of {name}")
+        svg = embedded(drawing_of, f"curve{names.index(name)}", f"Scores of {name}")
         fate = _fate(history, branches, name, exclusion)
         return _CurveItem(name, fate, _change(history, name), svg)
 

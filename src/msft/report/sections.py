@@ -1,4 +1,5 @@
-"""Which figures of the paper a run has, and which a set of runs has, each as a section."""
+"""Which figures of the paper a run has, which a set of runs has, and which a pair of branches of
+`msft analyze divergence` has, each as a section."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

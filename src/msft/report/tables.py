@@ -41,7 +41,7 @@ EMPTY = Cell(NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A line of a table; `apart`: with a rule above it."""
 
     name: str
@@ -57,7 +57,7 @@ class Table:
     title: str
     note: str
     head: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 def ranked(heights: Sequence[Number | None]) -> list[Rank]:

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, in the page and on the terminal."""
+"""How scores, differences and methods are written in tables and sentences, and drawn in figures."""
 
 from fractions import Fraction
 from typing import overload

@@ -98,7 +98,7 @@ def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRuns:
+class FolderRuns:
     """What folders hold, of which some may hold no run.
 
     empty: labels of those where none has begun.
@@ -110,9 +110,9 @@ class FoundRuns:
     unreadable: dict[str, str]
 
 
-def found_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> FoundRuns:
+def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> FolderRuns:
     """The runs in these folders, one by one: a broken log is no reason to leave out the others."""
-    found = FoundRuns([], [], {})
+    found = FolderRuns([], [], {})
     for label, folder in zip(_labels(folders), folders, strict=True):
         log = RunFolder(folder).log
         try:
@@ -144,13 +144,13 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(names, start=1)]
 
 
-Rows = dict[str, tuple[Verdict, Verdict]]
+PairedVerdicts = dict[str, tuple[Verdict, Verdict]]
 """Per sub-dataset the verdicts of two runs on the same rows."""
 
 
 def same_rows(
     one: ComparedRun, two: ComparedRun, split: str, of_two: Mapping[str, Verdict]
-) -> Rows | None:
+) -> PairedVerdicts | None:
     """Of both best checkpoints; None unless the data are the same and all verdicts are there.
 
     of_two: the second run's verdicts, which several may be compared with.
@@ -166,7 +166,7 @@ def same_rows(
     return {name: (first[name], second[name]) for name in one.names}
 
 
-def rows_apart(one: ComparedRun, rows: Rows) -> Paired | None:
+def rows_apart(one: ComparedRun, rows: PairedVerdicts) -> Paired | None:
     """On how many of the same rows the first run is better, and on how many worse."""
     total = Paired(0, 0, 0)
     for name, (first, second) in rows.items():

@@ -5,7 +5,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from msft.report.compare.intervals import Intervals
-from msft.report.figures.branches import Branch, Line, epochs_to
+from msft.report.figures.branches import Branch, Polyline, epochs_to
 from msft.report.figures.chart import (
     BEST,
     FAINT,
@@ -106,7 +106,7 @@ def small_curve(
     return svg_element(200, 56, f"Scores of {name}", "".join(parts))
 
 
-def _stroke(colour: str, at: Callable[[float, float], str], line: Line, dashes: str) -> str:
+def _stroke(colour: str, at: Callable[[float, float], str], line: Polyline, dashes: str) -> str:
     """A path through the points of a line, broken where they are nan."""
     steps: list[str] = []
     pen = "M"
@@ -123,12 +123,12 @@ def _stroke(colour: str, at: Callable[[float, float], str], line: Line, dashes: 
 
 def _lines(
     history: History, branches: Sequence[Branch], name: str, heights: _Heights
-) -> dict[tuple[str, bool], Line]:
+) -> dict[tuple[str, bool], Polyline]:
     """The parts of a curve by how they are drawn.
 
     In a long search, what was rolled back after a sub-dataset had left is left out.
     """
-    lines: dict[tuple[str, bool], Line] = {style: ([], []) for style in _STYLES}
+    lines: dict[tuple[str, bool], Polyline] = {style: ([], []) for style in _STYLES}
     for branch in branches:
         active = name in history.stages[branch.number].asked.active
         for first, last, colour in branch.parts:
