@@ -39,7 +39,7 @@ def seed_table(contest: Contest) -> Table | None:
         test = paired_t([scores[s] for s in shared], [against[s] for s in shared])
         gaps = [scores[seed] - against[seed] for seed in shared if seed in contest.seeds]
         gap = mean(gaps) if gaps else None
-        more = "" if gap is None else _signed(gap, unit)
+        more = "" if gap is None else difference(gap, unit, more=1)
         average = Cell(
             _precise(middle, unit), rank, more, per_cent(middle, unit), per_cent(gap, unit)
         )
@@ -208,10 +208,3 @@ def _precise(value: Number | None, unit: Unit) -> str:
     if value is None:
         return EMPTY.text
     return f"{float(100 * value):.2f}" if unit == "accuracy" else f"{float(value):.4f}"
-
-
-def _signed(gap: Number, unit: Unit) -> str:
-    text = _precise(gap, unit)
-    if not text.strip("-0."):
-        return f"±{text.lstrip('-')}"
-    return text.replace("-", "−") if text.startswith("-") else f"+{text}"

@@ -81,7 +81,7 @@ def _row(
     ending = history.known(last)[name]
     others = [other for other in peaks if other in active and other not in left]
     runner_up = min(others, key=lambda other: peaks[other], default=None)
-    pair = _pair(history, verdicts, name, at, last) if at != last else None
+    pair = paired_at(history, verdicts, name, SELECTION, at, last) if at != last else None
     return DecisionRow(
         stage=stage,
         active=len(active),
@@ -95,20 +95,6 @@ def _row(
         sure=_sure(pair, at, last),
         p=p_value(pair.p) if pair else "",
     )
-
-
-def _pair(
-    history: History,
-    verdicts: VerdictsByKey,
-    name: str,
-    at: CheckpointId,
-    last: CheckpointId,
-) -> Paired | None:
-    """The same rows at two checkpoints; None where there are none, or something else than rows."""
-    try:
-        return paired_at(history, verdicts, name, SELECTION, at, last)
-    except (ValueError, TypeError):
-        return None
 
 
 def _sure(pair: Paired | None, at: CheckpointId, last: CheckpointId) -> str:

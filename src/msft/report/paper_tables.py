@@ -100,18 +100,11 @@ def ablation_table(contest: Contest) -> Table | None:
 
 def flops_table(contest: Contest) -> Table:
     """What was computed, and for what."""
-    kinds = {
-        "train": "train",
-        "evaluation": "evaluation",
-        "look-ahead": "lookahead",
-        "total": "total",
-        "kept": "kept",
-        "discarded": "discarded",
-    }
+    kinds = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
     against = _summed(contest, contest.baseline, "total")
     rows: list[TableRow] = []
     for entrant in contest.entrants:
-        amounts = [_summed(contest, entrant, key) for key in kinds.values()]
+        amounts = [_summed(contest, entrant, kind.replace("-", "")) for kind in kinds]
         cells = [Cell(si(float(amount)), value=float(amount)) for amount in amounts]
         share = float(_summed(contest, entrant, "total") / against) if against else None
         times = EMPTY if share is None else Cell(f"{share:.2f}", value=share)

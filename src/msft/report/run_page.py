@@ -117,34 +117,23 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    timeline: Picture
-    loss: Picture
-    flops: Picture
-    disk: Picture
+_DESCRIPTIONS = {
+    "timeline": "Timeline of the search: one branch per roll-out",
+    "loss": "Training loss over the epochs trained, and the number of active sub-datasets",
+    "flops": "FLOPs by what they were for",
+    "disk": "Copies of the weights on disk over the epochs trained",
+}
 
 
-def _figures(history: History, branches: list[Branch]) -> _Figures:
+def _figures(history: History, branches: list[Branch]) -> dict[str, Picture]:
+    draw = {
+        "timeline": partial(timeline, history, branches),
+        "loss": partial(costs.loss, history, branches),
+        "flops": partial(costs.flops, history),
+        "disk": partial(costs.disk, history, branches),
+    }
     with drawing():
-        return _Figures(
-            picture(
-                "timeline",
-                "Timeline of the search: one branch per roll-out",
-                partial(timeline, history, branches),
-            ),
-            picture(
-                "loss",
-                "Training loss over the epochs trained, and the number of active sub-datasets",
-                partial(costs.loss, history, branches),
-            ),
-            picture("flops", "FLOPs by what they were for", partial(costs.flops, history)),
-            picture(
-                "disk",
-                "Copies of the weights on disk over the epochs trained",
-                partial(costs.disk, history, branches),
-            ),
-        )
+        return {key: picture(key, text, draw[key]) for key, text in _DESCRIPTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)

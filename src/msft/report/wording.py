@@ -38,11 +38,12 @@ def number(value: Number | None, unit: Unit) -> str:
     return f"{float(value):.3f}" if unit else f"{float(value):+.3f}"
 
 
-def difference(value: Number | None, unit: Unit) -> str:
-    """A difference of scores, with its sign; of shares in points."""
+def difference(value: Number | None, unit: Unit, more: int = 0) -> str:
+    """A difference of scores, with its sign; of shares in points. more: digits beyond the usual."""
     if value is None:
         return NOTHING
-    text = f"{float(100 * value):+.1f}" if unit == "accuracy" else f"{float(value):+.3f}"
+    shares = unit == "accuracy"
+    text = f"{float(100 * value if shares else value):+.{more + (1 if shares else 3)}f}"
     zero = not text.strip("+-0.")
     return text.replace("+", "±").replace("-", "±") if zero else text.replace("-", "−")
 

@@ -78,7 +78,6 @@ class History:
         self.candidates = 0
         self.ended: Ended | None = None
         self._best: Best | None = None
-        self._best_anywhere: Best | None = None
         self.reported: CheckpointId | None = None
         for event in events:
             self.add(event)
@@ -123,11 +122,6 @@ class History:
     def best(self) -> CheckpointId | None:
         """What the run reports: the method's own word, else the best of the eligible points."""
         return self.reported or (self._best.checkpoint if self._best else None)
-
-    @property
-    def best_anywhere(self) -> CheckpointId | None:
-        """The best of all fully scored points, eligible or not."""
-        return self._best_anywhere.checkpoint if self._best_anywhere else None
 
     def known(self, checkpoint: CheckpointId, split: str = SELECTION) -> Scores:
         """The scores recorded so far for a checkpoint."""
@@ -205,9 +199,8 @@ class History:
     def _consider(self, checkpoint: CheckpointId) -> None:
         """Highest mean wins, the earlier (roll-out, tick) on a tie."""
         rollout, _ = place_of(checkpoint)
-        height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
-        self._best_anywhere = _better(self._best_anywhere, checkpoint, height)
         if checkpoint == BASE or self.stages[rollout].asked.eligible:
+            height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
             self.candidates += 1
             self._best = _better(self._best, checkpoint, height)
 
