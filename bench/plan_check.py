@@ -22,8 +22,6 @@ from typing import Any
 import torch
 from run_path import path_disk, path_tokens, seconds_of
 
-from msft.app.terminal.plan_text import duration
-from msft.app.terminal.validate_text import table
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import room_of
 from msft.engine.model.shape import ModelShape, named_shape
@@ -41,6 +39,7 @@ from msft.run.history import History
 from msft.run.log import Measured
 from msft.run.summary import disk_of
 from msft.search.scores import Score
+from msft.text import duration, table
 
 PAUSE = 0.02
 

@@ -4,10 +4,9 @@ import pytest
 
 from msft.app.model_card import card_of
 from msft.app.terminal.validate_text import result_text
-from msft.report.wording import epochs_in_words
 from msft.run.summary import summary_of
 from msft.testing.simulated import Learner, simulate
-from msft.text import counted
+from msft.text import counted, epochs_in_words
 
 
 @pytest.mark.parametrize(

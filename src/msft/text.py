@@ -1,7 +1,81 @@
-"""Amounts as people say them."""
+"""How amounts, names and tables are written, on a terminal and in a report alike."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 
 
 def counted(amount: float, noun: str) -> str:
     """1 row, 1,234 rows, 0.5 epochs"""
     text = f"{amount:,}" if isinstance(amount, int) else f"{amount:,g}"
     return f"{text} {noun}" if text == "1" else f"{text} {noun}s"
+
+
+def si(amount: float) -> str:
+    """Three digits and a prefix: 1234567 is 1.23 M."""
+    step = 0
+    while abs(amount) >= 999.5 and step < len(_PREFIXES) - 1:
+        amount /= 1000
+        step += 1
+    digits = 0 if amount >= 99.95 or (step == 0 and amount == int(amount)) else 1
+    digits = 2 if step and amount < 9.995 else digits
+    return f"{amount:.{digits}f} {_PREFIXES[step]}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360000 else f"{seconds / 86400:.0f} days"
+
+
+def epochs(amount: float) -> str:
+    """A number of epochs: 1, 0.5, 0.33"""
+    return f"{amount:.2f}".rstrip("0").rstrip(".")
+
+
+def epochs_in_words(amount: float) -> str:
+    """1 epoch, 0.5 epochs"""
+    return counted(round(amount, 2), "epoch")
+
+
+def named_mean(mean: float | None, mixed: bool) -> tuple[str, str]:
+    """What the mean of a result is called, and its text; mixed: it is one of gains."""
+    name, form = ("mean gain over base", "+.4f") if mixed else ("mean", ".4f")
+    return name, "" if mean is None else format(mean, form)
+
+
+def plain(text: str, keep: str = "\n\t") -> str:
+    """Text without control characters, escapes, direction marks and lone surrogates."""
+    return "".join(
+        char if char in keep or unicodedata.category(char)[0] != "C" else "\ufffd" for char in text
+    )
+
+
+def label(text: str, longest: int = 28) -> str:
+    """A name for a figure or a table on the terminal: one line, not too long."""
+    line = plain(text, keep="")
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def listed(names: Iterable[str]) -> str:
+    """a, b and c"""
+    *rest, last = [*names] or [""]
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width; the first is left-aligned, the others right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -9,8 +9,15 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from msft.app.terminal.live_table import MOST_ROWS, LiveTable, chosen, cut, drawn, sparkline
-from msft.app.terminal.progress import Board, PlainLines, described, progress
+from msft.app.terminal.live_table import (
+    MOST_ROWS,
+    LiveTable,
+    cut,
+    live_view,
+    sparkline,
+    visible_names,
+)
+from msft.app.terminal.progress import Board, PlainLines, event_text, progress
 from msft.app.terminal.validate_text import result_text
 from msft.run.log import Decided, Event, Measured, Reached, read_log
 from msft.run.summary import summary_of
@@ -53,7 +60,7 @@ def board_of(events: list[Event]) -> Board:
 
 def text_of(board: Board, width: int, height: int = 40) -> str:
     console = Console(record=True, width=width, height=height, file=io.StringIO())
-    console.print(drawn(board, "msft on tiny", width, height))
+    console.print(live_view(board, "msft on tiny", width, height))
     return console.export_text()
 
 
@@ -119,13 +126,13 @@ def test_of_a_hundred_sub_datasets_some_are_shown_and_the_rest_counted(
 def test_who_left_last_is_among_those_who_are_shown(many: list[Event]) -> None:
     board = board_of(many[: len(many) // 2])
     names = list(board.history.start.datasets)
-    shown = chosen(board, names, 20)
+    shown = visible_names(board, names, 20)
     assert len(shown) == 20
     assert shown == [name for name in names if name in shown], "in recipe order"
     last = max((place, name) for name in names if (place := board.left(name)))[1]
     assert last in shown
     assert sum(board.active(name) for name in shown) == 15
-    assert chosen(board, names[:20], 20) == names[:20]
+    assert visible_names(board, names[:20], 20) == names[:20]
 
 
 def test_a_long_name_keeps_its_ends() -> None:
@@ -285,5 +292,5 @@ def test_a_resumed_run_says_after_what_it_goes_on(events: list[Event]) -> None:
 
 def test_a_stage_in_which_nobody_leaves_is_said() -> None:
     board = Board()
-    said = described(Decided("go_on", checkpoint_id(1, 8)), board)
+    said = event_text(Decided("go_on", checkpoint_id(1, 8)), board)
     assert said == "  -> nobody left: all were still at their highest; on from r1-t8"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msft.app.terminal.plan_text import duration, plan_text
+from msft.app.terminal.plan_text import plan_text
 from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import UsageError
@@ -17,6 +17,7 @@ from msft.planning.counting_run import Case, Script, counted_run
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.search.methods import METHODS
+from msft.text import duration
 
 EVALUATION = {("a", "validation"): 7, ("b", "validation"): 11, ("a", "test"): 100, ("b", "test"): 1}
 

@@ -18,13 +18,13 @@ import pytest
 
 from msft.app.compare import options_of, planned
 from msft.app.jobs import IS_JOB, Job, carry_out
+from msft.app.older_folders import groups_by_recipe
 from msft.cli import main
 from msft.errors import Stopped, UsageError
 from msft.recipe.recipe import load_recipe
 from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
 from msft.report.compare.compared_run import compared_runs, same_rows
 from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
-from msft.report.compare.entrant import groups_of
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.comparison_page import contest_text, tables_of, write_contest
 from msft.report.paper_tables import (
@@ -36,7 +36,8 @@ from msft.report.paper_tables import (
     spread_table,
 )
 from msft.report.sections import comparison_figures
-from msft.report.tables import Cell, Row, Table, csv_text, latex, markdown, ranked, terminal
+from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown, ranked, terminal
+from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, read_log, to_line
@@ -101,7 +102,7 @@ def right(*counts: int, rows: int = 10, names: Sequence[str] = NAMES) -> Scores:
 
 
 def lined_up(folders: Sequence[Path]) -> Contest:
-    return contest_of(compared_runs(folders))
+    return contest_of(compared_runs(folders, groups_by_recipe))
 
 
 def cells(table: Table | None) -> dict[str, list[str]]:
@@ -468,7 +469,7 @@ def test_what_has_no_counts_to_pool_is_not_pooled_by_the_bootstrap(
 
 def test_rows_that_begin_with_a_sign_stay_rows() -> None:
     names = ("*starred", "[a]", "`x`", " =1+1", "＝1", "-1", "plain")
-    rows = tuple(Row(name, (Cell("1.0"),)) for name in names)
+    rows = tuple(TableRow(name, (Cell("1.0"),)) for name in names)
     table = Table("k", "T", "", ("method", "a"), rows)
     assert r"{*}starred & 1.0 \\" in latex(table)
     assert r"{[}a{]} & 1.0 \\" in latex(table)
@@ -482,9 +483,24 @@ def test_parts_of_a_split_dataset_are_in_its_group(tmp_path: Path) -> None:
     scores = right(1, 2, 3, names=("sciq.physics", "sciq.other", "gsm8k"))
     contest = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
     groups = {"science": ("sciq.physics", "sciq.other"), "math": ("gsm8k",)}
-    assert groups_of(contest.first.folder, contest.names) == groups
+    assert contest.groups == groups
     broken = lined_up([made(tmp_path / "b", "sft", 20, scores, recipe="datasets: [")])
-    assert groups_of(broken.first.folder, broken.names) == {}
+    assert broken.groups == {}
+
+
+def test_groups_are_those_that_the_run_recorded(tmp_path: Path) -> None:
+    folder = made(tmp_path, "sft", 20, right(1, 2, 3, 4))
+    record_environment(folder / "environment.json", {"msft": "0.1"}, {"arc": "x", "mine": "y"})
+    contest = lined_up([folder])
+    assert contest.groups == {"own data": ("sciq", "gsm8k"), "x": ("arc",), "y": ("mine",)}
+    assert [table.head for table in main_tables(contest)] == [
+        ("method", "own data", "x", "y", "mean", "Ep.")
+    ]
+    assert contest_of(compared_runs([folder])).groups == contest.groups
+    record_environment(folder / "environment.json", {"msft": "0.1"}, {})
+    assert lined_up([folder]).groups == {}, "there are none, and it says so"
+    (folder / "environment.json").unlink()
+    assert contest_of(compared_runs([folder])).groups == {}
 
 
 def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
@@ -506,7 +522,7 @@ def test_ranks() -> None:
 
 def test_a_table_too_wide_for_the_terminal_goes_on_below() -> None:
     heads = tuple(f"column {number}" for number in range(9))
-    row = Row("name", tuple(Cell(f"{number}.0", more="+1.0") for number in range(9)))
+    row = TableRow("name", tuple(Cell(f"{number}.0", more="+1.0") for number in range(9)))
     text = terminal(Table("k", "Title", "", ("row", *heads), (row,)), 60)
     assert max(map(len, text.splitlines())) <= 60
     assert text.count("name") == 2
@@ -565,7 +581,9 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
 
 
 def test_a_cell_in_every_format() -> None:
-    row = Row("m_1", (Cell("63.2", 1, "+0.7", 63.25, 0.75), Cell("60.0", 2), Cell("–")), apart=True)
+    row = TableRow(
+        "m_1", (Cell("63.2", 1, "+0.7", 63.25, 0.75), Cell("60.0", 2), Cell("–")), apart=True
+    )
     table = Table("k", "T", "N", ("method", "a", "b", "c"), (row,))
     assert "| m\\_1 | **63.2** <sub>+0.7</sub> | <ins>60.0</ins> | – |" in markdown(table)
     assert r"m\_1 & \textbf{63.2}\textsubscript{+0.7} & \underline{60.0} & {--} \\" in latex(table)

@@ -25,9 +25,9 @@ from msft.report.figures.epochs import rows_per_epoch
 from msft.report.figures.olmo2_share import share_figure, shares
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import gains, gains_figure, parts_figure, score_figure, score_text
-from msft.report.in_words import chosen
-from msft.report.page import Section, shown
-from msft.report.reproduction import settings_of
+from msft.report.in_words import choice_text
+from msft.report.page import Section, page_sections
+from msft.report.reproduction import setting_rows
 from msft.report.sections import comparison_figures, run_figures, run_sections
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, to_line
@@ -108,9 +108,9 @@ def assert_drawn(sections: list[Section], folder: Path) -> None:
         if path.suffix == ".svg":
             texts = [*ElementTree.parse(path).getroot().itertext()]  # noqa: S314  our own
             assert not any("\x1b" in text or "\u202e" in text for text in texts)
-    for section in shown(sections):
-        assert section.drawn.wide.startswith("<svg")
-        assert "<script" not in section.drawn.narrow
+    for section in page_sections(sections):
+        assert section.picture.wide.startswith("<svg")
+        assert "<script" not in section.picture.narrow
 
 
 def keys(sections: list[Section]) -> list[str]:
@@ -141,11 +141,11 @@ def test_one_epoch_is_no_plural(folder: Path) -> None:
     (section,) = run_sections(run.history)
     assert "the peak of the mean at 1 epoch (the paper's Fig. 2)" in section.text
     assert section.text.endswith("The furthest is early, 1 epoch away.")
-    assert chosen(run.history, run.summary) == (
+    assert choice_text(run.history, run.summary) == (
         "Checkpoint r0-t4 was chosen on validation from 5 candidates, lies 1 epoch down its path, "
         "and training took 1 epoch in all."
     )
-    values = dict(settings_of(run.history))
+    values = dict(setting_rows(run.history))
     assert values["compute_budget"] == "1 epoch, 4 ticks"
     assert values["num_train_epochs"] == "2 epochs, 8 ticks"
     (run,) = compared_runs([written(folder / "half", {"a": hits(1, 2, 3), "b": hits(3, 2, 1)})])
@@ -435,9 +435,9 @@ def test_a_hundred_sub_datasets_are_quick(folder: Path) -> None:
     paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
     runs = compared_runs(paths)
     start = perf_counter()
-    sections = shown([*comparison_figures(runs), *run_sections(runs[0].history)])
+    sections = page_sections([*comparison_figures(runs), *run_sections(runs[0].history)])
     assert perf_counter() - start < 20  # 4 s on an idle machine
-    assert sum(len(each.drawn.wide) + len(each.drawn.narrow) for each in sections) < 1_500_000
+    assert sum(len(each.picture.wide) + len(each.picture.narrow) for each in sections) < 1_500_000
 
 
 def test_formats_are_checked() -> None:
@@ -475,6 +475,6 @@ def test_a_hostile_name_is_text(folder: Path) -> None:
     runs = compared_runs([run_of(folder / method, method) for method in ("sft", "msft")])
     with drawing():
         section = next(s for s in comparison_figures(runs) if s.key == "gains")
-    (page,) = shown([section])
-    assert "&lt;script&gt;alert(" in page.drawn.wide
-    assert "<script" not in page.drawn.wide
+    (page,) = page_sections([section])
+    assert "&lt;script&gt;alert(" in page.picture.wide
+    assert "<script" not in page.picture.wide

@@ -20,7 +20,7 @@ from msft.report.compare.contest import contest_of_each
 from msft.report.compare.evidence import paired, sign_test, wilson
 from msft.report.page import Folded, folded
 from msft.report.paper_tables import dataset_tables
-from msft.report.wording import difference, label, number, si
+from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
@@ -30,6 +30,7 @@ from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Scores, accuracy, nll, value
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
+from msft.text import label, si
 
 HOSTILE = '<script>alert("1")</script>$x^2$'
 SECTIONS = ("timeline", "curves", "decisions", "scores", "loss", "flops", "disk", "settings")
@@ -298,7 +299,7 @@ def test_the_versions_that_trained_it_are_shown(folder: Path) -> None:
     )
     path = folder / "environment.json"
     for torch in ("2.10", "2.10", "2.11"):
-        record_environment(path, {"msft": "0.1", "torch": torch})
+        record_environment(path, {"msft": "0.1", "torch": torch}, {"a": "math"})
     assert [item["torch"] for item in read_environments(path)] == ["2.10", "2.11"]
     text = page_of(write_report(folder)).text("settings")
     assert "msft 0.1 torch 2.10 → 2.11" in text

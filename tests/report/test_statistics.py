@@ -11,15 +11,16 @@ from scipy import special, stats
 
 from msft.report.compare.statistics import (
     Places,
+    draws_of,
     first_places,
     incomplete_beta,
     mean,
     paired_bootstrap,
     paired_t,
-    quantile,
     sample_sd,
     t_survival,
 )
+from msft.search.draws import stream
 
 SFT = [73.25, 73.05, 72.65]
 MSFT = [74.25, 74.05, 73.25]
@@ -135,10 +136,16 @@ def test_the_bootstrap_is_the_same_every_time_and_needs_no_order_of_names() -> N
     assert paired_bootstrap(strata, weights, draws=500, seed=1) != once
 
 
-def test_quantiles_lie_between_neighbours() -> None:
-    assert quantile([0.0, 10.0], 0.25) == 2.5
-    assert quantile([3.0], 0.975) == 3.0
-    assert quantile([0.0, 1.0, 2.0], 1.0) == 2.0
+def test_the_draws_are_those_of_pythons_own_generator() -> None:
+    """The first number of a draw says how many rows come up, the others which; so tables do not
+    change with numpy's generators."""
+    uniform = stream(3, "place").random
+    for places in draws_of(4, 2, 20, 3, "place"):
+        first = uniform()
+        times = sum(first > bound for bound in (1 / 16, 5 / 16, 11 / 16, 15 / 16))
+        assert places.tolist() == [int(2 * uniform()) for _ in range(times)]
+    assert [len(places) for places in draws_of(4, 4, 3, 0)] == [4, 4, 4]
+    assert [len(places) for places in draws_of(4, 0, 3, 0)] == [0, 0, 0]
 
 
 def test_first_places_with_ties() -> None:

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.compare import options_of
-from msft.app.terminal.validate_text import table
+from msft.app.older_folders import groups_by_recipe
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.report.wording import epochs, epochs_in_words, mean_unit, si
 from msft.run.folder import RunFolder, read_history, write_json
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
 from msft.search.scores import TEST
-from msft.text import counted
+from msft.text import counted, epochs, epochs_in_words, si, table
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""
@@ -54,7 +53,7 @@ class Analysis:
         sections = comparison_figures(compared_runs(self.folders))
         figure = [section for section in sections if section.key == self.name]
         files = write_figures(figure, out, ("svg", "png"))
-        return [path, *files, write_comparison(self.folders, out)]
+        return [path, *files, write_comparison(self.folders, out, groups_by_recipe)]
 
 
 def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
@@ -227,7 +226,7 @@ def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
     split = "test" if tested else "validation"
     return {
         "split": split,
-        "unit": mean_unit(history),
+        "unit": history.mean_unit,
         "mean": summary["best"][split]["mean"],
         "validation": summary["best"]["validation"]["mean"],
         "test": summary["best"]["test"]["mean"] if summary["best"]["test"] else None,

@@ -182,6 +182,7 @@ def compare(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Rebuild reports from logs."""
+    from msft.app.older_folders import groups_by_recipe
     from msft.report import write_comparison, write_report
 
     folders = [Path(folder) for folder in options.folders]
@@ -198,7 +199,7 @@ def report(options: argparse.Namespace) -> None:
     for folder in folders:
         print(write_report(folder))
     if len(folders) > 1:
-        print(write_comparison(folders, folders[0].parent / "report.html"))
+        print(write_comparison(folders, folders[0].parent / "report.html", groups_by_recipe))
     if formats:
         from msft.report.figure_files import write_all_figures
 

@@ -16,7 +16,7 @@ from msft.run.folder import RunFolder
 from msft.search.methods import METHODS, SHARED_OPTIONS
 
 if TYPE_CHECKING:
-    from msft.report.compare.compared_run import FoundRuns
+    from msft.report.compare.compared_run import FolderRuns
 
 Say = Callable[[str], None]
 
@@ -36,14 +36,16 @@ def compare(
     methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
         `run` nothing is started, and by default everything that is there is compared.
     """
-    from msft.report.compare.compared_run import found_in
+    from msft.app.older_folders import groups_by_recipe
+    from msft.report.compare.compared_run import runs_in
     from msft.text import counted
 
     recipe = load_recipe(source, overrides)
     asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)
     whatever = not run and methods is None and seeds is None
     failed = _run(asked, out, quiet, say) if run else {}
-    found = found_in(folders_in(out) if whatever else [each.folder.path for each in asked])
+    folders = folders_in(out) if whatever else [each.folder.path for each in asked]
+    found = runs_in(folders, groups_by_recipe)
     wrong: list[str] = []
     if failed:
         wrong.append(
@@ -97,7 +99,7 @@ def _read_data(recipe: Recipe) -> None:
     load_corpus(recipe, load_tokenizer(name, trust), load_context(name, trust))
 
 
-def _show_tables(found: "FoundRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
+def _show_tables(found: "FolderRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
     from msft.report.compare.contest import contest_of
     from msft.report.comparison_page import contest_text, write_contest
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from msft.report.wording import MEAN_OF_GAINS, named_mean
+from msft.report.wording import MEAN_OF_GAINS
 from msft.run.history import History
 from msft.run.summary import summary_of
-from msft.text import counted
+from msft.text import counted, named_mean
 
 
 def card_of(history: History, model: str) -> str:

@@ -62,6 +62,7 @@ class Session:
         self._settings = settings_of(recipe, corpus, method, engine, engine_name)
         self._store = self._make_store(len(corpus.datasets))
         self._best_folder = BestFolder(folder.best, folder.checkpoints, engine)
+        self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._best_on_disk: str | None = None
         self._steps: IO[str] | None = None
         self._trackers: Trackers | None = None
@@ -91,7 +92,7 @@ class Session:
         log = Log(self._folder.log)
         write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         if not self._folder.is_finished():
-            record_environment(self._folder.environment, environment())
+            record_environment(self._folder.environment, environment(), self._groups)
         worker = EngineWorker(
             self._engine,
             self._evaluator,

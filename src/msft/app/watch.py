@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msft.app.older_folders import groups_by_recipe
 from msft.report import write_comparison, write_report
 from msft.run.folder import RunFolder
 
@@ -25,7 +26,8 @@ def watch(
     while True:
         news = [each.refresh(seconds, say) for each in watched]
         if any(news) and len(watched) > 1 and all(each.begun for each in watched):
-            page = write_comparison(list(folders), folders[0].parent / "report.html")
+            place = folders[0].parent / "report.html"
+            page = write_comparison(folders, place, groups_by_recipe)
             if all(each.ended for each in watched):
                 say(str(page))
         if all(each.ended for each in watched):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from msft.report.compare.compared_run import ComparedRun, Rows, rows_apart, same_rows
+from msft.report.compare.compared_run import ComparedRun, PairedVerdicts, rows_apart, same_rows
 from msft.report.compare.contest import Contest, minus
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.evidence import Paired
@@ -15,11 +15,11 @@ from msft.report.compare.statistics import (
     sample_sd,
 )
 from msft.report.paper_tables import score_cell
-from msft.report.tables import EMPTY, Cell, Row, Table, ranked
-from msft.report.wording import Unit, difference, epochs, height, per_cent
+from msft.report.tables import EMPTY, Cell, Table, TableRow, ranked
+from msft.report.wording import Unit, difference, height, per_cent
 from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number
-from msft.text import counted
+from msft.text import counted, epochs
 
 
 def seed_table(contest: Contest) -> Table | None:
@@ -33,20 +33,20 @@ def seed_table(contest: Contest) -> Table | None:
     means = [contest.score(entrant, contest.names, contest.split) for entrant in contest.entrants]
     whole = all(set(contest.seeds) <= entrant.runs.keys() for entrant in contest.entrants)
     ranks = ranked([height(value, unit) if whole else None for value in means])
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for entrant, scores, middle, rank in zip(contest.entrants, found, means, ranks, strict=True):
         shared = [seed for seed in scores if seed in against and entrant is not contest.baseline]
         test = paired_t([scores[s] for s in shared], [against[s] for s in shared])
         gaps = [scores[seed] - against[seed] for seed in shared if seed in contest.seeds]
         gap = mean(gaps) if gaps else None
-        more = "" if gap is None else _signed(gap, unit)
+        more = "" if gap is None else difference(gap, unit, more=1)
         average = Cell(
             _precise(middle, unit), rank, more, per_cent(middle, unit), per_cent(gap, unit)
         )
         cells = [_precise_cell(scores.get(seed), unit) for seed in seeds]
         spread = sample_sd([scores[seed] for seed in contest.seeds if seed in scores])
         p = _p_cell(test.p if test else None)
-        rows.append(Row(entrant.label, (*cells, average, _precise_cell(spread, unit), p)))
+        rows.append(TableRow(entrant.label, (*cells, average, _precise_cell(spread, unit), p)))
     missing = any(len(scores) < len(seeds) for scores in found)
     return Table(
         "seeds",
@@ -72,13 +72,13 @@ def honesty_table(contest: Contest) -> Table | None:
         for split in splits
     }
     ranks = {s: ranked([height(v, unit) for v in values]) for s, values in scores.items()}
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for place, entrant in enumerate(contest.entrants):
         cells = [score_cell(scores[s][place], unit, ranks[s][place]) for s in splits]
         if TEST in scores:
             drift = minus(scores[SELECTION][place], scores[TEST][place])
             cells.append(Cell(difference(drift, unit), value=per_cent(drift, unit)))
-        rows.append(Row(entrant.label, (*cells, *_looks(contest, entrant))))
+        rows.append(TableRow(entrant.label, (*cells, *_looks(contest, entrant))))
     apart = ["validation − test"] if TEST in scores else []
     return Table(
         "honesty",
@@ -100,7 +100,7 @@ def bootstrap_table(contest: Contest) -> Table | None:
     unit = contest.unit()
     several = len({seed for entrant in contest.entrants for seed in entrant.runs}) > 1
     verdicts = {seed: run.verdicts(contest.split) for seed, run in contest.baseline.runs.items()}
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for entrant in contest.entrants:
         for seed, run in sorted(entrant.runs.items()):
             other = contest.baseline.runs.get(seed)
@@ -110,12 +110,12 @@ def bootstrap_table(contest: Contest) -> Table | None:
             if same is not None:
                 name = f"{entrant.label}, seed {seed}" if several else entrant.label
                 cells = _bootstrap_cells(bootstrap(run, same, contest.split), unit)
-                rows.append(Row(name, (*cells, *_sign_cells(rows_apart(run, same)))))
+                rows.append(TableRow(name, (*cells, *_sign_cells(rows_apart(run, same)))))
     if not rows:
         return None
     return Table(
         "bootstrap",
-        f"Rows of {contest.split} drawn again",
+        f"PairedVerdicts of {contest.split} drawn again",
         f"Difference to {contest.baseline.label}{' at the same seed' if several else ''}, positive "
         "is better; 95 % percentile interval and share of draws in which it is behind, over "
         f"{DRAWS:,} draws of the rows of each sub-dataset; rows on which it is better and worse, "
@@ -126,7 +126,7 @@ def bootstrap_table(contest: Contest) -> Table | None:
     )
 
 
-def bootstrap(run: ComparedRun, rows: Rows, split: str) -> Bootstrap:
+def bootstrap(run: ComparedRun, rows: PairedVerdicts, split: str) -> Bootstrap:
     """The paired bootstrap of two runs' best checkpoints on the same rows."""
     strata = {
         name: [a - b for a, b in zip(map(float, first), map(float, second), strict=True)]
@@ -208,10 +208,3 @@ def _precise(value: Number | None, unit: Unit) -> str:
     if value is None:
         return EMPTY.text
     return f"{float(100 * value):.2f}" if unit == "accuracy" else f"{float(value):.4f}"
-
-
-def _signed(gap: Number, unit: Unit) -> str:
-    text = _precise(gap, unit)
-    if not text.strip("-0."):
-        return f"±{text.lstrip('-')}"
-    return text.replace("-", "−") if text.startswith("-") else f"+{text}"

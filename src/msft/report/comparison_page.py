@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
-from msft.report.compare.compared_run import compared_runs
+from msft.report.compare.compared_run import GroupsOf, compared_runs, no_groups
 from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
 from msft.report.figures.scores import score_figure, score_text
 from msft.report.in_words import headline, remarks
-from msft.report.page import Section, shown, write_page
+from msft.report.page import Section, page_sections, write_page
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
@@ -31,8 +31,8 @@ from msft.report.tables import (
     terminal,
     wrapped,
 )
-from msft.report.wording import listed
 from msft.run.folder import RunFolder, write_text
+from msft.text import listed
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     ablation_table,
@@ -51,14 +51,17 @@ def tables_of(contest: Contest) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+def write_comparison(
+    folders: Sequence[Path], out: Path, older_groups: GroupsOf = no_groups
+) -> Path:
     """The page that compares these runs, finished or not, each by itself, with the first one.
 
     out: the file, or the folder in which it is to be `report.html`.
+    older_groups: says the groups of a folder whose environment.json does not.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    contest = contest_of_each(compared_runs(folders))
+    contest = contest_of_each(compared_runs(folders, older_groups))
     return _write_page(path, contest, tables_of(contest))
 
 
@@ -83,7 +86,7 @@ def _write_page(path: Path, contest: Contest, tables: Sequence[Table]) -> Path:
         "scores", f"Scores on {contest.split}", score_text(contest), partial(score_figure, contest)
     )
     report_split: ReportSplit = "test" if contest.split == "test" else "selection"
-    first, *figures = shown([scores, *comparison_figures(runs, report_split)])
+    first, *figures = page_sections([scores, *comparison_figures(runs, report_split)])
     content = {
         "title": _title(contest),
         "headline": headline(contest),

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from msft.report.compare.evidence import Paired, paired_at
 from msft.report.compare.intervals import Intervals
 from msft.report.figures.branches import Branch
-from msft.report.wording import NOTHING, difference, epochs, number, p_value, unit_of
+from msft.report.wording import NOTHING, difference, number, p_value
 from msft.run.history import History
-from msft.run.leavings import leavings_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import CheckpointId
 from msft.search.scores import SELECTION
-from msft.text import counted
+from msft.text import counted, epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,13 @@ def decision_rows(
 ) -> list[DecisionRow]:
     """One row per sub-dataset that left, and one per stage in which the method let all stay."""
     rows: list[DecisionRow] = []
-    leavings = leavings_of(history)
     for stage, record in enumerate(history.stages):
-        active = len(record.asked.active)
-        for leaving in (item for item in leavings if item.stage == stage):
-            # sro found its peaks in its search, which is its first roll-out
-            search = 0 if history.start.method == "sro" else stage
-            left = [item.name for item in leavings if item.stage == stage]
-            searched = branches[search]
-            rows.append(_row(history, verdicts, intervals, stage, searched, leaving.name, left))
+        # sro found its peaks in its search, which is its first roll-out
+        search = branches[0 if history.start.method == "sro" else stage]
+        left = [name for name, _ in record.excluded]
+        rows += [_row(history, verdicts, intervals, stage, search, name, left) for name in left]
         if any(decision.what == "go_on" for decision in record.decisions):
-            rows.append(DecisionRow(stage, active, None))
+            rows.append(DecisionRow(stage, len(record.asked.active), None))
     return rows
 
 
@@ -82,11 +77,11 @@ def _row(
     if name not in peaks:
         return DecisionRow(stage, len(active), name)
     at, last = search.checkpoints[peaks[name]], search.checkpoints[-1]
-    unit, score = unit_of(history, name), history.known(at)[name]
+    unit, score = history.unit_of(name), history.known(at)[name]
     ending = history.known(last)[name]
     others = [other for other in peaks if other in active and other not in left]
     runner_up = min(others, key=lambda other: peaks[other], default=None)
-    pair = _pair(history, verdicts, name, at, last) if at != last else None
+    pair = paired_at(history, verdicts, name, SELECTION, at, last) if at != last else None
     return DecisionRow(
         stage=stage,
         active=len(active),
@@ -100,20 +95,6 @@ def _row(
         sure=_sure(pair, at, last),
         p=p_value(pair.p) if pair else "",
     )
-
-
-def _pair(
-    history: History,
-    verdicts: VerdictsByKey,
-    name: str,
-    at: CheckpointId,
-    last: CheckpointId,
-) -> Paired | None:
-    """The same rows at two checkpoints; None where there are none, or something else than rows."""
-    try:
-        return paired_at(history, verdicts, name, SELECTION, at, last)
-    except (ValueError, TypeError):
-        return None
 
 
 def _sure(pair: Paired | None, at: CheckpointId, last: CheckpointId) -> str:

@@ -1,4 +1,5 @@
-"""The result of a run in words and as a table: sentence, facts, notes, scores."""
+"""Results in words: of one run its sentence, facts, notes and scores; of a contest its headline and
+remarks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,21 +13,15 @@ from msft.report.wording import (
     Unit,
     difference,
     difference_in_words,
-    epochs,
-    epochs_in_words,
     height,
     in_words,
-    listed,
-    mean_unit,
     method_name,
     number,
-    si,
-    unit_of,
 )
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import counted
+from msft.text import counted, epochs, epochs_in_words, listed, si
 
 _ENDED_BY = {
     "all_excluded": "until all had left",
@@ -34,8 +29,6 @@ _ENDED_BY = {
     "max_epochs": "ended by max_epochs",
     "budget": "as planned",
 }
-
-
 _STATES = {"running": "still running", "stopped": "stopped"}
 
 
@@ -71,7 +64,7 @@ def mean_of(history: History, checkpoint: CheckpointId, split: str) -> Number | 
 
 def sentence(history: History, status: str) -> str:
     """The result in one sentence; status: as in the summary."""
-    method, best, unit = method_name(history.start.method), history.best, mean_unit(history)
+    method, best, unit = method_name(history.start.method), history.best, history.mean_unit
     if best is None:
         if status == "stopped":
             return f"{method} was stopped before anything was scored."
@@ -112,7 +105,7 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
     return difference_in_words(here - base, unit)
 
 
-def chosen(history: History, summary: Mapping[str, Any]) -> str:
+def choice_text(history: History, summary: Mapping[str, Any]) -> str:
     """How the reported checkpoint came to be the one."""
     best = history.best
     if best is None:
@@ -147,14 +140,14 @@ def notes(history: History, status: str) -> list[str]:
         )
     if history.mixed:
         found.append(MEAN_OF_GAINS)
-    elif mean_unit(history) == "nll":
+    elif history.mean_unit == "nll":
         found.append("Scores are negative log-likelihoods per token: lower is better.")
     return found
 
 
 def facts(history: History, summary: Mapping[str, Any]) -> list[Fact]:
     """What to see at a glance."""
-    best, unit = history.best, mean_unit(history)
+    best, unit = history.best, history.mean_unit
     if best is None:
         return []
     base, here = mean_of(history, BASE, SELECTION), mean_of(history, best, SELECTION)
@@ -198,13 +191,12 @@ def score_rows(
     rows: list[ScoreRow] = []
     for name in names:
         scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
-        unit = unit_of(history, name)
         values = [score.value if score else None for score in scores]
-        size = f"{history.start.datasets[name]:,}"
-        rows.append(_score_row(name, size, values, unit, intervals.text(best, name) or NOTHING))
+        size, interval = f"{history.start.datasets[name]:,}", intervals.text(best, name) or NOTHING
+        rows.append(_score_row(name, size, values, history.unit_of(name), interval))
     means = [mean_of(history, checkpoint, split) for checkpoint, split in places]
     rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
-    unit = mean_unit(history)
+    unit = history.mean_unit
     total = f"{sum(history.start.datasets.values()):,}"
     return rows, _score_row(rule if unit else "mean gain", total, means, unit, "")
 

@@ -1,4 +1,5 @@
-"""A page: a template of this folder, filled in and written as one self-contained file."""
+"""A page: its sections with their figures, its folded lists, and a template of this folder, filled
+in and written as one self-contained file."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import msft
 from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg
-from msft.report.wording import plain
+from msft.run.environment import version_of
 from msft.run.folder import write_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from msft.text import plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -23,18 +21,49 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Section:
+    """A figure of a page. key: for ids and files. draw: from a width in pixels to a figure."""
+
+    key: str
+    title: str
+    text: str
+    draw: Callable[[float], "Figure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
     """One figure, drawn for a screen and for a phone; the page shows one of them."""
 
     wide: "Markup"
     narrow: "Markup"
 
 
-def drawn(key: str, description: str, draw: Callable[[float], "Figure"]) -> Drawn:
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A section as a page has it."""
+
+    key: str
+    title: str
+    text: str
+    picture: Picture
+
+
+def page_sections(sections: Sequence[Section]) -> list[PageSection]:
+    """Sections drawn for a page."""
+    with drawing():
+        return [
+            PageSection(each.key, each.title, each.text, picture(each.key, each.title, each.draw))
+            for each in sections
+        ]
+
+
+def picture(key: str, description: str, draw: Callable[[float], "Figure"]) -> Picture:
     """draw: from a width in pixels to a figure."""
-    return Drawn(
+    return Picture(
         embedded(draw(WIDE), f"{key}-w", description),
         embedded(draw(NARROW), f"{key}-n", description),
     )
@@ -49,9 +78,25 @@ def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":
     return Markup(svg)  # noqa: S704  matplotlib escapes, and so does `svg_element`
 
 
+@dataclass(frozen=True, slots=True)
+class Folded(Generic[Item]):
+    """A list in three parts; of a short one all is in `first`."""
+
+    first: Sequence[Item]
+    rest: Sequence[Item] = ()
+    last: Sequence[Item] = ()
+
+
+def folded(items: Sequence[Item], ends: int) -> Folded[Item]:
+    """`ends` items from each end, and the rest if there is enough of it to be in the way."""
+    if len(items) <= 3 * ends:
+        return Folded(items)
+    return Folded(items[:ends], items[ends:-ends], items[-ends:])
+
+
 def write_page(path: Path, template: str, content: Mapping[str, Any]) -> Path:
     """Fill in a template; every text in `content` is escaped."""
-    page = _environment().get_template(template).render(content, version=msft.__version__)
+    page = _environment().get_template(template).render(content, version=version_of("msft"))
     write_text(path, page)
     return path
 
@@ -80,51 +125,3 @@ def _readable(value: object) -> object:
     from markupsafe import Markup
 
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A figure of a page. key: for ids and files. draw: from a width in pixels to a figure."""
-
-    key: str
-    title: str
-    text: str
-    draw: Callable[[float], "Figure"]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A section as a page has it."""
-
-    key: str
-    title: str
-    text: str
-    drawn: Drawn
-
-
-def shown(sections: Sequence[Section]) -> list[Shown]:
-    """Sections drawn for a page."""
-    with drawing():
-        return [
-            Shown(each.key, each.title, each.text, drawn(each.key, each.title, each.draw))
-            for each in sections
-        ]
-
-
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class Folded(Generic[Item]):
-    """A list in three parts; of a short one all is in `first`."""
-
-    first: Sequence[Item]
-    rest: Sequence[Item] = ()
-    last: Sequence[Item] = ()
-
-
-def folded(items: Sequence[Item], ends: int) -> Folded[Item]:
-    """`ends` items from each end, and the rest if there is enough of it to be in the way."""
-    if len(items) <= 3 * ends:
-        return Folded(items)
-    return Folded(items[:ends], items[ends:-ends], items[-ends:])

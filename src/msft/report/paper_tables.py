@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from msft.report.compare.contest import Contest, known_mean, minus
-from msft.report.compare.entrant import Entrant, groups_of
+from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
-from msft.report.tables import EMPTY, Cell, Rank, Row, Table, ranked
-from msft.report.wording import Unit, difference, height, listed, number, per_cent, si
+from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
+from msft.report.wording import Unit, difference, height, number, per_cent
 from msft.search.scores import TEST, Number
+from msft.text import listed, si
 
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""
@@ -24,7 +25,7 @@ def main_tables(contest: Contest) -> list[Table]:
     where no means can be compared."""
     if not contest.has_mean:
         return []
-    groups = groups_of(contest.first.folder, contest.names)
+    groups = contest.groups
     splits = contest.splits if groups else contest.splits[:1]
     return [_main_table(contest, groups, split) for split in splits]
 
@@ -41,7 +42,7 @@ def _main_table(contest: Contest, groups: Mapping[str, Sequence[str]], split: st
         f"Results on {_role(split)}",
         f"{where(split)} {_how(contest)} Ep.: epochs on the path to the reported checkpoint.",
         ("method", *columns, "Ep."),
-        tuple(Row(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
+        tuple(TableRow(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
     )
 
 
@@ -49,10 +50,12 @@ def dataset_tables(contest: Contest) -> list[Table]:
     """Every sub-dataset, then the mean if it can be compared; on every split that was scored."""
     tables: list[Table] = []
     for split in contest.splits:
-        rows = [Row(name, tuple(_score_column(contest, (name,), split))) for name in contest.names]
+        rows = [
+            TableRow(name, tuple(_score_column(contest, (name,), split))) for name in contest.names
+        ]
         if contest.has_mean:
             means = _score_column(contest, contest.names, split)
-            rows.append(Row(_mean_name(contest), tuple(means), apart=True))
+            rows.append(TableRow(_mean_name(contest), tuple(means), apart=True))
         tables.append(
             Table(
                 _key("datasets", contest, split),
@@ -82,7 +85,7 @@ def ablation_table(contest: Contest) -> Table | None:
     chosen.sort(key=lambda entrant: ABLATION.index(entrant.method))
     scores = _score_column(contest, contest.names, contest.split, entrants=chosen)
     rows = (
-        Row(entrant.label, (score, _epochs_cell(contest, entrant)))
+        TableRow(entrant.label, (score, _epochs_cell(contest, entrant)))
         for entrant, score in zip(chosen, scores, strict=True)
     )
     return Table(
@@ -97,22 +100,15 @@ def ablation_table(contest: Contest) -> Table | None:
 
 def flops_table(contest: Contest) -> Table:
     """What was computed, and for what."""
-    kinds = {
-        "train": "train",
-        "evaluation": "evaluation",
-        "look-ahead": "lookahead",
-        "total": "total",
-        "kept": "kept",
-        "discarded": "discarded",
-    }
+    kinds = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
     against = _summed(contest, contest.baseline, "total")
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for entrant in contest.entrants:
-        amounts = [_summed(contest, entrant, key) for key in kinds.values()]
+        amounts = [_summed(contest, entrant, kind.replace("-", "")) for kind in kinds]
         cells = [Cell(si(float(amount)), value=float(amount)) for amount in amounts]
         share = float(_summed(contest, entrant, "total") / against) if against else None
         times = EMPTY if share is None else Cell(f"{share:.2f}", value=share)
-        rows.append(Row(entrant.label, (*cells, times)))
+        rows.append(TableRow(entrant.label, (*cells, times)))
     return Table(
         "flops",
         "FLOPs",
@@ -131,7 +127,7 @@ def spread_table(contest: Contest) -> Table | None:
     if all(spread is None for spread in spreads):
         return None
     ranks = ranked([None if spread is None else -spread for spread in spreads])
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for entrant, spread, rank in zip(contest.entrants, spreads, ranks, strict=True):
         scores = [
             [run.score((name,), contest.split) for name in contest.names]
@@ -143,7 +139,7 @@ def spread_table(contest: Contest) -> Table | None:
             for pick in (min, max)
         )
         cells = (score_cell(spread, unit, rank), score_cell(low, unit), score_cell(high, unit))
-        rows.append(Row(entrant.label, cells))
+        rows.append(TableRow(entrant.label, cells))
     return Table(
         "spread",
         f"Spread over sub-datasets on {contest.split}",
@@ -162,7 +158,7 @@ def places_table(contest: Contest) -> Table | None:
         return None
     ranks = ranked([Fraction(places[entrant.label].first) for entrant in contest.entrants])
     rows = (
-        Row(
+        TableRow(
             entrant.label,
             (
                 Cell(str(places[entrant.label].first), rank, value=places[entrant.label].first),

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msft.report.wording import epochs_in_words, listed
 from msft.run.environment import Environment
 from msft.run.history import History
-from msft.text import counted
+from msft.text import counted, epochs_in_words, listed
 
 
 def reproduction_text(has_recipe: bool) -> str:
@@ -18,7 +17,7 @@ def reproduction_text(has_recipe: bool) -> str:
     )
 
 
-def settings_of(history: History) -> Iterator[tuple[str, str]]:
+def setting_rows(history: History) -> Iterator[tuple[str, str]]:
     """Names and values of what the log says that the run depends on."""
     start = history.start
     sizes = [f"{name} ({rows:,})" for name, rows in start.datasets.items()]

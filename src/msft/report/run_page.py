@@ -12,20 +12,20 @@ from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY, timeline
-from msft.report.in_words import by_gain, chosen, facts, mean_of, notes, score_rows, sentence
-from msft.report.page import Drawn, Folded, drawn, embedded, folded, shown, write_page
-from msft.report.reproduction import command_of, reproduction_text, settings_of, versions_of
+from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
+from msft.report.page import Folded, Picture, embedded, folded, page_sections, picture, write_page
+from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
 from msft.report.sections import run_sections
-from msft.report.wording import epochs, method_name, number, si, unit_of
+from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
 from msft.run.folder import RunFolder, read_history, verdicts_of
-from msft.run.history import History
-from msft.run.leavings import Leaving, leavings_of
+from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE
 from msft.search.scores import TEST
+from msft.text import epochs, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -68,7 +68,7 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
     return {
         "title": f"{method_name(method)} · {folder}",
         "eyebrow": f"{method_name(method)} · {folder} · seed {history.start.seed}",
-        "settings": [*settings_of(history)],
+        "settings": [*setting_rows(history)],
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
@@ -92,17 +92,17 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
     return {
         "status": status,
         "sentence": sentence(history, status),
-        "chosen": chosen(history, summary),
+        "chosen": choice_text(history, summary),
         "notes": notes(history, status),
         "facts": facts(history, summary),
         "figures": _figures(history, branches) if trained else None,
         "legend": _legend(history, branches),
         "timeline_text": _timeline_text(history, branches),
-        "percent": all(unit_of(history, name) == "accuracy" for name in names),
+        "percent": all(history.unit_of(name) == "accuracy" for name in names),
         "band_text": _band_text(intervals.kinds()),
         "many": len(names) > MANY,
         "curves": _curves(history, branches, ranked, intervals) if trained else Folded([]),
-        "more": shown(run_sections(history)) if trained else [],
+        "more": page_sections(run_sections(history)) if trained else [],
         "decided": bool(decisions),
         "decisions": folded(decisions or peaks, 10),
         "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
@@ -111,40 +111,29 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "scores_text": _scores_text(history),
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
-        "flops": costs.flops_table(history),
+        "flops": costs.flop_rows(history),
         "flops_text": _flops_text(history, summary),
         "disk_text": _disk_text(summary),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    timeline: Drawn
-    loss: Drawn
-    flops: Drawn
-    disk: Drawn
+_DESCRIPTIONS = {
+    "timeline": "Timeline of the search: one branch per roll-out",
+    "loss": "Training loss over the epochs trained, and the number of active sub-datasets",
+    "flops": "FLOPs by what they were for",
+    "disk": "Copies of the weights on disk over the epochs trained",
+}
 
 
-def _figures(history: History, branches: list[Branch]) -> _Figures:
+def _figures(history: History, branches: list[Branch]) -> dict[str, Picture]:
+    draw = {
+        "timeline": partial(timeline, history, branches),
+        "loss": partial(costs.loss, history, branches),
+        "flops": partial(costs.flops, history),
+        "disk": partial(costs.disk, history, branches),
+    }
     with drawing():
-        return _Figures(
-            drawn(
-                "timeline",
-                "Timeline of the search: one branch per roll-out",
-                partial(timeline, history, branches),
-            ),
-            drawn(
-                "loss",
-                "Training loss over the epochs trained, and the number of active sub-datasets",
-                partial(costs.loss, history, branches),
-            ),
-            drawn("flops", "FLOPs by what they were for", partial(costs.flops, history)),
-            drawn(
-                "disk",
-                "Copies of the weights on disk over the epochs trained",
-                partial(costs.disk, history, branches),
-            ),
-        )
+        return {key: picture(key, text, draw[key]) for key, text in _DESCRIPTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +148,18 @@ def _curves(
     history: History, branches: list[Branch], names: list[str], intervals: Intervals
 ) -> Folded[_CurveItem]:
     """One curve for each name; of many, those between the ends are drawn small."""
-    leavings = {leaving.name: leaving for leaving in leavings_of(history)}
+    exclusions = {each.name: each for each in history.exclusions}
     parts = folded(names, 6) if len(names) > MANY else Folded(names)
 
     def item(name: str, small: bool) -> _CurveItem:
-        leaving = leavings.get(name)
-        picture = (
-            curves.small_curve(history, branches, name, leaving)
+        exclusion = exclusions.get(name)
+        drawing_of = (
+            curves.small_curve(history, branches, name, exclusion)
             if small
-            else curves.curve(history, branches, name, leaving, intervals)
+            else curves.curve(history, branches, name, exclusion, intervals)
         )
-        svg = embedded(picture, f"curve{names.index(name)}", f"Scores of {name}")
-        fate = _fate(history, branches, name, leaving)
+        svg = embedded(drawing_of, f"curve{names.index(name)}", f"Scores of {name}")
+        fate = _fate(history, branches, name, exclusion)
         return _CurveItem(name, fate, _change(history, name), svg)
 
     with drawing():
@@ -184,14 +173,15 @@ def _curves(
 def _change(history: History, name: str) -> str:
     """From the base model to the best checkpoint."""
     scores = [history.known(place).get(name) for place in (BASE, history.best or BASE)]
-    unit = unit_of(history, name)
+    unit = history.unit_of(name)
     return " → ".join(number(score.value if score else None, unit) for score in scores)
 
 
-def _fate(history: History, branches: list[Branch], name: str, leaving: Leaving | None) -> str:
-    if leaving is not None:
-        return f"left at {epochs(epochs_to(history, leaving.checkpoint))}, stage {leaving.stage}"
-    if leavings_of(history):
+def _fate(history: History, branches: list[Branch], name: str, exclusion: Exclusion | None) -> str:
+    if exclusion is not None:
+        left = epochs(epochs_to(history, exclusion.checkpoint))
+        return f"left at {left}, stage {exclusion.stage}"
+    if history.exclusions:
         return "never left" if history.ended else "in the mixture"
     peak = branches[0].peaks.get(name)
     return "" if peak is None else f"peak at {epochs(branches[0].at(peak))}"
@@ -217,12 +207,11 @@ def _timeline_text(history: History, branches: list[Branch]) -> str:
 
 def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
     """Which kinds of line the figures of this run have."""
-    left = {leaving.name: leaving.stage for leaving in leavings_of(history)}
     return {
         "best": any(branch.to_best for branch in branches),
         "went_on": any(branch.went_on > branch.to_best for branch in branches),
         "gone": any(branch.ticks > branch.used for branch in branches),
-        "left": bool(left),
+        "left": bool(history.exclusions),
         "out": any(
             branch.used and name not in history.stages[branch.number].asked.active
             for branch in branches
@@ -241,7 +230,7 @@ def _scores_text(history: History) -> str:
         text += " The test split has not been scored."
     elif mean_of(history, BASE, TEST) is None:
         text += " The base model was not scored on test."
-    units = {unit_of(history, name) for name in history.start.datasets}
+    units = {history.unit_of(name) for name in history.start.datasets}
     if units == {"accuracy"}:
         text += " In per cent of rows right, differences in points."
     elif "accuracy" in units:

@@ -1,4 +1,5 @@
-"""Which figures of the paper a run has, and which a set of runs has, each as a section."""
+"""Which figures of the paper a run has, which a set of runs has, and which a pair of branches of
+`msft analyze divergence` has, each as a section."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +29,9 @@ from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
-from msft.report.wording import epochs, epochs_in_words, listed, method_name
+from msft.report.wording import method_name
 from msft.run.history import History
-from msft.text import counted
+from msft.text import counted, epochs, epochs_in_words, listed
 
 
 def run_sections(history: History) -> list[Section]:

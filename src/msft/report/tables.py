@@ -11,8 +11,9 @@ from io import StringIO
 from textwrap import fill
 from typing import Literal
 
-from msft.report.wording import NOTHING, label, plain
+from msft.report.wording import NOTHING
 from msft.search.scores import Number
+from msft.text import label, plain
 
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""
@@ -40,7 +41,7 @@ EMPTY = Cell(NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A line of a table; `apart`: with a rule above it."""
 
     name: str
@@ -56,7 +57,7 @@ class Table:
     title: str
     note: str
     head: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 def ranked(heights: Sequence[Number | None]) -> list[Rank]:

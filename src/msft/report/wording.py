@@ -1,17 +1,11 @@
-"""Numbers and names as people read them, in the page and on the terminal."""
+"""How scores, differences and methods are written in tables and sentences, and drawn in figures."""
 
-import unicodedata
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import overload
 
-from msft.run.history import History
-from msft.search.rollout import BASE
 from msft.search.scores import Metric, Number
-from msft.text import counted
 
 NOTHING = "–"
-_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _METHODS = {
     "sft": "SFT",
     "continual": "Continual SFT",
@@ -31,40 +25,8 @@ MEAN_OF_GAINS = (
 )
 
 
-def plain(text: str, keep: str = "\n\t") -> str:
-    """Text without control characters, escapes, direction marks and lone surrogates."""
-    return "".join(
-        char if char in keep or unicodedata.category(char)[0] != "C" else "\ufffd" for char in text
-    )
-
-
-def label(text: str, longest: int = 28) -> str:
-    """A name for a figure or a table on the terminal: one line, not too long."""
-    line = plain(text, keep="")
-    return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
 def method_name(method: str) -> str:
     return _METHODS.get(method, method)
-
-
-def unit_of(history: History, name: str) -> Unit:
-    """The metric of a sub-dataset, from the first of its scores."""
-    for scores in (history.known(BASE), *history.scores["validation"].values()):
-        if name in scores:
-            return scores[name].metric
-    return "value"
-
-
-def mean_unit(history: History) -> Unit:
-    units = {unit_of(history, name) for name in history.start.datasets}
-    return units.pop() if len(units) == 1 else None
-
-
-def named_mean(value: float | None, mixed: bool) -> tuple[str, str]:
-    """What the mean of a result is called, and its text; mixed: it is one of gains."""
-    name, form = ("mean gain over base", "+.4f") if mixed else ("mean", ".4f")
-    return name, "" if value is None else format(value, form)
 
 
 def number(value: Number | None, unit: Unit) -> str:
@@ -76,11 +38,12 @@ def number(value: Number | None, unit: Unit) -> str:
     return f"{float(value):.3f}" if unit else f"{float(value):+.3f}"
 
 
-def difference(value: Number | None, unit: Unit) -> str:
-    """A difference of scores, with its sign; of shares in points."""
+def difference(value: Number | None, unit: Unit, more: int = 0) -> str:
+    """A difference of scores, with its sign; of shares in points. more: digits beyond the usual."""
     if value is None:
         return NOTHING
-    text = f"{float(100 * value):+.1f}" if unit == "accuracy" else f"{float(value):+.3f}"
+    shares = unit == "accuracy"
+    text = f"{float(100 * value if shares else value):+.{more + (1 if shares else 3)}f}"
     zero = not text.strip("+-0.")
     return text.replace("+", "±").replace("-", "±") if zero else text.replace("-", "−")
 
@@ -98,37 +61,11 @@ def difference_in_words(value: Number | None, unit: Unit) -> str:
     return difference(value, unit) + suffix
 
 
-def epochs(number_of: float) -> str:
-    return f"{number_of:.2f}".rstrip("0").rstrip(".")
-
-
-def epochs_in_words(number_of: float) -> str:
-    """1 epoch, 0.5 epochs"""
-    return counted(round(number_of, 2), "epoch")
-
-
 def p_value(p: Fraction | float) -> str:
     number_of = float(p)
     if number_of < 0.001:
         return "p\u00a0<\u00a00.001"
     return f"p\u00a0=\u00a0{number_of:.{3 if number_of < 0.1 else 2}f}"
-
-
-def si(amount: float) -> str:
-    """Three digits and a prefix: 1234567 is 1.23 M."""
-    step = 0
-    while abs(amount) >= 999.5 and step < len(_PREFIXES) - 1:
-        amount /= 1000
-        step += 1
-    digits = 0 if amount >= 99.95 or (step == 0 and amount == int(amount)) else 1
-    digits = 2 if step and amount < 9.995 else digits
-    return f"{amount:.{digits}f} {_PREFIXES[step]}".rstrip()
-
-
-def listed(names: Iterable[str]) -> str:
-    """a, b and c"""
-    *rest, last = [*names] or [""]
-    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 @overload

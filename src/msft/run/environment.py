@@ -1,9 +1,12 @@
-"""What a run was made with: versions and device, for its report and for bug reports."""
+"""What a run was made with: versions, device and the groups of its benchmarks, for its report and
+for bug reports."""
 
 import json
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from msft.run.folder import write_text
 
@@ -16,7 +19,14 @@ Environment = dict[str, str]
 def versions() -> Environment:
     """Python, the system and the packages that results may depend on."""
     found = {"python": platform.python_version(), "system": platform.platform()}
-    return found | {package: _version(package) for package in PACKAGES}
+    return found | {package: version_of(package) for package in PACKAGES}
+
+
+def version_of(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def environment() -> Environment:
@@ -28,29 +38,39 @@ def environment() -> Environment:
     return versions() | {"device": device} | ({"cuda": str(torch.version.cuda)} if cuda else {})
 
 
-def record_environment(path: Path, now: Environment) -> None:
-    """Add to a run's environments, in the order of use, unless it is the last one already."""
-    known = read_environments(path)
-    if known[-1:] != [now]:
-        write_text(path, json.dumps([*known, now], indent=2) + "\n")
+def record_environment(path: Path, now: Environment, groups: Mapping[str, str]) -> None:
+    """Add to a run's environments, in the order of use, unless it is the last one already.
+
+    groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
+    """
+    items = _items(path)
+    if read_environments(path)[-1:] != [now]:
+        items.append(dict(now))
+    elif items[-1].get("groups") == groups:
+        return
+    items[-1]["groups"] = dict(groups)
+    write_text(path, json.dumps(items, indent=2) + "\n")
 
 
 def read_environments(path: Path) -> list[Environment]:
     """The environments of a run; none where the file is missing or is not one of ours."""
+    return [
+        {str(key): str(value) for key, value in item.items() if key != "groups"}
+        for item in _items(path)
+    ]
+
+
+def read_groups(path: Path) -> dict[str, str] | None:
+    """The groups by sub-dataset; None where the version that trained did not record them."""
+    for item in reversed(_items(path)):
+        if isinstance(item.get("groups"), dict):
+            return {str(name): str(group) for name, group in item["groups"].items()}
+    return None
+
+
+def _items(path: Path) -> list[dict[str, Any]]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    items = raw if isinstance(raw, list) else []
-    return [
-        {str(key): str(value) for key, value in item.items()}
-        for item in items
-        if isinstance(item, dict)
-    ]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    return [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []

@@ -14,6 +14,7 @@ from msft.search.scores import (
     SELECTION,
     TEST,
     MeanRule,
+    Metric,
     Number,
     Score,
     Scores,
@@ -46,6 +47,17 @@ class Stage:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A sub-dataset that left: after which stage, by the method's own tick, and to where training
+    went back."""
+
+    name: str
+    stage: int
+    tick: int
+    checkpoint: CheckpointId
+
+
 @dataclass(slots=True)
 class Best:
     """The best of the eligible, fully scored points seen so far."""
@@ -66,7 +78,6 @@ class History:
         self.candidates = 0
         self.ended: Ended | None = None
         self._best: Best | None = None
-        self._best_anywhere: Best | None = None
         self.reported: CheckpointId | None = None
         for event in events:
             self.add(event)
@@ -112,11 +123,6 @@ class History:
         """What the run reports: the method's own word, else the best of the eligible points."""
         return self.reported or (self._best.checkpoint if self._best else None)
 
-    @property
-    def best_anywhere(self) -> CheckpointId | None:
-        """The best of all fully scored points, eligible or not."""
-        return self._best_anywhere.checkpoint if self._best_anywhere else None
-
     def known(self, checkpoint: CheckpointId, split: str = SELECTION) -> Scores:
         """The scores recorded so far for a checkpoint."""
         return self.scores[split].get(checkpoint, {})
@@ -138,6 +144,30 @@ class History:
     def mixed(self) -> bool:
         """Whether the mean is one of gains over the base model, because metrics differ."""
         return len({score.metric for score in self.known(BASE).values()}) > 1
+
+    def unit_of(self, name: str) -> Metric:
+        """The metric of a sub-dataset, from the first of its scores."""
+        for scores in (self.known(BASE), *self.scores[SELECTION].values()):
+            if name in scores:
+                return scores[name].metric
+        return "value"
+
+    @property
+    def mean_unit(self) -> Metric | None:
+        """The metric of all sub-datasets; None where they differ."""
+        units = {self.unit_of(name) for name in self.start.datasets}
+        return units.pop() if len(units) == 1 else None
+
+    @property
+    def exclusions(self) -> list[Exclusion]:
+        """Who left the mixture, in the order of the decisions."""
+        return [
+            Exclusion(name, number, decision.tick or 0, decision.checkpoint)
+            for number, stage in enumerate(self.stages)
+            for decision in stage.decisions
+            if decision.what == "exclude"
+            for name in decision.names
+        ]
 
     def curve(self, stage: int, name: str) -> Curve:
         """Heights of an active sub-dataset over a roll-out, its start included."""
@@ -169,9 +199,8 @@ class History:
     def _consider(self, checkpoint: CheckpointId) -> None:
         """Highest mean wins, the earlier (roll-out, tick) on a tie."""
         rollout, _ = place_of(checkpoint)
-        height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
-        self._best_anywhere = _better(self._best_anywhere, checkpoint, height)
         if checkpoint == BASE or self.stages[rollout].asked.eligible:
+            height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
             self.candidates += 1
             self._best = _better(self._best, checkpoint, height)
 

@@ -57,10 +57,6 @@ def test_the_result_is_the_model_after_the_last_stop() -> None:
     assert summary_of(out.history)["best"]["candidates"] == 1
 
 
-def test_the_best_overall_is_known_too() -> None:
-    assert run(*THREE).history.best_anywhere == "r0-t1"
-
-
 def test_a_last_subdataset_that_learns_nothing_leaves_the_model_as_it_was() -> None:
     out = run(*THREE[:2], {"a": [0] * 4, "b": [0] * 4, "c": [9, 8, 7, 6]})
     assert out.excluded[2] == ("c", 0)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.app.terminal.progress import Board, described, mean_text
+from msft.app.terminal.progress import Board, event_text, mean_text
 from msft.run.log import Decided, Ended, Event
 from msft.run.worker import Step
 
@@ -44,7 +44,7 @@ class LiveTable:
         stays = isinstance(event, Ended) or (isinstance(event, Decided) and event.what == "exclude")
         if live and stays:
             stage = len(self._board.history.stages) - 1
-            self._print(f"stage {stage} {described(event, self._board)}")
+            self._print(f"stage {stage} {event_text(event, self._board)}")
         self._draw()
 
     def step(self, step: Step) -> None:
@@ -61,16 +61,16 @@ class LiveTable:
         self._drawn = time.monotonic()
         if self._board.history.opened is not None:
             width, height = self._live.console.size
-            self._live.update(drawn(self._board, self._title, width, height))
+            self._live.update(live_view(self._board, self._title, width, height))
 
 
-def drawn(board: Board, title: str, width: int, height: int) -> "RenderableType":
+def live_view(board: Board, title: str, width: int, height: int) -> "RenderableType":
     """The table for a terminal of this size."""
     from rich.console import Group
     from rich.text import Text
 
     names = list(board.history.start.datasets)
-    shown = chosen(board, names, min(MOST_ROWS, max(3, height - AROUND)))
+    shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND)))
     parts: list[RenderableType] = [Text(_headline(board, title, len(names)), style="bold")]
     if board.history.stages:
         parts.append(_stage(board, width))
@@ -82,7 +82,7 @@ def drawn(board: Board, title: str, width: int, height: int) -> "RenderableType"
     return Group(*parts)
 
 
-def chosen(board: Board, names: list[str], most: int) -> list[str]:
+def visible_names(board: Board, names: list[str], most: int) -> list[str]:
     """The sub-datasets to show, in recipe order: who left last, and then who is active."""
     left = {name: place for name in names if (place := board.left(name)) is not None}
     latest = sorted(left, key=lambda name: left[name], reverse=True)

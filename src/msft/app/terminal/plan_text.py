@@ -4,9 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.app.terminal.validate_text import table
-from msft.report.wording import label, si
-from msft.text import counted
+from msft.text import counted, duration, label, si, table
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals"),
@@ -161,14 +159,3 @@ def _speed(content: Mapping[str, Any]) -> list[str]:
         f"time, as tried here: {speed['train_tokens_per_second']:,.0f} tokens/s of training, an "
         f"evaluation in {duration(seconds)}{sampled}, loading in {duration(speed['loading'])}"
     ]
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360000 else f"{seconds / 86400:.0f} days"

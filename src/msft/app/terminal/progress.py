@@ -139,7 +139,7 @@ class PlainLines:
         if self._known is not None:
             self._say(f"going on after {self._known}")
             self._known = None
-        line = described(event, self._board)
+        line = event_text(event, self._board)
         if line:
             self._say(line)
 
@@ -154,7 +154,7 @@ class PlainLines:
         self._board.step(step)
 
 
-def described(event: Event, board: Board) -> str | None:
+def event_text(event: Event, board: Board) -> str | None:
     """An event in words; None where there is nothing to say."""
     history = board.history
     match event:

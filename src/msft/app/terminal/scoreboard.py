@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
 
-from msft.app.terminal.validate_text import table
 from msft.report.compare.evidence import Z95, wilson
+from msft.report.compare.intervals import Interval
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.scores import MeanRule, Score, Scores, mean
-
-Interval = tuple[float, float]
+from msft.text import table
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScoreLine:
     """A score of `rows` rows and its 95 % interval."""
 
     value: float
@@ -31,9 +30,9 @@ class Scoreboard:
     """
 
     metrics: Mapping[str, str]
-    datasets: Mapping[str, Line]
-    groups: Mapping[str, Line]
-    mean: Line | None
+    datasets: Mapping[str, ScoreLine]
+    groups: Mapping[str, ScoreLine]
+    mean: ScoreLine | None
 
     def text(self) -> str:
         rows = [("sub-dataset", "score", "95 % interval", "rows", "metric")]
@@ -97,17 +96,17 @@ def answer_lines(answers: Answers) -> Iterator[dict[str, Any]]:
             yield {**line, "score": row.worth}
 
 
-def _cells(line: Line) -> tuple[str, str, str]:
+def _cells(line: ScoreLine) -> tuple[str, str, str]:
     low, high = line.interval
     return f"{line.value:.4f}", f"{low:.4f} to {high:.4f}", f"{line.rows:,}"
 
 
-def _line(score: Score, rows: list[Answered]) -> Line:
+def _line(score: Score, rows: list[Answered]) -> ScoreLine:
     number = float(score.value)
     if score.metric == "accuracy":
-        return Line(number, wilson(int(score.total), score.count), len(rows))
+        return ScoreLine(number, wilson(int(score.total), score.count), len(rows))
     half = Z95 * _spread(rows, number)
-    return Line(number, (number - half, number + half), len(rows))
+    return ScoreLine(number, (number - half, number + half), len(rows))
 
 
 def _spread(rows: list[Answered], ratio: float) -> float:
@@ -117,7 +116,7 @@ def _spread(rows: list[Answered], ratio: float) -> float:
     return sqrt(square * len(rows) / max(1, len(rows) - 1)) / weight
 
 
-def _mean(scores: Scores, lines: Mapping[str, Line], rule: MeanRule) -> Line | None:
+def _mean(scores: Scores, lines: Mapping[str, ScoreLine], rule: MeanRule) -> ScoreLine | None:
     """Sub-datasets are independent, so variances of their shares add up."""
     if len({score.metric for score in scores.values()}) > 1:
         return None
@@ -131,4 +130,4 @@ def _mean(scores: Scores, lines: Mapping[str, Line], rule: MeanRule) -> Line | N
     low, high = number - half, number + half
     if all(score.metric == "accuracy" for score in scores.values()):
         low, high = max(0.0, low), min(1.0, high)
-    return Line(number, (low, high), sum(lines[n].rows for n in scores))
+    return ScoreLine(number, (low, high), sum(lines[n].rows for n in scores))

@@ -9,8 +9,7 @@ from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import Tokenizer
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
-from msft.report.wording import named_mean
-from msft.text import counted
+from msft.text import counted, named_mean, table
 
 COLUMNS = (
     "sub-dataset",
@@ -175,15 +174,3 @@ def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool
     )
     reports = "validation, which also selected" if report_split == "selection" else "test"
     return "\n".join([head, *table(rows), f"reported on {reports if test else 'validation'}"])
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width; the first is left-aligned, the others right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -1,13 +1,13 @@
 """A run that is compared with others: its log under a name of its own, and its scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msft.errors import LogError
 from msft.report.compare.evidence import Paired, paired, verdict_at
-from msft.report.wording import unit_of
+from msft.run.environment import read_groups
 from msft.run.folder import RunFolder, read_history, verdicts_of
 from msft.run.history import History
 from msft.run.log import Opened
@@ -16,15 +16,29 @@ from msft.run.verdicts import Verdict
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import Number, overall
 
+Groups = Mapping[str, str]
+"""The group of each sub-dataset that has one."""
+
+GroupsOf = Callable[[Path, Sequence[str]], Groups]
+"""From a run folder and its sub-datasets."""
+
+
+def no_groups(folder: Path, names: Sequence[str]) -> Groups:
+    return {}
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """label: tells it apart from the others, by its folder."""
+    """label: tells it apart from the others, by its folder.
+
+    older_groups: says the groups of a folder whose environment.json does not.
+    """
 
     label: str
     folder: Path
     history: History
     summary: dict[str, Any]
+    older_groups: GroupsOf = no_groups
 
     @property
     def method(self) -> str:
@@ -42,6 +56,11 @@ class ComparedRun:
     def names(self) -> tuple[str, ...]:
         """Its sub-datasets."""
         return tuple(self.history.start.datasets)
+
+    @property
+    def groups(self) -> Groups:
+        recorded = read_groups(RunFolder(self.folder).environment)
+        return self.older_groups(self.folder, self.names) if recorded is None else recorded
 
     def score(
         self, names: Sequence[str], split: str, checkpoint: CheckpointId | None = None
@@ -67,19 +86,19 @@ class ComparedRun:
         return {name: verdict for name, verdict in found.items() if verdict is not None}
 
 
-def compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
+def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> list[ComparedRun]:
     """The runs in these folders, under names that tell them apart."""
     if not folders:
         raise ValueError("no run folder was given; expected at least one")
     histories = [read_history(folder) for folder in folders]
     return [
-        ComparedRun(name, folder, history, summary_of(history))
+        ComparedRun(name, folder, history, summary_of(history), older_groups)
         for name, folder, history in zip(_labels(folders), folders, histories, strict=True)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRuns:
+class FolderRuns:
     """What folders hold, of which some may hold no run.
 
     empty: labels of those where none has begun.
@@ -91,9 +110,9 @@ class FoundRuns:
     unreadable: dict[str, str]
 
 
-def found_in(folders: Sequence[Path]) -> FoundRuns:
+def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> FolderRuns:
     """The runs in these folders, one by one: a broken log is no reason to leave out the others."""
-    found = FoundRuns([], [], {})
+    found = FolderRuns([], [], {})
     for label, folder in zip(_labels(folders), folders, strict=True):
         log = RunFolder(folder).log
         try:
@@ -104,7 +123,8 @@ def found_in(folders: Sequence[Path]) -> FoundRuns:
             if not isinstance(events[0], Opened):
                 raise LogError(f"{log}: its first event does not start a run; restore it")
             history = History(events)
-            found.runs.append(ComparedRun(label, folder, history, summary_of(history)))
+            summary = summary_of(history)
+            found.runs.append(ComparedRun(label, folder, history, summary, older_groups))
         except (LogError, OSError) as error:
             found.unreadable[label] = str(error)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -124,13 +144,13 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(names, start=1)]
 
 
-Rows = dict[str, tuple[Verdict, Verdict]]
+PairedVerdicts = dict[str, tuple[Verdict, Verdict]]
 """Per sub-dataset the verdicts of two runs on the same rows."""
 
 
 def same_rows(
     one: ComparedRun, two: ComparedRun, split: str, of_two: Mapping[str, Verdict]
-) -> Rows | None:
+) -> PairedVerdicts | None:
     """Of both best checkpoints; None unless the data are the same and all verdicts are there.
 
     of_two: the second run's verdicts, which several may be compared with.
@@ -146,11 +166,11 @@ def same_rows(
     return {name: (first[name], second[name]) for name in one.names}
 
 
-def rows_apart(one: ComparedRun, rows: Rows) -> Paired | None:
+def rows_apart(one: ComparedRun, rows: PairedVerdicts) -> Paired | None:
     """On how many of the same rows the first run is better, and on how many worse."""
     total = Paired(0, 0, 0)
     for name, (first, second) in rows.items():
-        pair = paired(first, second, unit_of(one.history, name) == "nll")
+        pair = paired(first, second, one.history.unit_of(name) == "nll")
         if pair is None:
             return None
         total += pair

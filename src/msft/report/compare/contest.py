@@ -12,11 +12,13 @@ from msft.errors import UsageError
 from msft.report.compare.compared_run import ComparedRun
 from msft.report.compare.entrant import Entrant, entrants_by_method
 from msft.report.compare.statistics import mean
-from msft.report.wording import Unit, height, listed, points, si, unit_of
+from msft.report.wording import Unit, height, points
 from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
+from msft.text import listed, si
 
 BASELINE = "sft"
+UNGROUPED = "own data"
 ReportSplit = Literal["test", "selection"]
 
 
@@ -74,11 +76,20 @@ class Contest:
         """All but SFT."""
         return [entrant for entrant in self.entrants if entrant is not self.sft]
 
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Sub-datasets by the groups of their benchmarks; empty where there are not two groups."""
+        recorded, members = self.first.groups, dict[str, tuple[str, ...]]()
+        for name in self.names:
+            group = recorded.get(name, UNGROUPED)
+            members[group] = (*members.get(group, ()), name)
+        return members if len(members) > 1 else {}
+
     def unit(self, names: Sequence[str] = ()) -> Unit:
         """The metric of these sub-datasets, or of all."""
         runs = self.runs
         units = {
-            next(unit_of(run.history, name) for run in runs if name in run.history.start.datasets)
+            next(run.history.unit_of(name) for run in runs if name in run.history.start.datasets)
             for name in names or self.names
         }
         return units.pop() if len(units) == 1 else None

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from msft.run.history import History
-from msft.run.leavings import Leaving, leavings_of
+from msft.run.history import Exclusion, History
 from msft.search.rollout import BASE, CheckpointId, place_of
 from msft.search.scores import SELECTION, TEST
 
@@ -33,7 +32,7 @@ class Parts:
 
 def decomposition(sft: History, msft: History, split: str = SELECTION) -> dict[str, Parts]:
     """The parts of every sub-dataset of an mSFT run that the SFT run has too."""
-    left = {leaving.name: leaving for leaving in leavings_of(msft)}
+    left = {each.name: each for each in msft.exclusions}
     return {
         name: _parts(sft, msft, name, split, left.get(name))
         for name in msft.start.datasets
@@ -47,7 +46,7 @@ def decomposition_split(sft: History, msft: History) -> str:
     Roll-back points are scored on test only with `score_test: rollbacks` or `every`.
     """
     needed = [(sft, sft.best or BASE), (msft, msft.best or BASE)]
-    needed += [(msft, leaving.checkpoint) for leaving in leavings_of(msft)]
+    needed += [(msft, exclusion.checkpoint) for exclusion in msft.exclusions]
     missing = any(run.missing(checkpoint, TEST) for run, checkpoint in needed)
     return SELECTION if missing else TEST
 
@@ -75,32 +74,34 @@ def mean_decomposition(pairs: Sequence[Mapping[str, Parts]]) -> dict[str, Parts]
     return {name: mean_parts([pair[name] for pair in pairs if name in pair]) for name in names}
 
 
-def _parts(sft: History, msft: History, name: str, split: str, leaving: Leaving | None) -> Parts:
+def _parts(
+    sft: History, msft: History, name: str, split: str, exclusion: Exclusion | None
+) -> Parts:
     best = msft.best or BASE
     result, reference = _height(msft, best, name, split), _height(sft, sft.best, name, split)
     if result is None or reference is None:
         return Parts(None, why=f"not scored on {split}")
     gain = result - reference
-    if leaving is None:
+    if exclusion is None:
         return Parts(gain, why="never left")
-    if not _comes_after(msft, best, leaving):
+    if not _comes_after(msft, best, exclusion):
         return Parts(gain, why="the best checkpoint comes before it left")
-    peak = _height(msft, leaving.checkpoint, name, split)
+    peak = _height(msft, exclusion.checkpoint, name, split)
     if peak is None:
         return Parts(gain, why=f"not scored on {split} where it left")
     forgetting = result - peak
     return Parts(gain, gain - forgetting, forgetting)
 
 
-def _comes_after(history: History, best: CheckpointId, leaving: Leaving) -> bool:
+def _comes_after(history: History, best: CheckpointId, exclusion: Exclusion) -> bool:
     """Whether the path to the best checkpoint goes on from where the sub-dataset left.
 
     A best checkpoint from the discarded end of that same stage does not: it was trained on it.
     """
-    if best == leaving.checkpoint:
+    if best == exclusion.checkpoint:
         return True
     starts = {history.stages[rollout].asked.start for rollout, _ in history.path(best)}
-    return place_of(best)[0] > leaving.stage and leaving.checkpoint in starts
+    return place_of(best)[0] > exclusion.stage and exclusion.checkpoint in starts
 
 
 def _height(

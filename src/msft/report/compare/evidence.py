@@ -71,12 +71,15 @@ def paired_at(
     first: CheckpointId,
     second: CheckpointId,
 ) -> Paired | None:
-    """A sub-dataset at two checkpoints of one run; None without verdicts of both."""
+    """A sub-dataset at two checkpoints of one run; None without verdicts of both, or with something
+    else than rows in their place."""
     one = verdict_at(history, verdicts, first, split, name)
     two = verdict_at(history, verdicts, second, split, name)
-    if one is None or two is None:
+    try:
+        lower = history.unit_of(name) == "nll"
+        return None if one is None or two is None else paired(one, two, lower)
+    except (ValueError, TypeError):  # somebody else's file
         return None
-    return paired(one, two, _lower_is_better(history, name))
 
 
 def verdict_at(
@@ -90,11 +93,6 @@ def verdict_at(
             break
         checkpoint = checkpoint_id(rollout, tick - 1) if tick > 1 else stage.asked.start
     return verdict
-
-
-def _lower_is_better(history: History, name: str) -> bool:
-    score = history.known(BASE).get(name)
-    return score is not None and score.metric == "nll"
 
 
 def _numbers(verdict: Verdict) -> Sequence[float]:

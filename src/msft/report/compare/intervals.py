@@ -1,13 +1,13 @@
 """Confidence intervals of single scores: Wilson's of counts, a bootstrap over rows of the rest."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msft.report.compare.evidence import verdict_at, wilson
+from msft.report.compare.statistics import MIDDLE, draws_of
 from msft.report.wording import number
 from msft.run.history import History
 from msft.run.verdicts import VerdictsByKey
-from msft.search.draws import number as drawn_number
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, Score
 
@@ -34,7 +34,7 @@ class Intervals:
         self._history = history
         self._verdicts = verdicts
         self._known: dict[tuple[CheckpointId, str], Interval | None] = {}
-        self._draws: dict[int, NDArray[np.float64]] = {}
+        self._shares: dict[int, NDArray[np.float64]] = {}
 
     def at(self, checkpoint: CheckpointId, name: str) -> Interval | None:
         """Of a sub-dataset at a checkpoint; None without a score, or without its rows."""
@@ -78,11 +78,10 @@ class Intervals:
         import numpy as np
 
         count = len(rows)
-        if count not in self._draws:
-            generator = np.random.default_rng(drawn_number(0, "report", "bootstrap", count))
+        if count not in self._shares:
             times = max(100, min(RESAMPLES, _MOST_DRAWS // count))
-            shares: Any = generator.multinomial(count, np.full(count, 1 / count), size=times)
-            self._draws[count] = shares / count
-        means = self._draws[count] @ np.asarray(rows, dtype=float)
-        low, high = np.quantile(means, [0.025, 0.975])
+            drawn = draws_of(count, count, times, 0, "report", "bootstrap", count)
+            shares = [np.bincount(places, minlength=count) / count for places in drawn]
+            self._shares[count] = np.array(shares)
+        low, high = np.quantile(self._shares[count] @ np.asarray(rows, dtype=float), MIDDLE)
         return (float(low), float(high))

@@ -4,19 +4,26 @@ Scores that are counts stay exact fractions until the last step, so that equal d
 equal, and not 1e-17 apart.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from math import exp, fsum, lgamma, log, log1p, sqrt
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msft.search.draws import stream
 from msft.search.scores import Number
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 DRAWS = 5000
-"""Resamples of a bootstrap."""
+"""Resamples of a paired bootstrap."""
+
+MIDDLE = (0.025, 0.975)
+"""The ends of a 95 % percentile interval."""
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -128,53 +135,48 @@ def paired_bootstrap(
     strata: per sub-dataset the differences of the same rows under two models.
     weights: what one row of a sub-dataset counts in the difference of the means.
     """
-    totals = [0.0] * draws
+    import numpy as np
+
+    totals = np.zeros(draws)
     for name, differences in strata.items():
-        sums = _resampled(differences, draws, seed, name)
-        totals = [total + weights[name] * part for total, part in zip(totals, sums, strict=True)]
+        moved = np.array([difference for difference in differences if difference])
+        drawn = draws_of(len(differences), len(moved), draws, seed, "bootstrap", name)
+        totals += weights[name] * np.array([moved[places].sum() for places in drawn])
     found = fsum(weights[name] * fsum(differences) for name, differences in strata.items())
-    ordered = sorted(totals)
-    below = bisect_left(ordered, -1e-12)  # sums of floats that should be 0 are not below it
-    return Bootstrap(found, quantile(ordered, 0.025), quantile(ordered, 0.975), below / draws)
+    below = float((totals < -1e-12).mean())  # sums of floats that should be 0 are not below it
+    low, high = np.quantile(totals, MIDDLE)
+    return Bootstrap(found, float(low), float(high), below)
 
 
-def _resampled(differences: Sequence[float], draws: int, seed: int, name: str) -> list[float]:
-    """Sums over as many rows drawn with replacement.
+def draws_of(
+    rows: int, moved: int, draws: int, seed: int, *place: str | int
+) -> Iterator["NDArray[np.int64]"]:
+    """Which of the `moved` rows come up as `rows` rows are drawn with replacement, draw by draw.
 
-    Rows without a difference add nothing: how many of the others come up is binomial, and only
+    The other rows add nothing to a sum: how many of the moved ones come up is binomial, and only
     those are drawn one by one.
     """
-    moved = [difference for difference in differences if difference]
-    if not moved:
-        return [0.0] * draws
-    uniform = stream(seed, "bootstrap", name).random
-    bounds = _binomial_bounds(len(differences), len(moved))
-    count, most = len(moved), len(differences)
-    sums: list[float] = []
+    import numpy as np
+
+    _, (*state, at), _ = stream(seed, *place).getstate()
+    twister = np.random.RandomState()  # gives the numbers of the stream, many at a time
+    twister.set_state(("MT19937", np.array(state, dtype=np.uint32), at, 0, 0.0))
+    bounds = _binomial_bounds(rows, moved)
     for _ in range(draws):
-        times = min(bisect_right(bounds, uniform() * bounds[-1]), most)
-        sums.append(sum([moved[int(uniform() * count)] for _ in range(times)]))
-    return sums
+        times = min(bisect_right(bounds, twister.random_sample() * bounds[-1]), rows)
+        yield (twister.random_sample(times) * moved).astype(np.int64)
 
 
 def _binomial_bounds(rows: int, moved: int) -> list[float]:
     """P(X <= k) for k = 0 … rows, where each of `rows` draws hits one of `moved` rows."""
-    if moved == rows:
-        return [*[0.0] * rows, 1.0]
+    if moved in (0, rows):
+        return [*[float(moved == 0)] * rows, 1.0]
     hit, miss, whole = log(moved / rows), log1p(-moved / rows), lgamma(rows + 1)
     terms = (
         exp(whole - lgamma(k + 1) - lgamma(rows - k + 1) + k * hit + (rows - k) * miss)
         for k in range(rows + 1)
     )
     return [*accumulate(terms)]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted numbers, interpolated between neighbours."""
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 @dataclass(frozen=True, slots=True)

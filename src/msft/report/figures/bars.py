@@ -1,4 +1,4 @@
-"""Bars that lie: one row per name, one bar per series, for any number of names."""
+"""Horizontal bars and dots: one row per name, one mark per series, for any number of names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height, text_width
-from msft.report.wording import NOTHING, label
+from msft.report.wording import NOTHING
+from msft.text import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +47,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowLayout:
     """The rows of a figure: places of the names that it shows, and a row for those left out."""
 
     shown: tuple[int, ...]
@@ -72,13 +73,13 @@ class Rows:
         ]
 
 
-def rows_of(count: int, most: int = MOST) -> Rows:
+def rows_of(count: int, most: int = MOST) -> RowLayout:
     """All names, or the first and the last ones where there are too many."""
     if count <= most:
-        return Rows(tuple(range(count)), None, 0)
+        return RowLayout(tuple(range(count)), None, 0)
     head, tail = (most + 1) // 2, most // 2
     shown = (*range(head), *range(count - tail, count))
-    return Rows(shown, head, count - most)
+    return RowLayout(shown, head, count - most)
 
 
 def name_margin(labels: Sequence[str]) -> float:
@@ -86,8 +87,8 @@ def name_margin(labels: Sequence[str]) -> float:
     return 14 + max((text_width(text, 11.5) for text in labels), default=0)
 
 
-def lying_axes(
-    width: float, names: Sequence[str], rows: Rows, row: float, entries: Sequence[Entry]
+def horizontal_axes(
+    width: float, names: Sequence[str], rows: RowLayout, row: float, entries: Sequence[Entry]
 ) -> tuple["Figure", "Axes"]:
     """A figure with a legend and one row of `row` pixels per name, the first on top."""
     figure, (axes,) = stacked_axes(width, [(names, rows)], row, entries)
@@ -96,7 +97,7 @@ def lying_axes(
 
 def stacked_axes(
     width: float,
-    parts: Sequence[tuple[Sequence[str], Rows]],
+    parts: Sequence[tuple[Sequence[str], RowLayout]],
     row: float,
     entries: Sequence[Entry],
 ) -> tuple["Figure", list["Axes"]]:
@@ -111,12 +112,12 @@ def stacked_axes(
     for number, texts in enumerate(labels):
         above, below = sum(heights[:number]), sum(heights[number + 1 :])
         found.append(add_axes(figure, margin, 8, top + above + 4, below + 44))
-        name_lying_rows(found[-1], texts)
+        name_bars(found[-1], texts)
     draw_legend(figure, entries)
     return figure, found
 
 
-def name_lying_rows(axes: "Axes", labels: Sequence[str]) -> None:
+def name_bars(axes: "Axes", labels: Sequence[str]) -> None:
     """One row for each name, the first on top, and lines along the other axis."""
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
@@ -124,7 +125,7 @@ def name_lying_rows(axes: "Axes", labels: Sequence[str]) -> None:
     name_rows(axes, dict(enumerate(labels)))
 
 
-def lying_bars(
+def horizontal_bars(
     width: float,
     names: Sequence[str],
     series: Sequence[Series],
@@ -139,7 +140,7 @@ def lying_bars(
     thick = 0.82 / len(series)
     row = max(24.0, 14.0 * len(series) + 6)
     entries = [Entry(one.label, one.colour) for one in series] if len(series) > 1 else []
-    figure, axes = lying_axes(width, names, rows, row, entries)
+    figure, axes = horizontal_axes(width, names, rows, row, entries)
     for number, one in enumerate(series):
         for y, place in rows.places:
             at = y - 0.41 + (number + 0.5) * thick
@@ -162,7 +163,7 @@ def lying_bars(
     return figure
 
 
-def lying_dots(width: float, panels: Sequence[Panel], zero: bool = True) -> "Figure":
+def horizontal_dots(width: float, panels: Sequence[Panel], zero: bool = True) -> "Figure":
     """Names from top to bottom, one dot per series: for more series than bars can show.
 
     panels: below each other; all have the same series.
@@ -182,7 +183,7 @@ def lying_dots(width: float, panels: Sequence[Panel], zero: bool = True) -> "Fig
     return figure
 
 
-def _dots(axes: "Axes", series: Sequence[Series], rows: Rows) -> None:
+def _dots(axes: "Axes", series: Sequence[Series], rows: RowLayout) -> None:
     step = 0.7 / max(len(series), 3)
     for number, one in enumerate(series):
         known = [

@@ -7,7 +7,7 @@ from msft.report.figures.chart import BEST, FAINT, WENT_ON
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId, place_of
 
-Line = tuple[list[float], list[float]]
+Polyline = tuple[list[float], list[float]]
 """Abscissas and ordinates; a gap is a pair of nan."""
 
 

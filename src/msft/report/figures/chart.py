@@ -12,56 +12,47 @@ from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
-from msft.report.wording import plain
+from msft.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Transform
 
-INK, MUTED, GRID, FAINT, PAPER = "#1d2127", "#5c6570", "#e3e6ea", "#aeb6bf", "#fefefe"
-BEST, WENT_ON, LEFT, OTHER = "#0b63c5", "#6e7883", "#c2410c", "#8b5cf7"
-GREEN, GOLD, TEAL, PINK = "#15803e", "#a16208", "#0e7491", "#be185e"
-
 COLOURS = {
-    "ink": INK,
-    "muted": MUTED,
-    "grid": GRID,
-    "faint": FAINT,
-    "paper": PAPER,
-    "best": BEST,
-    "went-on": WENT_ON,
-    "left": LEFT,
-    "other": OTHER,
-    "green": GREEN,
-    "gold": GOLD,
-    "teal": TEAL,
-    "pink": PINK,
+    "ink": "#1d2127",
+    "muted": "#5c6570",
+    "grid": "#e3e6ea",
+    "faint": "#aeb6bf",
+    "paper": "#fefefe",
+    "best": "#0b63c5",
+    "went-on": "#6e7883",
+    "left": "#c2410c",
+    "other": "#8b5cf7",
+    "green": "#15803e",
+    "gold": "#a16208",
+    "teal": "#0e7491",
+    "pink": "#be185e",
 }
+INK, MUTED, GRID, FAINT, PAPER, BEST, WENT_ON, LEFT, OTHER, GREEN, GOLD, TEAL, PINK = (
+    COLOURS.values()
+)
 _VARIABLES = {colour: name for name, colour in COLOURS.items()}
 _COLOUR = re.compile("|".join(_VARIABLES))
-_DROPPED = re.compile(
-    r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->|(?<=>)\s+(?=<)", re.DOTALL
-)
-_TEXT = re.compile(r"(<text[^>]*>)([^<]+)")
-_ASIDE = "\0"
-"""Stands for a text while the tags around it are rewritten; XML has no such character."""
-_USED = re.compile(r"(?:href=\"|url\()#([^\")]+)")
-_ID = re.compile(r" id=\"([^\"]*)\"")
-_REFERENCE = re.compile(r"(?:xlink:)?(href=\"|url\()#")
-_REPLACED = [
+_REFERENCE = re.compile(r"(?:^|url\()#([^)]+)")
+_TIDIED = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"font: (?:(\d+|bold) )?([\d.]+)px [^;\"]*", r"font-weight: \1; font-size: \2px"),
-        (r"font-family: [^;\"]*; ", ""),  # the page's own
-        (r" transform=\"rotate\(-?0 [^\"]*\"", ""),
+        (r"font: (?:(\d+|bold) )?([\d.]+)px [^;]*", r"font-weight: \1; font-size: \2px"),
+        (r"font-family: [^;]*; ", ""),  # the page's own
         (r"(\.\d\d)\d+", r"\1"),  # a hundredth of a pixel is enough
         (r"\s+", " "),
-        (r" (?=\")", ""),
+        (r" $", ""),
     )
 ]
-"""What the page wants otherwise in tags."""
+"""What the page wants otherwise in attributes."""
 SERIES = (WENT_ON, BEST, LEFT, GREEN, OTHER, GOLD, TEAL, PINK)
 """Colours of the runs of a comparison, in order."""
 
@@ -186,27 +177,39 @@ def to_svg(figure: "Figure", key: str, description: str) -> str:
     """
     buffer = StringIO()
     figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
-    svg = buffer.getvalue()
-    svg = _DROPPED.sub("", svg[svg.index("<svg") :])
-    texts: list[str] = []
-
-    def set_aside(found: re.Match[str]) -> str:
-        texts.append(found[2])
-        return found[1] + _ASIDE
-
-    svg = _TEXT.sub(set_aside, svg)  # nobody may touch what stands between tags
-    used = frozenset(_USED.findall(svg))
-    svg = _ID.sub(lambda its: f' id="{key}-{its[1]}"' if its[1] in used else "", svg)
-    svg = _REFERENCE.sub(rf"\g<1>#{key}-", svg)
-    for pattern, replacement in _REPLACED:
-        svg = pattern.sub(replacement, svg)
-    svg = _COLOUR.sub(lambda colour: variable(colour[0]), svg)
-    first, *rest = (
-        svg[svg.index(">") + 1 :].replace("<g/>", "").replace("<defs/>", "").split(_ASIDE)
-    )
-    body = (first + "".join(map("".join, zip(texts, rest, strict=True)))).strip()
+    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314  matplotlib's own
+    texts = (text for element in root.iter() for text in element.attrib.values())
+    targets = {target for text in texts for target in _REFERENCE.findall(text)}
+    for element in reversed([*root.iter()]):  # what is within comes before what it is in
+        element.tag = _local(element.tag)
+        element.attrib = {
+            _local(name): f"{key}-{text}" if name == "id" else _tidied(text, key)
+            for name, text in element.items()
+            if (name != "id" or text in targets)
+            and not text.startswith(("rotate(0 ", "rotate(-0 "))
+        }
+        element.tail = None
+        element.text = element.text if element.tag == "text" else None
+        for child in [*element]:
+            empty = child.tag in ("g", "defs") and not len(child) and not child.attrib
+            if empty or child.tag in ("metadata", "style"):
+                element.remove(child)
+    body = "".join(ElementTree.tostring(child, "unicode") for child in root)
     width, height = figure.get_size_inches() * 72
-    return svg_element(width, height, description, body.removesuffix("</svg>"))
+    return svg_element(width, height, description, body.replace(" />", "/>"))
+
+
+def _local(name: str) -> str:
+    """A name without its namespace."""
+    return name.rpartition("}")[2]
+
+
+def _tidied(text: str, key: str) -> str:
+    """An attribute as the page has it: references begin with the key, colours are variables."""
+    text = _REFERENCE.sub(lambda its: its[0].replace("#", f"#{key}-"), text)
+    for pattern, replacement in _TIDIED:
+        text = pattern.sub(replacement, text)
+    return _COLOUR.sub(lambda colour: variable(colour[0]), text)
 
 
 def svg_element(width: float, height: float, description: str, body: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.report.figures.branches import Branch, Line, rolled_back
+from msft.report.figures.branches import Branch, Polyline, rolled_back
 from msft.report.figures.chart import (
     BEST,
     COLOURS,
@@ -19,9 +19,9 @@ from msft.report.figures.chart import (
     add_axes,
     new_figure,
 )
-from msft.report.wording import si
 from msft.run.flops import TRAIN, flops_of, path_tokens
 from msft.run.history import History
+from msft.text import si
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     figure = new_figure(width, 300)
     axes = add_axes(figure, 48, 12, 12, 118)
     below = add_axes(figure, 48, 12, 206, 44, sharex=axes)
-    lines: dict[str, Line] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
+    lines: dict[str, Polyline] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
     for branch in branches:
         points = history.stages[branch.number].points
         for first, last, colour in branch.parts:
@@ -109,7 +109,7 @@ def flops(history: History, width: float) -> "Figure":
     return figure
 
 
-def flops_table(history: History) -> list[tuple[str, str, str, str]]:
+def flop_rows(history: History) -> list[tuple[str, str, str, str]]:
     """The same as rows: name, amount, share, and the CSS variable of the colour."""
     shares = flops_shares(history)
     total = sum(amount for _, amount, _ in shares)

@@ -5,7 +5,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from msft.report.compare.intervals import Intervals
-from msft.report.figures.branches import Branch, Line, epochs_to
+from msft.report.figures.branches import Branch, Polyline, epochs_to
 from msft.report.figures.chart import (
     BEST,
     FAINT,
@@ -20,8 +20,7 @@ from msft.report.figures.chart import (
     variable,
 )
 from msft.report.figures.timeline import MANY
-from msft.run.history import History
-from msft.run.leavings import Leaving
+from msft.run.history import Exclusion, History
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION
 
@@ -46,8 +45,7 @@ class _Heights:
     def __init__(self, history: History, name: str) -> None:
         self._scores = history.scores[SELECTION]
         self._name = name
-        base = history.known(BASE).get(name)
-        self.scale = 100.0 if base is not None and base.metric == "accuracy" else 1.0
+        self.scale = 100.0 if history.unit_of(name) == "accuracy" else 1.0
         self.base = self(BASE)
 
     def __call__(self, checkpoint: CheckpointId) -> float:
@@ -59,7 +57,7 @@ def curve(
     history: History,
     branches: Sequence[Branch],
     name: str,
-    leaving: Leaving | None,
+    exclusion: Exclusion | None,
     intervals: Intervals,
 ) -> "Figure":
     """One sub-dataset's scores over the epochs on the path."""
@@ -71,7 +69,7 @@ def curve(
     for style, line in _lines(history, branches, name, heights).items():
         axes.plot(*line, color=style[0], **_STYLES[style])
     _peaks(axes, branches, name, heights)
-    _marks(axes, history, leaving, heights)
+    _marks(axes, history, exclusion, heights)
     axes.set_xlabel("epochs on the path")
     axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", nbins=6)
@@ -80,7 +78,7 @@ def curve(
 
 
 def small_curve(
-    history: History, branches: Sequence[Branch], name: str, leaving: Leaving | None
+    history: History, branches: Sequence[Branch], name: str, exclusion: Exclusion | None
 ) -> str:
     """The same without axes, band and peaks, where there are very many of them.
 
@@ -100,15 +98,15 @@ def small_curve(
     if history.best:
         x = epochs_to(history, history.best)
         parts.append(_stroke(BEST, at, ([x, x], [low, high]), "4 3"))
-    if leaving is not None:
-        y = heights(leaving.checkpoint)
-        left, _, top = at(epochs_to(history, leaving.checkpoint), y).partition(" ")
+    if exclusion is not None:
+        y = heights(exclusion.checkpoint)
+        left, _, top = at(epochs_to(history, exclusion.checkpoint), y).partition(" ")
         style = f"fill: {variable(LEFT)}; stroke: {variable(PAPER)}"
         parts.append(f'<circle cx="{left}" cy="{top}" r="3.7" style="{style}"/>' if y == y else "")
     return svg_element(200, 56, f"Scores of {name}", "".join(parts))
 
 
-def _stroke(colour: str, at: Callable[[float, float], str], line: Line, dashes: str) -> str:
+def _stroke(colour: str, at: Callable[[float, float], str], line: Polyline, dashes: str) -> str:
     """A path through the points of a line, broken where they are nan."""
     steps: list[str] = []
     pen = "M"
@@ -125,12 +123,12 @@ def _stroke(colour: str, at: Callable[[float, float], str], line: Line, dashes: 
 
 def _lines(
     history: History, branches: Sequence[Branch], name: str, heights: _Heights
-) -> dict[tuple[str, bool], Line]:
+) -> dict[tuple[str, bool], Polyline]:
     """The parts of a curve by how they are drawn.
 
     In a long search, what was rolled back after a sub-dataset had left is left out.
     """
-    lines: dict[tuple[str, bool], Line] = {style: ([], []) for style in _STYLES}
+    lines: dict[tuple[str, bool], Polyline] = {style: ([], []) for style in _STYLES}
     for branch in branches:
         active = name in history.stages[branch.number].asked.active
         for first, last, colour in branch.parts:
@@ -157,10 +155,10 @@ def _peaks(axes: "Axes", branches: Sequence[Branch], name: str, heights: _Height
     )
 
 
-def _marks(axes: "Axes", history: History, leaving: Leaving | None, heights: _Heights) -> None:
+def _marks(axes: "Axes", history: History, exclusion: Exclusion | None, heights: _Heights) -> None:
     """Full where it left, and the best checkpoint as a line."""
-    if leaving is not None:
-        place = ([epochs_to(history, leaving.checkpoint)], [heights(leaving.checkpoint)])
+    if exclusion is not None:
+        place = ([epochs_to(history, exclusion.checkpoint)], [heights(exclusion.checkpoint)])
         axes.plot(*place, "o", markersize=7.5, color=LEFT, markeredgecolor=PAPER)
     if history.best:
         x = epochs_to(history, history.best)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msft.report.compare.contest import Contest
 from msft.report.compare.entrant import Entrant
-from msft.report.figures.branches import Line, branches_of, rolled_back
+from msft.report.figures.branches import Polyline, branches_of, rolled_back
 from msft.report.figures.chart import FAINT, MUTED, NARROW, PAPER, add_axes, colour_at, new_figure
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.run.history import History
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Labelled = tuple[str, History]
+NamedHistory = tuple[str, History]
 
 _FAR = 8
 """Highest over lowest loss from which the axis is logarithmic."""
@@ -78,10 +78,10 @@ def _logarithmic(axes: "Axes", ratio: float) -> None:
     axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")
 
 
-def path_losses(history: History) -> tuple[Line, Line]:
+def path_losses(history: History) -> tuple[Polyline, Polyline]:
     """Mean training loss of each tick: along the path that the search took, and rolled back."""
-    kept: Line = ([], [])
-    gone: Line = ([], [])
+    kept: Polyline = ([], [])
+    gone: Polyline = ([], [])
     for branch in branches_of(history):
         points = history.stages[branch.number].points
         for line, first, last in ((kept, 1, branch.went_on), (gone, branch.went_on, branch.ticks)):
@@ -142,7 +142,7 @@ def rows_per_epoch(history: History) -> list[int]:
     return [sum(rows[first : first + per_epoch]) for first in range(0, whole, per_epoch)]
 
 
-def rows_figure(runs: Sequence[Labelled], width: float) -> "Figure":
+def rows_figure(runs: Sequence[NamedHistory], width: float) -> "Figure":
     """Rows still trained in each epoch, in per cent of the first epoch's."""
     colours = [colour_at(place + 1) for place in range(len(runs))]
     entries = [Entry(name, colour, "line") for (name, _), colour in zip(runs, colours, strict=True)]

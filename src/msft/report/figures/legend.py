@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from unicodedata import east_asian_width
 
 from msft.report.figures.chart import MUTED, add_axes
-from msft.report.wording import label
+from msft.text import label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

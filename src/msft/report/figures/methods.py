@@ -9,7 +9,7 @@ from msft.report.compare.contest import Contest, titles_of
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.compare.statistics import Places, first_places, mean
-from msft.report.figures.bars import Series, lying_axes, lying_bars, room, rows_of
+from msft.report.figures.bars import Series, horizontal_axes, horizontal_bars, room, rows_of
 from msft.report.figures.chart import (
     BEST,
     FAINT,
@@ -26,7 +26,8 @@ from msft.report.figures.chart import (
 )
 from msft.report.figures.costs import flops_shares
 from msft.report.figures.legend import Entry, draw_legend, legend_height
-from msft.report.wording import difference, epochs, gain_unit, label, points, score_unit, si
+from msft.report.wording import difference, gain_unit, points, score_unit
+from msft.text import epochs, label, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def spread_figure(contests: Sequence[Contest], width: float) -> "Figure":
     names = labels_of(contests)
     values = [_mean_spread(contests, name) for name in names]
     unit = contests[0].unit()
-    return lying_bars(
+    return horizontal_bars(
         width,
         names,
         [Series("", BEST, values)],
@@ -67,7 +68,7 @@ def places_figure(contests: Sequence[Contest], width: float) -> "Figure":
     table = first_places([heights for contest in contests for heights in rounds_of(contest)])
     entries = [Entry("alone", BEST), Entry("shared with others", FAINT)]
     rows = rows_of(len(names))
-    figure, axes = lying_axes(width, names, rows, 24, entries)
+    figure, axes = horizontal_axes(width, names, rows, 24, entries)
     for row, place in rows.places:
         found = table.get(names[place], Places())
         alone = found.first - found.shared
@@ -92,7 +93,7 @@ def size_figure(contests: Sequence[Contest], width: float) -> "Figure":
     ]
     unit = contests[0].unit()
     shown = titles_of(contests)
-    return lying_bars(
+    return horizontal_bars(
         width,
         [text.replace(" rows", "") if width <= NARROW else text for text in shown],
         series,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, Training
-from msft.report.figures.bars import lying_axes, rows_of
+from msft.report.figures.bars import horizontal_axes, rows_of
 from msft.report.figures.chart import BEST, LEFT, MUTED, NARROW, PAPER, WENT_ON, beside
 from msft.report.figures.legend import Entry
 
@@ -36,7 +36,7 @@ def share_figure(factors: Mapping[str, float], width: float) -> "Figure":
         Entry(training.name, colour, "dot")
         for training, colour in zip(OLMO_2, _COLOURS, strict=True)
     ]
-    figure, axes = lying_axes(width, names, rows, 26, entries)
+    figure, axes = horizontal_axes(width, names, rows, 26, entries)
     axes.set_xscale("log")
     for row, place in rows.places:
         values = [100 * table[names[place]] for table in tables]

@@ -6,8 +6,8 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from msft.report.compare.divergence import mean_shift
-from msft.report.figures.bars import Series, lying_bars, name_lying_rows, name_margin, rows_of
-from msft.report.figures.branches import Line
+from msft.report.figures.bars import Series, horizontal_bars, name_bars, name_margin, rows_of
+from msft.report.figures.branches import Polyline
 from msft.report.figures.chart import (
     BEST,
     INK,
@@ -20,10 +20,11 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height
-from msft.report.wording import epochs, mean_unit, points, score_unit
+from msft.report.wording import points, score_unit
 from msft.run.history import History
 from msft.search.rollout import BASE
 from msft.search.scores import Number, mean_gain
+from msft.text import epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def peaks_of(history: History) -> Peaks | None:
         return None
     rule, per_epoch = history.rule, history.evals_per_epoch
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
-    sign = -1 if mean_unit(history) == "nll" else 1
+    sign = -1 if history.mean_unit == "nll" else 1
     means = [sign * history.mean(checkpoint) for checkpoint in checkpoints]
     return Peaks(
         {name: rule.peak(history.curve(0, name)) / per_epoch for name in names},
@@ -116,7 +117,7 @@ def _by_colour(found: Peaks, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _curves(axes: "Axes", history: History, found: Peaks) -> None:
-    stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, mean_unit(history)
+    stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, history.mean_unit
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
     at = [tick / per_epoch for tick in range(len(checkpoints))]
     base = history.known(BASE)
@@ -130,7 +131,7 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
     many = len(found.peaks) > NUMBERED
     for colour, names in _by_colour(found, found.ordered).items():
         curves = [[shown(name, tick) for tick in range(len(checkpoints))] for name in names]
-        joined: Line = ([], [])
+        joined: Polyline = ([], [])
         for curve in curves:
             joined[0].extend([*at, nan])
             joined[1].extend([*curve, nan])
@@ -156,7 +157,7 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
 def _distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
     """A bar from the peak of the mean to each peak, and its length in epochs."""
     rows = rows_of(len(found.peaks))
-    name_lying_rows(axes, labels)
+    name_bars(axes, labels)
     shown = {found.ordered[place]: row for row, place in rows.places}
     for colour, names in _by_colour(found, [*shown]).items():
         ends, at = [found.peaks[name] for name in names], [shown[name] for name in names]
@@ -177,7 +178,7 @@ def divergence(moved: Mapping[str, float], width: float) -> "Figure":
     """Fig. 3a: by how many epochs each survivor's peak moved, the earliest first."""
     names = sorted(moved, key=lambda name: moved[name])
     values = [moved[name] for name in names]
-    return lying_bars(
+    return horizontal_bars(
         width,
         names,
         [Series("", BEST, values)],
@@ -188,7 +189,7 @@ def divergence(moved: Mapping[str, float], width: float) -> "Figure":
 
 def mean_shifts(moved: Mapping[str, Mapping[str, float]], width: float) -> "Figure":
     """Fig. 3b: the mean absolute change of several analyses, by their names."""
-    return lying_bars(
+    return horizontal_bars(
         width,
         list(moved),
         [Series("", BEST, [mean_shift(changes) for changes in moved.values()])],

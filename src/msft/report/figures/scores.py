@@ -1,5 +1,5 @@
-"""Figures of the gain over SFT: by sub-dataset (Fig. 7), and split into what it is made of
-(Fig. 8)."""
+"""Figures of scores on each sub-dataset: the scores themselves, their gain over SFT (Fig. 7), and
+what the gain is made of (Fig. 8)."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -18,25 +18,81 @@ from msft.report.compare.evidence import wilson
 from msft.report.figures.bars import (
     Panel,
     Series,
-    lying_axes,
-    lying_bars,
-    lying_dots,
+    horizontal_axes,
+    horizontal_bars,
+    horizontal_dots,
     room,
     rows_of,
 )
 from msft.report.figures.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
 from msft.report.figures.legend import Entry
-from msft.report.wording import Unit, difference, gain_unit, listed, points, score_unit
+from msft.report.wording import Unit, difference, gain_unit, points, score_unit
 from msft.search.scores import SELECTION, TEST
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from msft.text import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_BARS = 3
-"""Cohorts that are bars; more are dots."""
+"""Series that are bars; more are dots."""
+
+
+def score_text(contest: Contest) -> str:
+    """What the figure shows."""
+    units = {contest.unit((name,)) for name in contest.names}
+    text = "In per cent of rows right" if units == {"accuracy"} else "Accuracies in per cent"
+    if "accuracy" not in units:
+        text = "In the metric of each sub-dataset"
+    elif _single(contest):
+        text += "; the lines are Wilson's 95 % intervals"
+    if not _single(contest):
+        text += f"; mean over seeds {listed(map(str, contest.seeds))}"
+    if len(units) > 1:
+        text += "; each metric has an axis of its own"
+    return text + (". Of nll, lower is better." if "nll" in units else ".")
+
+
+def score_figure(contest: Contest, width: float) -> "Figure":
+    """Sub-datasets with the same metric share an axis."""
+    by_unit: dict[Unit, list[str]] = {}
+    for name in contest.names:
+        by_unit.setdefault(contest.unit((name,)), []).append(name)
+    panels = [
+        Panel(names, _series(contest, names), f"{score_unit(unit)} ({contest.split})")
+        for unit, names in by_unit.items()
+    ]
+    return horizontal_dots(width, panels, zero=False)
+
+
+def _series(contest: Contest, names: Sequence[str]) -> list[Series]:
+    return [
+        Series(
+            entrant.label,
+            colour_at(place),
+            [_score(contest, entrant, name) for name in names],
+            [_interval(contest, entrant, name) for name in names],
+        )
+        for place, entrant in enumerate(contest.entrants)
+    ]
+
+
+def _single(contest: Contest) -> bool:
+    return all(len(entrant.over(contest.seeds)) == 1 for entrant in contest.entrants)
+
+
+def _score(contest: Contest, entrant: Entrant, name: str) -> float | None:
+    score = contest.score(entrant, (name,), contest.split)
+    return None if score is None else points(score, contest.unit((name,)))
+
+
+def _interval(contest: Contest, entrant: Entrant, name: str) -> tuple[float, float] | None:
+    """Of a count under one seed."""
+    run, *others = entrant.over(contest.seeds)
+    score = run.history.known(run.best, contest.split).get(name)
+    if others or score is None or score.metric != "accuracy":
+        return None
+    low, high = wilson(int(score.total), score.count)
+    return (100 * low, 100 * high)
 
 
 def gains(contest: Contest) -> dict[str, list[float | None]]:
@@ -75,12 +131,12 @@ def gains_figure(contest: Contest, width: float) -> "Figure":
     ]
     axis = f"gain over SFT on {contest.split}, {gain_unit(unit)}".rstrip(", ")
     if len(series) > MOST_BARS:
-        return lying_dots(width, [Panel(names, series, axis)])
+        return horizontal_dots(width, [Panel(names, series, axis)])
 
     def written(value: float) -> str:
         return difference(value / points(1, unit), unit or "accuracy")  # as it is drawn
 
-    return lying_bars(width, names, series, axis, written)
+    return horizontal_bars(width, names, series, axis, written)
 
 
 def parts_of(contest: Contest, entrant: Entrant) -> tuple[dict[str, Parts], str]:
@@ -102,7 +158,7 @@ def parts_figure(parts: Mapping[str, Parts], split: str, unit: Unit, width: floa
         Entry("forgetting (−) or transfer (+)", LEFT),
         Entry("gain", INK, "dot"),
     ]
-    figure, axes = lying_axes(width, names, rows, 24, entries)
+    figure, axes = horizontal_axes(width, names, rows, 24, entries)
     reached: list[float] = []
     for row, place in rows.places:
         share = shares[place]
@@ -139,61 +195,3 @@ def _sorted(parts: Mapping[str, Parts]) -> list[str]:
         return float("inf") if gain is None else -float(gain)
 
     return sorted(parts, key=key)
-
-
-def score_text(contest: Contest) -> str:
-    """What the figure shows."""
-    units = {contest.unit((name,)) for name in contest.names}
-    text = "In per cent of rows right" if units == {"accuracy"} else "Accuracies in per cent"
-    if "accuracy" not in units:
-        text = "In the metric of each sub-dataset"
-    elif _single(contest):
-        text += "; the lines are Wilson's 95 % intervals"
-    if not _single(contest):
-        text += f"; mean over seeds {listed(map(str, contest.seeds))}"
-    if len(units) > 1:
-        text += "; each metric has an axis of its own"
-    return text + (". Of nll, lower is better." if "nll" in units else ".")
-
-
-def score_figure(contest: Contest, width: float) -> "Figure":
-    """Sub-datasets with the same metric share an axis."""
-    by_unit: dict[Unit, list[str]] = {}
-    for name in contest.names:
-        by_unit.setdefault(contest.unit((name,)), []).append(name)
-    panels = [
-        Panel(names, _series(contest, names), f"{score_unit(unit)} ({contest.split})")
-        for unit, names in by_unit.items()
-    ]
-    return lying_dots(width, panels, zero=False)
-
-
-def _series(contest: Contest, names: Sequence[str]) -> list[Series]:
-    return [
-        Series(
-            entrant.label,
-            colour_at(place),
-            [_score(contest, entrant, name) for name in names],
-            [_interval(contest, entrant, name) for name in names],
-        )
-        for place, entrant in enumerate(contest.entrants)
-    ]
-
-
-def _single(contest: Contest) -> bool:
-    return all(len(entrant.over(contest.seeds)) == 1 for entrant in contest.entrants)
-
-
-def _score(contest: Contest, entrant: Entrant, name: str) -> float | None:
-    score = contest.score(entrant, (name,), contest.split)
-    return None if score is None else points(score, contest.unit((name,)))
-
-
-def _interval(contest: Contest, entrant: Entrant, name: str) -> tuple[float, float] | None:
-    """Of a count under one seed."""
-    run, *others = entrant.over(contest.seeds)
-    score = run.history.known(run.best, contest.split).get(name)
-    if others or score is None or score.metric != "accuracy":
-        return None
-    low, high = wilson(int(score.total), score.count)
-    return (100 * low, 100 * high)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.report.figures.branches import Branch, Line, epochs_to, rolled_back
+from msft.report.figures.branches import Branch, Polyline, epochs_to, rolled_back
 from msft.report.figures.chart import (
     BEST,
     FAINT,
@@ -19,9 +19,8 @@ from msft.report.figures.chart import (
     name_rows,
     new_figure,
 )
-from msft.report.wording import label
-from msft.run.history import History
-from msft.run.leavings import Leaving, leavings_of
+from msft.run.history import Exclusion, History
+from msft.text import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +33,7 @@ _ROW, _PRESSED, _ENDS = 34, 5, 8
 """Pixels of a row, pixels of a pressed one, and rows that stay as they are at each end."""
 
 
-class _Rows:
+class _StageRows:
     """Where each roll-out stands, in pixels from the top."""
 
     def __init__(self, count: int) -> None:
@@ -56,7 +55,7 @@ class _Rows:
 def timeline(history: History, branches: Sequence[Branch], width: float) -> "Figure":
     """Roll-outs as branches over the epochs on the path; jumps back are dashed."""
     narrow = width <= NARROW
-    rows = _Rows(len(branches))
+    rows = _StageRows(len(branches))
     figure = new_figure(width, 58 + rows.height)
     left = 130 if not narrow else 44 if rows.pressed else 26
     axes = add_axes(figure, left, 118 if narrow else 230, 12, 46)
@@ -87,14 +86,14 @@ def _row_name(history: History, branch: Branch, narrow: bool) -> str:
     return f"{branch.number}" if narrow else f"stage {branch.number} · {active} active"
 
 
-def _parts(axes: "Axes", branches: Sequence[Branch], rows: _Rows) -> None:
+def _parts(axes: "Axes", branches: Sequence[Branch], rows: _StageRows) -> None:
     """The branches themselves, and a short stroke at each peak."""
-    lines: dict[tuple[str, bool], Line] = {
+    lines: dict[tuple[str, bool], Polyline] = {
         (colour, pressed): ([], [])
         for colour in (FAINT, WENT_ON, BEST)
         for pressed in (False, True)
     }
-    peaks: Line = ([], [])
+    peaks: Polyline = ([], [])
     for branch in branches:
         y, pressed = rows.at[branch.number], branch.number in rows.pressed
         for first, last, colour in branch.parts:
@@ -110,9 +109,9 @@ def _parts(axes: "Axes", branches: Sequence[Branch], rows: _Rows) -> None:
     axes.plot(*peaks, "|", markersize=9, markeredgewidth=1.2, color=MUTED)
 
 
-def _jumps(axes: "Axes", history: History, branches: Sequence[Branch], rows: _Rows) -> None:
+def _jumps(axes: "Axes", history: History, branches: Sequence[Branch], rows: _StageRows) -> None:
     """From each roll-out to the next one: down from where it begins, dashed if that is back."""
-    down: dict[str, Line] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
+    down: dict[str, Polyline] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
     for branch, following in pairwise(branches):
         x, y, below = following.start, rows.at[branch.number], rows.at[following.number]
         colour = BEST if following.to_best else WENT_ON if following.went_on else FAINT
@@ -139,12 +138,12 @@ def _jumps(axes: "Axes", history: History, branches: Sequence[Branch], rows: _Ro
 
 
 def _leavers(
-    axes: "Axes", history: History, branches: Sequence[Branch], rows: _Rows, narrow: bool
+    axes: "Axes", history: History, branches: Sequence[Branch], rows: _StageRows, narrow: bool
 ) -> None:
     """A dot where they left, and their names right of the branch, where no line passes."""
-    left: dict[int, list[Leaving]] = {}
+    left: dict[int, list[Exclusion]] = {}
     size = 11 if narrow else 12
-    for item in leavings_of(history):
+    for item in history.exclusions:
         left.setdefault(item.stage, []).append(item)
     for pressed in (True, False):
         stages = [stage for stage in left if (stage in rows.pressed) == pressed]
@@ -162,7 +161,7 @@ def _leavers(
         beside(axes, (end, rows.middle), f"{many} left", gap=8, colour=LEFT, size=size)
 
 
-def _star(axes: "Axes", history: History, rows: _Rows) -> None:
+def _star(axes: "Axes", history: History, rows: _StageRows) -> None:
     assert history.best is not None
     path = history.path(history.best)
     row = path[-1][0] if path else 0

@@ -1,0 +1,52 @@
+"""Groups of benchmarks: a run records them, and older folders are asked by their recipe."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import msft
+from msft.app.older_folders import groups_by_recipe
+from msft.recipe.recipe import Recipe
+from msft.run.environment import read_groups
+from msft.run.folder import RunFolder
+from msft.run.log import Opened
+
+
+def test_a_run_records_the_groups_of_its_benchmarks_and_not_in_its_log(tmp_path: Path) -> None:
+    for place, asks in (("commonsenseqa", "question"), ("own", "prompt")):
+        (tmp_path / place).mkdir()
+        for split, first in (("train", 0), ("validation", 20), ("test", 40)):
+            rows = [
+                {asks: f"What is {n}?", "choices": ["x", "y"], "answer": n % 2}
+                for n in range(first, first + 4)
+            ]
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (tmp_path / place / f"{split}.jsonl").write_text(text)
+    recipe = Recipe.from_mapping(
+        {
+            "model_name_or_path": "tiny",
+            "method": "sft",
+            "num_train_epochs": 1,
+            "evals_per_epoch": 1,
+            "num_fewshot": 0,
+            "data_dir": str(tmp_path),
+            "datasets": [
+                {"name": "a", "benchmark": "commonsenseqa"},
+                {"name": "b", "path": str(tmp_path / "own")},
+            ],
+        }
+    )
+    folder = RunFolder(msft.train(recipe, tmp_path / "out").folder)
+    assert read_groups(folder.environment) == {"a": "commonsense"}
+    opened = folder.events()[0]
+    assert isinstance(opened, Opened)
+    assert "groups" not in opened.settings
+    assert groups_by_recipe(folder.path, ["a", "b"]) == {"a": "commonsense"}
+
+
+@pytest.mark.parametrize("content", [None, "datasets: [", "datasets: 3", "[]", "datasets: [3]"])
+def test_a_recipe_that_says_nothing_has_no_groups(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "recipe.yaml").write_text(content)
+    assert groups_by_recipe(tmp_path, ["a"]) == {}
