@@ -118,5 +118,5 @@ def test_importing_loads_no_torch(module: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_short_enough_to_be_read(name: str) -> None:
-    limit = 100 if name in METHODS else 300
+    limit = 100 if name in METHODS and not name.endswith("__init__.py") else 300
     assert len((SOURCE / name).read_text().splitlines()) <= limit

@@ -236,6 +236,6 @@ def test_an_unknown_method_is_refused_with_the_nearest_and_the_known_ones(
 
 
 def test_the_seven_methods_of_the_paper_are_there() -> None:
-    assert sorted(METHODS) == ["continual", "dynamix", "ies", "msft", "sft", "soft_sro", "sro"]
+    assert {"continual", "dynamix", "ies", "msft", "sft", "soft_sro", "sro"} <= set(METHODS)
     for name in METHODS:
         assert prepare(name, {}, 12, PeakRule()).name == name

@@ -1,0 +1,96 @@
+"""The pages: links lead somewhere, files that are named exist, and no page is too long to read."""
+
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rooms import SOURCE, files
+
+ROOT = SOURCE.parents[1]
+CHANGELOG = ROOT / "CHANGELOG.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+"""The changelog is not among them: it grows, and it may name what is gone."""
+
+MOST_WORDS = 1500
+
+ROOMS = sorted({Path(file).parts[0] for file in files() if "/" in file})
+
+FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ANCHOR = re.compile(r'<a id="([^"]+)">')
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+SOURCE_PATH = re.compile(r"src/msft/[\w./-]*\w|src/msft/")
+OTHER_PATH = re.compile(r"\b(?:bench|examples|recipes|tests)/[\w./-]*\.(?:py|yaml)\b")
+ROOM_FILE = re.compile(rf"`(?:{'|'.join(ROOMS)})/(?:[\w/-]*\.py|[\w/-]*/)?`")
+BARE_FILE = re.compile(r"`[\w-]+\.py`")
+DOTTED = re.compile(r"\bmsft(?:\.[A-Za-z_]\w*)+")
+
+
+def by_path(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """What a link to a part of the page may name, as GitHub makes it from headings."""
+    prose = FENCED.sub("", page.read_text())
+    slugs = [
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADING.findall(prose)
+    ]
+    return {*ANCHOR.findall(prose), *slugs}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    prose = CODE.sub("", FENCED.sub("", page.read_text()))
+    for link in LINK.findall(prose):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.is_file() or (anchor and anchor not in anchors_of(target)):
+            yield link
+
+
+def missing_files(page: Path) -> Iterator[str]:
+    """Names of files that are not there: by their path, within their room, or alone."""
+    text = page.read_text()
+    for name in (*SOURCE_PATH.findall(text), *OTHER_PATH.findall(text)):
+        if not (ROOT / name).exists():
+            yield name
+    for name in (each.strip("`") for each in ROOM_FILE.findall(text)):
+        if not (SOURCE / name).exists():
+            yield name
+    for name in (each.strip("`") for each in BARE_FILE.findall(text)):
+        if not any(True for top in ("src", "tests", "bench") for _ in (ROOT / top).rglob(name)):
+            yield name
+
+
+@pytest.mark.parametrize("page", [*PAGES, CHANGELOG], ids=by_path)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert list(broken_links(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_path)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    assert list(missing_files(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_path)
+def test_every_name_of_the_package_that_a_page_uses_can_be_imported(page: Path) -> None:
+    for name in DOTTED.findall(page.read_text()):
+        if not name.endswith(".py"):
+            pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_path)
+def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
+    assert len(page.read_text().split()) <= MOST_WORDS
+
+
+def test_the_map_of_the_readme_lists_every_room() -> None:
+    page = (ROOT / "README.md").read_text()
+    assert [room for room in ROOMS if f"| `{room}/` |" not in page] == []
