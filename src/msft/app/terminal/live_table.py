@@ -40,6 +40,7 @@ class LiveTable:
         self._drawn = 0.0
 
     def event(self, event: Event, live: bool) -> None:
+        self._live.start()  # at the first event: a run that is refused shows no table
         self._board.event(event, live)
         stays = isinstance(event, Ended) or (isinstance(event, Decided) and event.what == "exclude")
         if live and stays:

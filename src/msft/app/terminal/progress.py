@@ -216,7 +216,10 @@ def progress(title: str, quiet: bool = False, kept: Collection[str] = ()) -> Ite
 
         from msft.app.terminal.live_table import LiveTable
 
-        with Live(console=Console(file=out), refresh_per_second=2) as live:
+        live = Live(console=Console(file=out), refresh_per_second=2)
+        try:
             yield LiveTable(live, title, Board(kept))
+        finally:
+            live.stop()
     else:
         yield PlainLines(out)
