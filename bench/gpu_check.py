@@ -14,7 +14,7 @@ from families import END, FAMILIES, model_of, rows_of
 from msft.data.encoding import Encoded
 from msft.engine.attention import RowLayout, layout
 from msft.engine.decode.decoder import Decoder
-from msft.engine.packing import Row, line_of
+from msft.engine.packing import TrainingRow, packed
 from msft.engine.train.engine import TorchEngine, TrainingSettings
 from msft.run.worker import Scored
 from msft.search.feeds import Batch
@@ -63,7 +63,10 @@ def poison_is_clean(family: str) -> bool:
     poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
     outputs = []
     for each in (rows, poisoned):
-        line, lengths = line_of([*map(Row.of, each)], CUDA), [len(row.tokens) for row in each]
+        line, lengths = (
+            packed([*map(TrainingRow.of, each)], CUDA),
+            [len(row.tokens) for row in each],
+        )
         with torch.no_grad(), layout(RowLayout(lengths, CUDA)):
             logits = model(
                 input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False

@@ -7,16 +7,16 @@ force while the model runs:
     with layout(RowLayout(lengths, device)):
         model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
 
-`RowLayout`: each token sees its own row up to itself. Other layouts add a cache (`cache.py`) or
-what rows share (`shared.py`). On CUDA in half precision it is our own kernel where rows are short
-(`short_rows.py`), and `varlen`, torch's flash kernel, where they are long; everywhere else rows
-are padded for the attention alone, which on a CPU costs little beside the matrix products, and is
-exact: padding stands at the end and causality hides it.
+`RowLayout`: each token sees its own row up to itself. Other layouts add a cache
+(`decode/plain.py`) or what rows share (`decode/shared_attention.py`). On CUDA in half precision it
+is our own kernel where rows are short, and `varlen`, torch's flash kernel, where they are long;
+everywhere else rows are padded for the attention alone, which on a CPU costs little beside the
+matrix products, and is exact: padding stands at the end and causality hides it. `paths.py` says
+which of them there are.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from msft.engine.accel.varlen import varlen
+from msft.engine.paths import HALF, NO_CUDA, Way, short_rows, varlen
 
 NAME = "msft"
 SHORT = 1024
@@ -90,23 +90,38 @@ class _Only(torch.autograd.Function):
 AttentionInterface.register(NAME, _attention)
 
 
-@cache
-def own_kernels() -> Any | None:
-    """`short_rows`, where Triton is there and can make kernels for this device; else None."""
-    try:
-        from msft.engine.accel import short_rows
-
-        short_rows.try_out(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # no Triton, no C compiler, no headers, an old GPU: each fails in its own way
-        return None
-    return short_rows
-
-
 def suits(q: Tensor, v: Tensor) -> bool:
     """Whether heads are of a kind that our kernels are made for."""
     return q.shape[-1] == v.shape[-1] <= 128
+
+
+def attention_way(model: Any, device: torch.device, dtype: torch.dtype, longest: int) -> Way:
+    """The path that training's attention takes over rows of up to so many tokens, by the config."""
+    config = model.config.get_text_config()
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    how = How(
+        {
+            "dropout": getattr(config, "attention_dropout", None),
+            "sliding_window": getattr(config, "sliding_window", None),
+            "softcap": getattr(config, "attn_logit_softcapping", None),
+        }
+    )
+    return _way(torch.empty(0, dim, device="meta", dtype=dtype), device, how, longest)
+
+
+def _way(q: Tensor, device: torch.device, how: How, longest: int) -> Way:
+    """Between queries and keys of rows that stand in one line."""
+    if device.type != "cuda" or q.dtype not in HALF:
+        return Way("sdpa", NO_CUDA if device.type != "cuda" else "fp32")
+    if how.softcap is not None or how.dropout or q.shape[-1] > 256:
+        return Way("sdpa", "a soft cap, dropout or wide heads in attention")
+    if varlen().item is None:
+        return Way("sdpa", varlen().reason)
+    if longest > SHORT or (how.window is not None and how.window < longest):
+        return Way("varlen", f"rows longer than {SHORT} tokens or than the window")
+    if q.shape[-1] > 128:
+        return Way("varlen", "heads wider than 128")
+    return Way("triton short rows" if short_rows().item else "varlen", short_rows().reason)
 
 
 class PackedLayout:
@@ -120,7 +135,8 @@ class PackedLayout:
     def __init__(self, bounds: Tensor, tokens: int, longest: int, padded: bool = False) -> None:
         self._bounds = bounds
         self._longest = longest
-        self._own = own_kernels() if longest <= SHORT else None
+        self._own = short_rows().item if longest <= SHORT else None
+        self._varlen = varlen().item
         self._sight = self._own and self._own.Sight.of(bounds, tokens, padded)
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
@@ -130,7 +146,8 @@ class PackedLayout:
             return out
         q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
         ends = (self._bounds, self._bounds, self._longest, self._longest)
-        out = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
+        assert self._varlen is not None, "who packs rows has asked for it"
+        out = self._varlen(q, k, v, *ends, window=how.window, scale=how.scale)
         return out
 
 
@@ -145,8 +162,7 @@ class RowLayout:
         self._lengths = lengths
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        plain = how.softcap is None and not how.dropout and q.shape[-1] <= 256
-        if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and plain:
+        if _way(q, q.device, how, self.longest).path != "sdpa":
             if self._packed is None:
                 self._packed = PackedLayout(self._bounds(), q.shape[1], self.longest)
             return self._packed.attend(module, q, k, v, how)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from msft.data.corpus import Corpus, load_corpus, settings_for
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers
 from msft.engine.decode.decoder import Decoder
 from msft.engine.memory_model import Demand, fit_of
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.paths import PLAIN_LAYERS, Layers, layers_of
 from msft.engine.train.adamw import has_kernel
 from msft.engine.train.engine import TorchEngine, TrainingSettings
 from msft.errors import RecipeError
@@ -80,10 +80,10 @@ def engine_of(
         half_moments=demand.half_moments,
     )
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
-    fused = FusedLayers(loaded.model) if demand.fused else NOT_FUSED
-    decoder = _decoder(recipe, loaded, device, fused)
+    layers = layers_of(loaded.model, demand.fused)
+    decoder = _decoder(recipe, loaded, device, layers)
     evaluator = Evaluator(corpus.tasks(recipe), decoder, loaded.tokenizer)
-    return TorchEngine(loaded.model, rows, training, evaluator, fused)
+    return TorchEngine(loaded.model, rows, training, evaluator, layers)
 
 
 def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
@@ -135,10 +135,10 @@ def load_evaluator(
 
 
 def _decoder(
-    recipe: Recipe, loaded: LoadedModel, device: torch.device, fused: Fused = NOT_FUSED
+    recipe: Recipe, loaded: LoadedModel, device: torch.device, layers: Layers = PLAIN_LAYERS
 ) -> Decoder:
     tokens = recipe.micro_batch_tokens or EVALUATED_TOKENS[device.type]
-    return Decoder(loaded.model, _end_tokens(loaded), 4 * tokens, fused=fused)
+    return Decoder(loaded.model, _end_tokens(loaded), 4 * tokens, layers=layers)
 
 
 def _bf16(recipe: Recipe, device: torch.device) -> bool:

@@ -3,11 +3,11 @@
 One step is one batch of *samples*, whatever the memory: rows are packed, the head and the loss
 are computed at answer tokens only, the loss is the mean over all answer tokens of the step, and
 micro-batches (when memory asks for them) add up to the same gradient. Small models on a GPU replay
-recorded steps (`graphs.py`); the losses of a step come later, so that the next one can be prepared
-while it runs.
+recorded steps (`step_graphs.py`); the losses of a step come later, so that the next one can be
+prepared while it runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 from typing import Any, Literal
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from msft.data.encoding import Encoded
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers, losses_of
-from msft.engine.attention import PackedLayout, RowLayout, layout
-from msft.engine.packing import NO_LABEL, Line, Row, batches, line_of, row_means
+from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
+from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
+from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
 from msft.engine.train.adamw import AdamW, copied
-from msft.engine.train.pending_losses import Later, refuse_not_numbers
+from msft.engine.train.pending_losses import PendingLosses, refuse_not_numbers
 from msft.engine.train.step_graphs import StepGraphs
 from msft.errors import NotANumber, NotRecorded
 from msft.run.worker import Scored
@@ -41,6 +41,7 @@ class TrainingSettings:
     bf16: compute with bf16 copies of the fp32 weights.
     batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
     half_moments: the optimizer's moments in bf16.
+    kernel: whether one kernel takes the optimizer's step; None: where there is one.
     """
 
     learning_rate: float = 1e-5
@@ -54,6 +55,7 @@ class TrainingSettings:
     micro_batch_tokens: int = 16384
     batch_rows: int = 0
     half_moments: bool = False
+    kernel: bool | None = None
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -68,7 +70,10 @@ class TrainingSettings:
 
 
 class TorchEngine:
-    """A model and AdamW. Implements `msft.run.worker.Engine`."""
+    """A model and AdamW. Implements `msft.run.worker.Engine`.
+
+    recorder: makes what records steps; None: as this machine can.
+    """
 
     def __init__(
         self,
@@ -76,31 +81,43 @@ class TorchEngine:
         rows: Mapping[str, Sequence[Encoded]],
         settings: TrainingSettings,
         scorer: Any,
-        fused: Fused = NOT_FUSED,
+        layers: Layers = PLAIN_LAYERS,
+        recorder: Callable[[], Recorder] | None = None,
     ) -> None:
         self.model = model
-        self._fused = fused
-        self._losses = losses_of(fused)
+        self._layers = layers
         self.device: torch.device = next(model.parameters()).device
-        self._rows = {name: [Row.of(row) for row in part] for name, part in rows.items()}
+        self._rows = {name: [TrainingRow.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
         self._micro_batch_tokens = settings.micro_batch_tokens
         self._scorer = scorer
         self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
-        self._adamw = AdamW(
-            self._parameters, settings.weight_decay, settings.bf16, settings.half_moments
-        )
-        if settings.bf16 and isinstance(fused, FusedLayers):
-            fused.lay_together()
+        how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
+        self._adamw = AdamW(self._parameters, *how)
+        if settings.bf16:
+            layers.lay_together()
         self.base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
+        self._longest = max(
+            (len(row.tokens) for part in self._rows.values() for row in part), default=0
+        )
         self._graphs: StepGraphs | None = None
-        if settings.batch_rows and self.device.type == "cuda":
-            longest = max(len(row.tokens) for part in self._rows.values() for row in part)
+        piece = recorder_of(self.device)
+        record = recorder or piece.item
+        self._steps = Way("eager", piece.reason or "fp32, dropout, a large model or little memory")
+        if settings.batch_rows and record is not None:
             steps = (self._recorded_step, self._rehearsed_step)
-            self._graphs = StepGraphs(*steps, settings.batch_rows, longest, self.device)
+            sizes = (settings.batch_rows, self._longest)
+            self._graphs = StepGraphs(*steps, *sizes, self.device, record())
+            self._steps = Way("recorded")
+
+    def paths(self, decoding: Way) -> Paths:
+        """Which path each part takes now; decoding: the decoder's own `way`."""
+        dtype = next(self.model.parameters()).dtype
+        attention = attention_way(self.model, self.device, dtype, self._longest)
+        return Paths.of(attention, self._steps, self._layers.way, self._adamw.way, decoding)
 
     # State.
 
@@ -159,53 +176,57 @@ class TorchEngine:
         scored: Scored = self._scorer(names, split)
         return scored
 
-    def _step(self, rows: Sequence[Row], batch: Batch) -> Later:
+    def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
         rate = self._settings.rate(self._adamw.steps)
         replayed = self._replayed(rows, batch, rate)
         if replayed is not None:
             return replayed
-        losses = Later(self._gradients(rows), batch.rows)
+        losses = PendingLosses(self._gradients(rows), batch.rows)
         if self.device.type == "cpu":
             losses[0]  # raises before a step that must not be taken
         self._adamw.ready(rate)
         self._adamw.step(self._settings.max_grad_norm)
         return losses
 
-    def _replayed(self, rows: Sequence[Row], batch: Batch, rate: float) -> Later | None:
+    def _replayed(
+        self, rows: Sequence[TrainingRow], batch: Batch, rate: float
+    ) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
         if self._graphs is None or self._graphs.shape_of(rows).tokens > self._micro_batch_tokens:
             return None
         try:
             self._adamw.ready(rate)
-            return Later(self._graphs.run(rows), batch.rows)
-        except (torch.OutOfMemoryError, NotRecorded):
-            pass  # no room for it, or a model that waits for the host; what it held is free now
+            return PendingLosses(self._graphs.run(rows), batch.rows)
+        except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
+            reason = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
+        self._steps = Way("eager", reason)
+        say_once(f"steps are no longer recorded: {reason}; they are taken one by one")
         self._adamw.unready()
         self._graphs = None
         self._clear()
         return None
 
-    def _recorded_step(self, line: Line, longest: int) -> Tensor:
+    def _recorded_step(self, line: PackedRows, longest: int) -> Tensor:
         losses = self._padded_gradients(line, longest)
         self._adamw.step(self._settings.max_grad_norm)
         return losses
 
-    def _rehearsed_step(self, line: Line, longest: int) -> Tensor:
+    def _rehearsed_step(self, line: PackedRows, longest: int) -> Tensor:
         losses = self._padded_gradients(line, longest)
         self._adamw.forget()
         return losses
 
-    def _padded_gradients(self, line: Line, longest: int) -> Tensor:
+    def _padded_gradients(self, line: PackedRows, longest: int) -> Tensor:
         self._adamw.bad.zero_()
         bounds = line.bounds.to(torch.int32)
         targets = (line.labels != NO_LABEL).sum()
         self.model.train()
         rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
-        with self._fused, layout(rows):
+        with self._layers, layout(rows):
             return self._backward(line, targets)
 
-    def _gradients(self, rows: Sequence[Row]) -> Tensor:
+    def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
         """Losses of the rows; the gradient of their token mean is left in the parameters.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
@@ -219,7 +240,7 @@ class TorchEngine:
             self._micro_batch_tokens //= 2
             self._clear()
 
-    def _accumulated(self, rows: Sequence[Row]) -> Tensor:
+    def _accumulated(self, rows: Sequence[TrainingRow]) -> Tensor:
         targets = sum(len(row.targets) for row in rows)
         losses: list[Tensor] = []
         self._adamw.bad.zero_()
@@ -227,13 +248,13 @@ class TorchEngine:
         groups = self._micro_batches(rows)
         for group in groups:
             part = [rows[number] for number in group]
-            with self._fused, layout(self._rows_of(part)):  # checkpointing runs it again
-                losses.append(self._backward(line_of(part, self.device), targets))
+            with self._layers, layout(self._rows_of(part)):  # checkpointing runs it again
+                losses.append(self._backward(packed(part, self.device), targets))
             if len(groups) > 1:
                 self._adamw.add_up()
         return torch.cat(losses)
 
-    def _backward(self, line: Line, targets: int | Tensor) -> Tensor:
+    def _backward(self, line: PackedRows, targets: int | Tensor) -> Tensor:
         """Row losses of a line; its share of the gradient is added to the parameters'."""
         nll = self._nll(line)
         loss = nll.sum() / targets
@@ -242,19 +263,19 @@ class TorchEngine:
             self._adamw.bad.add_(~loss.isfinite()).clamp_(max=1)
         return row_means(nll.detach(), line)
 
-    def _watched(self, rows: Sequence[Row]) -> list[float]:
+    def _watched(self, rows: Sequence[TrainingRow]) -> list[float]:
         """Losses of the rows, without dropout and without a gradient."""
         self.model.eval()
         losses: list[float] = []
         with torch.inference_mode():
             for group in self._micro_batches(rows):
                 part = [rows[number] for number in group]
-                line = line_of(part, self.device)
+                line = packed(part, self.device)
                 with layout(self._rows_of(part)):
                     losses += row_means(self._nll(line), line).tolist()
         return losses
 
-    def _look_ahead(self, rows: Sequence[Row], batch: Batch) -> Losses:
+    def _look_ahead(self, rows: Sequence[TrainingRow], batch: Batch) -> Losses:
         """Losses before and after a virtual step; everything is as it was afterwards."""
         weights, moments = self.weights(), self.optimizer()
         before = self._watched(rows)
@@ -272,7 +293,7 @@ class TorchEngine:
             self.load_optimizer(moments)
         return Losses(before, after)
 
-    def _nll(self, line: Line) -> Tensor:
+    def _nll(self, line: PackedRows) -> Tensor:
         """Negative log-likelihood of each answer token, in fp32."""
         logits: Tensor = self.model(
             input_ids=line.tokens[None],
@@ -280,12 +301,12 @@ class TorchEngine:
             logits_to_keep=line.targets,
             use_cache=False,
         ).logits
-        return self._losses(logits.squeeze(0), line.labels)
+        return self._layers.losses(logits.squeeze(0), line.labels)
 
-    def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
+    def _micro_batches(self, rows: Sequence[TrainingRow]) -> list[list[int]]:
         return batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
 
-    def _rows_of(self, rows: Sequence[Row]) -> RowLayout:
+    def _rows_of(self, rows: Sequence[TrainingRow]) -> RowLayout:
         return RowLayout([len(row.tokens) for row in rows], self.device)
 
     def _clear(self) -> None:
