@@ -95,31 +95,27 @@ def suits(q: Tensor, v: Tensor) -> bool:
     return q.shape[-1] == v.shape[-1] <= 128
 
 
-def attention_way(model: Any, device: torch.device, dtype: torch.dtype, longest: int) -> Way:
+def attention_way(model: Any, longest: int) -> Way:
     """The path that training's attention takes over rows of up to so many tokens, by the config."""
-    config = model.config.get_text_config()
+    config, weight = model.config.get_text_config(), next(model.parameters())
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    how = How(
-        {
-            "dropout": getattr(config, "attention_dropout", None),
-            "sliding_window": getattr(config, "sliding_window", None),
-            "softcap": getattr(config, "attn_logit_softcapping", None),
-        }
-    )
-    return _way(torch.empty(0, dim, device="meta", dtype=dtype), device, how, longest)
+    names = {"dropout": "attention_dropout", "softcap": "attn_logit_softcapping"}
+    names["sliding_window"] = "sliding_window"
+    how = How({option: getattr(config, name, None) for option, name in names.items()})
+    return _way(weight, dim, how, longest)
 
 
-def _way(q: Tensor, device: torch.device, how: How, longest: int) -> Way:
-    """Between queries and keys of rows that stand in one line."""
-    if device.type != "cuda" or q.dtype not in HALF:
-        return Way("sdpa", NO_CUDA if device.type != "cuda" else "fp32")
-    if how.softcap is not None or how.dropout or q.shape[-1] > 256:
+def _way(tensor: Tensor, dim: int, how: How, longest: int) -> Way:
+    """For heads of so many numbers; tensor: says on which device and in which precision."""
+    if not tensor.is_cuda or tensor.dtype not in HALF:
+        return Way("sdpa", "fp32" if tensor.is_cuda else NO_CUDA)
+    if how.softcap is not None or how.dropout or dim > 256:
         return Way("sdpa", "a soft cap, dropout or wide heads in attention")
     if varlen().item is None:
         return Way("sdpa", varlen().reason)
     if longest > SHORT or (how.window is not None and how.window < longest):
         return Way("varlen", f"rows longer than {SHORT} tokens or than the window")
-    if q.shape[-1] > 128:
+    if dim > 128:
         return Way("varlen", "heads wider than 128")
     return Way("triton short rows" if short_rows().item else "varlen", short_rows().reason)
 
@@ -162,7 +158,7 @@ class RowLayout:
         self._lengths = lengths
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        if _way(q, q.device, how, self.longest).path != "sdpa":
+        if _way(q, q.shape[-1], how, self.longest).path != "sdpa":
             if self._packed is None:
                 self._packed = PackedLayout(self._bounds(), q.shape[1], self.longest)
             return self._packed.attend(module, q, k, v, how)

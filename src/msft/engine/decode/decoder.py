@@ -11,21 +11,12 @@ from typing import Any, TypeVar
 import torch
 
 from msft.data.encoding import Encoded
+from msft.engine import paths
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
-from msft.engine.paths import (
-    HALF,
-    NO_CUDA,
-    PLAIN_LAYERS,
-    Layers,
-    Way,
-    recorder_of,
-    say_once,
-    short_rows,
-    varlen,
-)
+from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.errors import Unsuited
 from msft.scoring.predictor import Generated, Leaves, Likelihoods
 
@@ -151,10 +142,10 @@ class Decoder:
         if self._kernels is not None:
             return self._kernels, ""
         parameter = next(self._model.parameters())
-        if not parameter.is_cuda or parameter.dtype not in HALF:
-            return None, "fp32" if parameter.is_cuda else NO_CUDA
-        flash = varlen()
-        return (Kernels(flash.item, short_rows().item) if flash.item else None), flash.reason
+        if not parameter.is_cuda or parameter.dtype not in paths.HALF:
+            return None, "fp32" if parameter.is_cuda else paths.NO_CUDA
+        flash = paths.varlen()
+        return (Kernels(flash.item, paths.short_rows().item) if flash.item else None), flash.reason
 
 
 def slots_of(model: Any, device: torch.device) -> int:

@@ -22,11 +22,9 @@ from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, record
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.pending_losses import PendingLosses, refuse_not_numbers
 from msft.engine.train.step_graphs import StepGraphs
-from msft.errors import NotANumber, NotRecorded
+from msft.errors import NotRecorded
 from msft.run.worker import Scored
 from msft.search.feeds import Batch, Losses
-
-__all__ = ["NotANumber", "TorchEngine", "TrainingSettings"]
 
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
@@ -70,10 +68,7 @@ class TrainingSettings:
 
 
 class TorchEngine:
-    """A model and AdamW. Implements `msft.run.worker.Engine`.
-
-    recorder: makes what records steps; None: as this machine can.
-    """
+    """A model and AdamW, a `msft.run.worker.Engine`; `recorder` makes what records steps."""
 
     def __init__(
         self,
@@ -100,23 +95,19 @@ class TorchEngine:
         self.base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
-        self._longest = max(
-            (len(row.tokens) for part in self._rows.values() for row in part), default=0
-        )
+        self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
         self._graphs: StepGraphs | None = None
         piece = recorder_of(self.device)
-        record = recorder or piece.item
+        recorder = recorder or piece.item
         self._steps = Way("eager", piece.reason or "fp32, dropout, a large model or little memory")
-        if settings.batch_rows and record is not None:
-            steps = (self._recorded_step, self._rehearsed_step)
-            sizes = (settings.batch_rows, self._longest)
-            self._graphs = StepGraphs(*steps, *sizes, self.device, record())
+        if settings.batch_rows and recorder is not None:
+            steps = (self._recorded_step, self._rehearsed_step, settings.batch_rows)
+            self._graphs = StepGraphs(*steps, self._longest, self.device, recorder())
             self._steps = Way("recorded")
 
     def paths(self, decoding: Way) -> Paths:
         """Which path each part takes now; decoding: the decoder's own `way`."""
-        dtype = next(self.model.parameters()).dtype
-        attention = attention_way(self.model, self.device, dtype, self._longest)
+        attention = attention_way(self.model, self._longest)
         return Paths.of(attention, self._steps, self._layers.way, self._adamw.way, decoding)
 
     # State.
@@ -133,9 +124,8 @@ class TorchEngine:
                         f"these weights are of another model: {name!r} has shape "
                         f"{tuple(source[name].shape)}, expected {tuple(master.shape)}"
                     )
-            held = self._adamw.masters
-            given = [source[name] for name in held]
-            torch._foreach_copy_(list(held.values()), given, non_blocking=True)
+            given = [source[name] for name in self._adamw.masters]
+            torch._foreach_copy_(list(self._adamw.masters.values()), given, non_blocking=True)
             self._adamw.refresh()
 
     def weights(self) -> dict[str, Tensor]:
@@ -178,30 +168,27 @@ class TorchEngine:
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
-        rate = self._settings.rate(self._adamw.steps)
-        replayed = self._replayed(rows, batch, rate)
+        replayed = self._replayed(rows, batch)
         if replayed is not None:
             return replayed
         losses = PendingLosses(self._gradients(rows), batch.rows)
         if self.device.type == "cpu":
             losses[0]  # raises before a step that must not be taken
-        self._adamw.ready(rate)
+        self._adamw.ready(self._settings.rate(self._adamw.steps))
         self._adamw.step(self._settings.max_grad_norm)
         return losses
 
-    def _replayed(
-        self, rows: Sequence[TrainingRow], batch: Batch, rate: float
-    ) -> PendingLosses | None:
+    def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
         if self._graphs is None or self._graphs.shape_of(rows).tokens > self._micro_batch_tokens:
             return None
         try:
-            self._adamw.ready(rate)
+            self._adamw.ready(self._settings.rate(self._adamw.steps))
             return PendingLosses(self._graphs.run(rows), batch.rows)
         except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
-            reason = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
-        self._steps = Way("eager", reason)
-        say_once(f"steps are no longer recorded: {reason}; they are taken one by one")
+            why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
+        self._steps = Way("eager", why)
+        say_once(f"steps are no longer recorded: {why}; they are taken one by one")
         self._adamw.unready()
         self._graphs = None
         self._clear()
@@ -245,12 +232,11 @@ class TorchEngine:
         losses: list[Tensor] = []
         self._adamw.bad.zero_()
         self.model.train()
-        groups = self._micro_batches(rows)
-        for group in groups:
-            part = [rows[number] for number in group]
+        parts = self._micro_batches(rows)
+        for part in parts:
             with self._layers, layout(self._rows_of(part)):  # checkpointing runs it again
                 losses.append(self._backward(packed(part, self.device), targets))
-            if len(groups) > 1:
+            if len(parts) > 1:
                 self._adamw.add_up()
         return torch.cat(losses)
 
@@ -268,8 +254,7 @@ class TorchEngine:
         self.model.eval()
         losses: list[float] = []
         with torch.inference_mode():
-            for group in self._micro_batches(rows):
-                part = [rows[number] for number in group]
+            for part in self._micro_batches(rows):
                 line = packed(part, self.device)
                 with layout(self._rows_of(part)):
                     losses += row_means(self._nll(line), line).tolist()
@@ -303,8 +288,9 @@ class TorchEngine:
         ).logits
         return self._layers.losses(logits.squeeze(0), line.labels)
 
-    def _micro_batches(self, rows: Sequence[TrainingRow]) -> list[list[int]]:
-        return batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
+    def _micro_batches(self, rows: Sequence[TrainingRow]) -> list[list[TrainingRow]]:
+        groups = batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
+        return [[rows[number] for number in group] for group in groups]
 
     def _rows_of(self, rows: Sequence[TrainingRow]) -> RowLayout:
         return RowLayout([len(row.tokens) for row in rows], self.device)
