@@ -81,10 +81,10 @@ class _Only(torch.autograd.Function):
         return batch.squeeze(0)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
-        if slope.stride() == ctx.strides[1:]:
-            return slope.as_strided((1, *slope.shape), ctx.strides)
-        return slope[None]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if grad.stride() == ctx.strides[1:]:
+            return grad.as_strided((1, *grad.shape), ctx.strides)
+        return grad[None]
 
 
 AttentionInterface.register(NAME, _attention)
@@ -125,7 +125,7 @@ class PackedLayout:
 
     bounds: where rows start, known to the device alone; and where the last one ends.
     longest: no row is longer.
-    padded: the last row only fills up.
+    padded: the last row is padding.
     """
 
     def __init__(self, bounds: Tensor, tokens: int, longest: int, padded: bool = False) -> None:
