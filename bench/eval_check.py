@@ -17,9 +17,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from msft.engine.attention import NAME, RowLayout, layout
-from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.decoder import Decoder, slots_of
+from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
+from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
+from msft.engine.paths import short_rows, varlen
 from msft.example import Encoded
 
 CUDA = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -28,6 +31,7 @@ LAYERS, WIDTH, VOCABULARY = 30, 576, 49152
 AT_ONCE = 10_000
 """Tokens of a plain pass; each of its rows holds a copy of the prefix."""
 Rows = list[list[int]]
+EAGER: list[FastDecoder] = []
 
 
 def model_of() -> Any:
@@ -58,9 +62,22 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 def generate_plainly(
     model: Any, prompts: Sequence[tuple[int, ...]], groups: Sequence[int], limit: int
 ) -> Rows:
-    texts = Texts(frozenset(), [limit] * len(prompts), lambda row, tokens: False)
+    texts = Texts(frozenset(), [limit] * len(prompts), lambda row, tokens, known: None)
     with torch.inference_mode():
         PlainDecoder(model, 10**6, CUDA).generate(prompts, groups, texts)
+    return texts.rows
+
+
+def generate_eagerly(
+    model: Any, prompts: Sequence[tuple[int, ...]], groups: Sequence[int], limit: int
+) -> Rows:
+    """The fast way without graphs; the first call makes its plan and its memory too."""
+    texts = Texts(frozenset(), [limit] * len(prompts), lambda row, tokens, known: None)
+    if not EAGER:
+        kernels = Kernels(varlen().item, short_rows().item)
+        EAGER.append(FastDecoder(model, kernels, 65536, slots_of(model, CUDA), CUDA))
+    with torch.inference_mode():
+        EAGER[0].generate(prompts, groups, texts)
     return texts.rows
 
 
@@ -117,26 +134,21 @@ def main() -> None:
     said, took = timed(lambda: decoder.generate(prompts, limits, groups=groups))
     _, prefill = timed(lambda: decoder.generate(prompts, [1] * ROWS, groups=groups))
     _, prefill = timed(lambda: decoder.generate(prompts, [1] * ROWS, groups=groups))
-    assert decoder._fast is not None
+    assert decoder.fast is not None
     print(
-        f"fast, graphs {'on' if decoder._fast._graphs.possible else 'NOT POSSIBLE'}: "
+        f"fast, graphs {'on' if decoder.fast.records else 'NOT POSSIBLE'}: "
         f"{took:.2f} s ({first:.2f} s the first time), prompts {prefill * 1e3:.0f} ms, "
         f"step {(took - prefill) / (NEW - 1) * 1e3:.2f} ms, {ROWS * NEW / took:,.0f} new tokens/s",
         flush=True,
     )
-    eager = Decoder(model, [], 65536)
-    eager.generate(prompts[:2], [2] * 2)
-    assert eager._fast is not None
-    eager._fast._graphs.possible = False
-    few = [40] * ROWS
-    eager.generate(prompts, few, groups=groups)
-    short, slow = timed(lambda: eager.generate(prompts, few, groups=groups))
+    short = generate_eagerly(model, prompts, groups, 40)
+    short, slow = timed(lambda: generate_eagerly(model, prompts, groups, 40))
     print(f"fast without graphs: step {(slow - prefill) / 39 * 1e3:.2f} ms", flush=True)
-    print("  the same with graphs:", same(said.rows, short.rows), flush=True)
+    print("  the same with graphs:", same(said.rows, short), flush=True)
     ragged = [1 + number * NEW // ROWS for number in range(ROWS)]
     decoder.generate(prompts, ragged, groups=groups)
     parts, took = timed(lambda: decoder.generate(prompts, ragged, groups=groups))
-    print(f"rows that leave one by one: {took:.2f} s, buckets {decoder._fast.buckets}")
+    print(f"rows that leave one by one: {took:.2f} s, buckets {decoder.fast.buckets}")
     print("  the same as if nobody had left:", same(said.rows, parts.rows), flush=True)
     again = decoder.generate(prompts, limits, groups=groups)
     print("  again, bitwise the same:", again == said, flush=True)

@@ -13,8 +13,9 @@ from families import END, FAMILIES, loaded, model_of, rows_of
 
 from msft.engine.attention import RowLayout, layout
 from msft.engine.decode.decoder import Decoder
-from msft.engine.packing import Row, line_of
-from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.engine.packing import TrainingRow, packed
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.search.feeds import Batch
 
@@ -61,7 +62,10 @@ def poison_is_clean(family: str) -> bool:
     poisoned[3] = Encoded(tuple(96 - token for token in rows[3].tokens), rows[3].answer)
     outputs = []
     for each in (rows, poisoned):
-        line, lengths = line_of([*map(Row.of, each)], CUDA), [len(row.tokens) for row in each]
+        line, lengths = (
+            packed([*map(TrainingRow.of, each)], CUDA),
+            [len(row.tokens) for row in each],
+        )
         with torch.no_grad(), layout(RowLayout(lengths, CUDA)):
             logits = model(
                 input_ids=line.tokens[None], position_ids=line.positions[None], use_cache=False

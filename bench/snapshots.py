@@ -26,7 +26,8 @@ from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import on_device
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import TorchCodec
-from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.search.feeds import Batch
 from msft.store.background_disk import BackgroundDisk

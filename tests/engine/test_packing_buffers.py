@@ -10,20 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msft.engine.attention import RowLayout, layout
-from msft.engine.packing import NO_LABEL, Line, Row, Shape, fill, line_of, row_means
+from msft.engine.packing import (
+    NO_LABEL,
+    BufferShape,
+    PackedRows,
+    TrainingRow,
+    fill,
+    packed,
+    row_means,
+)
 from msft.example import Encoded
 
 CPU = torch.device("cpu")
 
 
-def padded(rows: list[Row], tokens: int, targets: int, most: int) -> Line:
-    shape = Shape.of(rows).rounded(tokens, targets, most)
+def padded(rows: list[TrainingRow], tokens: int, targets: int, most: int) -> PackedRows:
+    shape = BufferShape.of(rows).rounded(tokens, targets, most)
     buffer = np.full(shape.size, 10**12, dtype=np.int64)  # whatever was there before
     fill(buffer, rows, shape)
-    return Line.over(torch.from_numpy(buffer), shape)
+    return PackedRows.over(torch.from_numpy(buffer), shape)
 
 
-def gradients(model: Any, line: Line, lengths: list[int]) -> tuple[list[float], dict[str, Any]]:
+def gradients(
+    model: Any, line: PackedRows, lengths: list[int]
+) -> tuple[list[float], dict[str, Any]]:
     """What the engine does with a line: row losses, and the gradient of the token mean."""
     model.zero_grad()
     with layout(RowLayout(lengths, CPU)):
@@ -41,10 +51,10 @@ def gradients(model: Any, line: Line, lengths: list[int]) -> tuple[list[float], 
 
 @pytest.mark.parametrize(("tokens", "targets", "most"), [(64, 16, 8), (512, 512, 12), (1, 1, 8)])
 def test_padding_changes_neither_losses_nor_gradients(tokens: int, targets: int, most: int) -> None:
-    rows = [Row.of(row) for row in rows_of(8)]
+    rows = [TrainingRow.of(row) for row in rows_of(8)]
     model = model_of("llama", 1.0)
     lengths = [len(row.tokens) for row in rows]
-    plain, expected = gradients(model, line_of(rows, CPU), lengths)
+    plain, expected = gradients(model, packed(rows, CPU), lengths)
     line = padded(rows, tokens, targets, most)
     rest = len(line.tokens) - sum(lengths)
     losses, found = gradients(model, line, [*lengths, rest])
@@ -66,8 +76,8 @@ def test_a_buffer_holds_every_row_where_its_bounds_say(answers: list[list[bool]]
     encoded = [
         Encoded(tuple(range(100 * n, 100 * n + len(a))), tuple(a)) for n, a in enumerate(answers)
     ]
-    rows = [Row.of(row) for row in encoded]
-    for line in (line_of(rows, CPU), padded(rows, 16, 8, 6)):
+    rows = [TrainingRow.of(row) for row in encoded]
+    for line in (packed(rows, CPU), padded(rows, 16, 8, 6)):
         bounds = line.bounds.tolist()
         for number, row in enumerate(encoded):
             start, end = bounds[number : number + 2]
@@ -90,5 +100,5 @@ def test_a_buffer_holds_every_row_where_its_bounds_say(answers: list[list[bool]]
 
 
 def test_shapes_leave_a_token_for_the_padding_row() -> None:
-    assert Shape(512, 512, 8).rounded(512, 512, 8) == Shape(1024, 512, 8, True)
-    assert Shape(511, 513, 3).rounded(512, 512, 8) == Shape(512, 1024, 8, True)
+    assert BufferShape(512, 512, 8).rounded(512, 512, 8) == BufferShape(1024, 512, 8, True)
+    assert BufferShape(511, 513, 3).rounded(512, 512, 8) == BufferShape(512, 1024, 8, True)

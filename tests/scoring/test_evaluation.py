@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from msft.benchmarks.grading import LETTER, NUMBER, Grader
 from msft.data.corpus import Task
-from msft.data.encoding import encoded_split
+from msft.data.encoding import encoded_split, texts_of
 from msft.data.splits import Example
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import load_model
@@ -67,10 +67,11 @@ class Parrot:
 
 
 def evaluator(said: dict[str, str], wanted: dict[str, str], **options: Any) -> Evaluator:
+    predictor = options.pop("predictor", Parrot(said))
     examples = [Example(prompt, answer) for prompt, answer in wanted.items()]
     split = encoded_split(examples, TOKENIZER, 512)
     task = Task("a", options.pop("metric", "accuracy"), {"test": split}, **options)
-    return Evaluator({"a": task}, Parrot(said), TOKENIZER)
+    return Evaluator({"a": task}, predictor, TOKENIZER)
 
 
 @pytest.mark.parametrize(
@@ -279,22 +280,27 @@ def test_a_metric_that_fails_is_named_with_its_row(metric: str, said: str) -> No
 @pytest.mark.parametrize("grader", [NUMBER, None])
 def test_many_tokens_are_looked_at_as_one_after_the_other(said: str, grader: Grader | None) -> None:
     wanted = {"q?": " 2 + 3 = 5\n#### 5"}
-    row = (asked := evaluator({}, wanted, grader=grader))._questions("a", "test")[0]
-    tokens = TOKENIZER.encode(said)
-    single = next(
-        (
-            end
-            for end in range(1, len(tokens) + 1)
-            if asked._leaves(row, tokens[:end], end - 1, early=True)
-        ),
-        None,
-    )
-    for size in (2, 7, len(tokens)):
-        parts = (
-            asked._leaves(row, tokens[: start + size], start, early=True)
-            for start in range(0, len(tokens), size)
-        )
-        assert next((end for end in parts if end), None) == single
+    tokens, text = TOKENIZER.encode(said), texts_of(TOKENIZER)
+    ends: list[int | None] = []
+
+    class Pieces:
+        """Asks after every piece of the answer whether the row may leave, and where."""
+
+        def generate(
+            self,
+            prompts: Sequence[Sequence[int]],
+            limits: Sequence[int],
+            leaves: Leaves,
+            groups: Sequence[int],
+        ) -> Generated:
+            for size in (1, 2, 7, len(tokens)):
+                starts = range(0, len(tokens), size)
+                parts = (leaves(0, tokens[: start + size], start) for start in starts)
+                ends.append(next((end for end in parts if end), None))
+            return Generated([tokens], len(tokens))
+
+    evaluator({}, wanted, predictor=Pieces(), grader=grader)(["a"], "test")
+    assert ends == [ends[0]] * 4
     if grader is not None:
-        ends = [n for n in range(1, len(tokens) + 1) if grader.finished(asked._text(tokens[:n]))]
-        assert single == next(iter(ends), None)
+        done = [n for n in range(1, len(tokens) + 1) if grader.finished(text(tokens[:n]))]
+        assert ends[0] == next(iter(done), None)

@@ -7,16 +7,16 @@ force while the model runs:
     with layout(RowLayout(lengths, device)):
         model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
 
-`RowLayout`: each token sees its own row up to itself. Other layouts add a cache (`cache.py`) or
-what rows share (`shared.py`). On CUDA in half precision it is our own kernel where rows are short
-(`short_rows.py`), and `varlen`, torch's flash kernel, where they are long; everywhere else rows
-are padded for the attention alone, which on a CPU costs little beside the matrix products, and is
-exact: padding stands at the end and causality hides it.
+`RowLayout`: each token sees its own row up to itself. Other layouts add a cache
+(`decode/plain.py`) or what rows share (`decode/shared_attention.py`). On CUDA in half precision it
+is our own kernel where rows are short, and `varlen`, torch's flash kernel, where they are long;
+everywhere else rows are padded for the attention alone, which on a CPU costs little beside the
+matrix products, and is exact: padding stands at the end and causality hides it. `paths.py` says
+which of them there are.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from msft.engine.accel.varlen import varlen
+from msft.engine.paths import HALF, NO_CUDA, Way, short_rows, varlen
 
 NAME = "msft"
 SHORT = 1024
@@ -81,27 +81,13 @@ class _Only(torch.autograd.Function):
         return batch.squeeze(0)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
-        if slope.stride() == ctx.strides[1:]:
-            return slope.as_strided((1, *slope.shape), ctx.strides)
-        return slope[None]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if grad.stride() == ctx.strides[1:]:
+            return grad.as_strided((1, *grad.shape), ctx.strides)
+        return grad[None]
 
 
 AttentionInterface.register(NAME, _attention)
-
-
-@cache
-def own_kernels() -> Any | None:
-    """`short_rows`, where Triton is there and can make kernels for this device; else None."""
-    try:
-        from msft.engine.accel import short_rows
-
-        short_rows.try_out(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # no Triton, no C compiler, no headers, an old GPU: each fails in its own way
-        return None
-    return short_rows
 
 
 def suits(q: Tensor, v: Tensor) -> bool:
@@ -109,18 +95,44 @@ def suits(q: Tensor, v: Tensor) -> bool:
     return q.shape[-1] == v.shape[-1] <= 128
 
 
+def attention_way(model: Any, longest: int) -> Way:
+    """The path that training's attention takes over rows of up to so many tokens, by the config."""
+    config, weight = model.config.get_text_config(), next(model.parameters())
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    names = {"dropout": "attention_dropout", "softcap": "attn_logit_softcapping"}
+    names["sliding_window"] = "sliding_window"
+    how = How({option: getattr(config, name, None) for option, name in names.items()})
+    return _way(weight, dim, how, longest)
+
+
+def _way(tensor: Tensor, dim: int, how: How, longest: int) -> Way:
+    """For heads of so many numbers; tensor: says on which device and in which precision."""
+    if not tensor.is_cuda or tensor.dtype not in HALF:
+        return Way("sdpa", "fp32" if tensor.is_cuda else NO_CUDA)
+    if how.softcap is not None or how.dropout or dim > 256:
+        return Way("sdpa", "a soft cap, dropout or wide heads in attention")
+    if varlen().item is None:
+        return Way("sdpa", varlen().reason)
+    if longest > SHORT or (how.window is not None and how.window < longest):
+        return Way("varlen", f"rows longer than {SHORT} tokens or than the window")
+    if dim > 128:
+        return Way("varlen", "heads wider than 128")
+    return Way("triton short rows" if short_rows().item else "varlen", short_rows().reason)
+
+
 class PackedLayout:
     """Each token sees its own row, up to itself; CUDA in half precision only.
 
     bounds: where rows start, known to the device alone; and where the last one ends.
     longest: no row is longer.
-    padded: the last row only fills up.
+    padded: the last row is padding.
     """
 
     def __init__(self, bounds: Tensor, tokens: int, longest: int, padded: bool = False) -> None:
         self._bounds = bounds
         self._longest = longest
-        self._own = own_kernels() if longest <= SHORT else None
+        self._own = short_rows().item if longest <= SHORT else None
+        self._varlen = varlen().item
         self._sight = self._own and self._own.Sight.of(bounds, tokens, padded)
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
@@ -130,7 +142,8 @@ class PackedLayout:
             return out
         q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
         ends = (self._bounds, self._bounds, self._longest, self._longest)
-        out = varlen(q, k, v, *ends, window=how.window, scale=how.scale)
+        assert self._varlen is not None, "who packs rows has asked for it"
+        out = self._varlen(q, k, v, *ends, window=how.window, scale=how.scale)
         return out
 
 
@@ -145,8 +158,7 @@ class RowLayout:
         self._lengths = lengths
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        plain = how.softcap is None and not how.dropout and q.shape[-1] <= 256
-        if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and plain:
+        if _way(q, q.shape[-1], how, self.longest).path != "sdpa":
             if self._packed is None:
                 self._packed = PackedLayout(self._bounds(), q.shape[1], self.longest)
             return self._packed.attend(module, q, k, v, how)

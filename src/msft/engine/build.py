@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.accel.fused_layers import NOT_FUSED, FusedLayers
 from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, sees_ahead
 from msft.engine.memory_model import EVALUATED_TOKENS, demand_of, fit_of, in_bf16
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.paths import layers_of
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
@@ -98,8 +98,8 @@ def engine_over(
         batch_rows=recipe.train_batch_size if fit.recorded else 0,
         half_moments=demand.half_moments,
     )
-    fused = FusedLayers(suited.loaded.model) if demand.fused else NOT_FUSED
-    return FastEngine(suited.loaded, rows, settings, fused)
+    layers = layers_of(suited.loaded.model, demand.fused)
+    return FastEngine(suited.loaded, rows, settings, layers)
 
 
 def refuse_fast_keys(recipe: Recipe) -> None:

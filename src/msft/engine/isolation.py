@@ -17,7 +17,7 @@ from torch import Tensor
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.attention import RowLayout, layout
 from msft.engine.decode.decoder import Decoder
-from msft.engine.packing import Row, line_of
+from msft.engine.packing import TrainingRow, packed
 from msft.engine.simple import answer_nll
 from msft.example import Encoded
 
@@ -91,7 +91,7 @@ def _packed_leak(model: Any) -> str | None:
 
 
 def _packed_losses(model: Any, rows: Sequence[Encoded]) -> list[float]:
-    line = line_of([Row.of(row) for row in rows], model.device)
+    line = packed([TrainingRow.of(row) for row in rows], model.device)
     with layout(RowLayout([len(row.tokens) for row in rows], model.device)):
         logits = model(
             input_ids=line.tokens[None],

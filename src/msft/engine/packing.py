@@ -1,4 +1,4 @@
-"""Buffers: the rows of a training step in one buffer of integers, laid out on the host.
+"""Packing: the rows of a training step in one buffer of integers, laid out on the host.
 
 A buffer goes to the device in one copy, where it is seen as a line of rows. On a GPU it may be
 padded to a shape that comes again, so that a recorded step can be replayed on it: unused tokens
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from msft.example import Encoded
 
@@ -22,7 +23,7 @@ Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """A row's tokens; its targets are the places whose next token is an answer token."""
 
     tokens: Integers
@@ -30,14 +31,14 @@ class Row:
     labels: Integers
 
     @staticmethod
-    def of(row: Encoded) -> "Row":
+    def of(row: Encoded) -> "TrainingRow":
         tokens = np.asarray(row.tokens, dtype=np.int64)
         answers = np.flatnonzero(np.asarray(row.answer[1:], dtype=bool))
-        return Row(tokens, answers, tokens[answers + 1])
+        return TrainingRow(tokens, answers, tokens[answers + 1])
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BufferShape:
     """How many tokens, targets and rows a buffer has room for.
 
     padded: whether there is a last row for unused tokens.
@@ -49,12 +50,13 @@ class Shape:
     padded: bool = False
 
     @staticmethod
-    def of(rows: Sequence[Row]) -> "Shape":
-        return Shape(sum(len(r.tokens) for r in rows), sum(len(r.targets) for r in rows), len(rows))
+    def of(rows: Sequence[TrainingRow]) -> "BufferShape":
+        tokens, targets = sum(len(r.tokens) for r in rows), sum(len(r.targets) for r in rows)
+        return BufferShape(tokens, targets, len(rows))
 
-    def rounded(self, tokens: int, targets: int, rows: int) -> "Shape":
+    def rounded(self, tokens: int, targets: int, rows: int) -> "BufferShape":
         """The next shape whose sizes are multiples; at least one token is left for padding."""
-        return Shape(
+        return BufferShape(
             (self.tokens // tokens + 1) * tokens, -(-self.targets // targets) * targets, rows, True
         )
 
@@ -70,7 +72,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PackedRows:
     """A buffer on the device, seen as a line of rows.
 
     bounds: where each row starts, and where the last one ends.
@@ -86,15 +88,15 @@ class Line:
     rows: int
 
     @staticmethod
-    def over(buffer: Tensor, shape: Shape) -> "Line":
+    def over(buffer: Tensor, shape: BufferShape) -> "PackedRows":
         """A buffer that `fill` has written, or will write."""
         tokens, positions, bounds, targets, labels, owners = torch.split(
             buffer[: shape.size], shape.sizes
         )
-        return Line(tokens, positions, bounds, targets, labels, owners, shape.rows)
+        return PackedRows(tokens, positions, bounds, targets, labels, owners, shape.rows)
 
 
-def fill(buffer: Integers, rows: Sequence[Row], shape: Shape) -> None:
+def fill(buffer: Integers, rows: Sequence[TrainingRow], shape: BufferShape) -> None:
     """Write rows into a buffer of `shape.size` integers."""
     ends = np.cumsum(shape.sizes)
     tokens, positions, bounds, targets, labels, owners = np.split(buffer, ends[:-1])
@@ -119,28 +121,33 @@ def fill(buffer: Integers, rows: Sequence[Row], shape: Shape) -> None:
         owners[answered:] = 0
 
 
-def line_of(rows: Sequence[Row], device: torch.device) -> Line:
+def packed(rows: Sequence[TrainingRow], device: torch.device) -> PackedRows:
     """Rows without any padding, on the device."""
-    shape = Shape.of(rows)
+    shape = BufferShape.of(rows)
     buffer = np.empty(shape.size, dtype=np.int64)
     fill(buffer, rows, shape)
-    return Line.over(torch.from_numpy(buffer).to(device), shape)
+    return PackedRows.over(torch.from_numpy(buffer).to(device), shape)
+
+
+def answer_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log p of each label, in fp32; 0 for NO_LABEL."""
+    return functional.cross_entropy(logits.float(), labels, reduction="none")
 
 
 def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
     """Places in batches of at most `most` in size (a larger one stands alone)."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     filled = most
     for place, size in enumerate(sizes):
         if filled + size > most:
-            found.append([])
+            groups.append([])
             filled = 0
-        found[-1].append(place)
+        groups[-1].append(place)
         filled += size
-    return found
+    return groups
 
 
-def row_means(nll: Tensor, line: Line) -> Tensor:
+def row_means(nll: Tensor, line: PackedRows) -> Tensor:
     """Mean over each row's targets, summed in one order always; 0 for a row without any."""
     mine = (line.owners == torch.arange(line.rows, device=nll.device)[:, None]) & (
         line.labels != NO_LABEL

@@ -12,7 +12,7 @@ from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from msft.engine.accel import short_rows, triton_attention
+from msft.engine.accel import adamw_kernel, short_rows, triton_attention
 from msft.engine.decode.draft import tokens_ahead
 from msft.engine.train.adamw import AdamW
 
@@ -57,10 +57,13 @@ def kind_of(value: Any) -> str:
 
 def main(dim: int, capability: int) -> None:
     sizes: dict[str, int] = {}
-    for name in ("forward", "backward_queries", "backward_keys", "step", "update"):
-        setattr(
-            triton_attention, name, Compiler(getattr(triton_attention, name), capability, sizes)
-        )
+    kernels = {
+        triton_attention: ("forward", "backward_dq", "backward_dkdv", "decode"),
+        adamw_kernel: ("update",),
+    }
+    for module, names in kernels.items():
+        for name in names:
+            setattr(module, name, Compiler(getattr(module, name), capability, sizes))
     q = torch.zeros(4, 64, dim, dtype=torch.bfloat16, requires_grad=True)
     k = torch.zeros(2, 64, dim, dtype=torch.bfloat16)
     sight = short_rows.Sight.of(torch.tensor([0, 64], dtype=torch.int32), 64)

@@ -1,7 +1,7 @@
 """Who records has memory and a stream of its own. There is no GPU here: the device is a toy."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
@@ -12,13 +12,13 @@ import torch
 from families import END, model_of
 
 from msft.engine.accel.cuda_graphs import Recorder
-from msft.engine.accel.varlen import plain_varlen
 from msft.engine.decode.batch_plans import AnswerPlan, answer_plan
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.likelihoods import RECORDS_KEPT, Measurer
-from msft.engine.decode.shared_attention import Kernels, Line
-from msft.engine.decode.step import Graphs
+from msft.engine.decode.shared_attention import Kernels, Line, plain_varlen
 from msft.engine.decode.texts import Texts
+from msft.engine.packing import answer_losses
+from msft.engine.paths import Way
 from msft.errors import Unsuited
 from msft.example import Encoded
 
@@ -99,13 +99,20 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return toy
 
 
-def plan_of(seed: int) -> AnswerPlan:
+def rows_with_answers(seed: int) -> list[Encoded]:
     random = Random(seed)
-    rows = [
+    return [
         Encoded(tuple(random.randrange(2, 50) for _ in range(5)), (False,) * 3 + (True,) * 2)
         for _ in range(3)
     ]
-    return answer_plan(rows, None, 1000, CPU)
+
+
+def plan_of(seed: int) -> AnswerPlan:
+    return answer_plan(rows_with_answers(seed), None, 1000, CPU)
+
+
+def texts_of(rows: int) -> Texts:
+    return Texts(frozenset({END}), [8] * rows, lambda row, tokens, known: None)
 
 
 def forward(line: Line, reach: int) -> torch.Tensor:
@@ -121,18 +128,20 @@ def measured(measurer: Measurer, plan: AnswerPlan, times: int = 1) -> list[float
 def test_graphs_that_run_beside_each_other_share_no_stream(device: Device) -> None:
     """Else they share a workspace of matrix products: torch has one for each such stream."""
     model = model_of("llama").eval()
-    decoder = FastDecoder(model, Kernels(plain_varlen), 100, 1000, CPU)
-    decoder._measurer, decoder._graphs = Measurer(True), Graphs(True)
-    measured(decoder._measurer, plan_of(0), times=2)
-    decoder._graphs.captured(lambda: None)
-    (measuring, aside, _), (stepping, beside, _) = device.captures
+    decoder = FastDecoder(model, Kernels(plain_varlen), 100, 1000, CPU, recorder=Recorder)
+    rows = rows_with_answers(0)
+    with torch.inference_mode():
+        decoder.generate([(5, 7, 9)], None, texts_of(1))
+        for _ in range(2):
+            decoder.measure(rows, None)()
+    (stepping, beside, _), (measuring, aside, _) = device.captures
     assert aside is not beside
     assert measuring != stepping
 
 
 def test_what_comes_again_is_recorded_the_second_time(device: Device) -> None:
-    measurer, plan = Measurer(True), plan_of(0)
-    plain = measured(Measurer(False), plan)
+    measurer, plan = Measurer(Recorder()), plan_of(0)
+    plain = measured(Measurer(None), plan)
     assert measured(measurer, plan) == plain
     assert not device.captures
     assert measured(measurer, plan, times=3) == plain
@@ -141,21 +150,25 @@ def test_what_comes_again_is_recorded_the_second_time(device: Device) -> None:
 
 def test_graphs_of_one_stream_end_together(device: Device) -> None:
     """The first that ends takes the others' workspace away: pytorch issue 193402."""
-    measurer, plans = Measurer(True), [plan_of(number) for number in range(RECORDS_KEPT + 1)]
+    measurer, plans = Measurer(Recorder()), [plan_of(number) for number in range(RECORDS_KEPT + 1)]
     for plan in plans[:-1]:
         measured(measurer, plan, times=2)
     assert len({pool for pool, _, _ in device.captures}) == 1
     measured(measurer, plans[-1], times=2)
-    assert [record.plan for record in measurer._records] == [plans[-1]]
     assert device.captures[-1][0] != device.captures[0][0], "memory whose graphs ended has no name"
+    captures = len(device.captures)
+    measured(measurer, plans[-1])
+    assert len(device.captures) == captures, "the last one is recorded"
+    measured(measurer, plans[0], times=2)
+    assert len(device.captures) == captures + 1, "the first one was forgotten"
 
 
 def test_a_capture_that_fails_leaves_the_stream_in_force(device: Device) -> None:
     before, device.broken = device.current, True
-    measurer, plan = Measurer(True), plan_of(0)
+    measurer, plan = Measurer(Recorder()), plan_of(0)
     assert Recorder().recorded(lambda: None) is None
     assert device.current is before
-    assert measured(measurer, plan, times=3) == measured(Measurer(False), plan)
+    assert measured(measurer, plan, times=3) == measured(Measurer(None), plan)
     assert len(device.captures) == 2, "and is not tried again"
 
 
@@ -182,7 +195,7 @@ def test_a_model_that_is_not_suited_is_never_recorded(device: Device) -> None:
     def unsuited(line: Line, reach: int) -> torch.Tensor:
         raise Unsuited("a soft cap")
 
-    measurer, plan = Measurer(True), plan_of(0)
+    measurer, plan = Measurer(Recorder()), plan_of(0)
     begin: Callable[[], Any] = lambda: measurer.begin(plan, 3, unsuited)  # noqa: E731
     for _ in range(3):
         with pytest.raises(Unsuited):
@@ -190,13 +203,13 @@ def test_a_model_that_is_not_suited_is_never_recorded(device: Device) -> None:
     assert not device.captures
 
 
-def test_no_step_is_done_otherwise_because_it_was_watched(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_is_done_otherwise_because_it_was_watched(device: Device) -> None:
     """On a GPU the first step of a process is watched without fusing; its keys would stay."""
 
-    class Fused(AbstractContextManager[None]):
+    class Fused:
         inside = False
+        way = Way("fused")
+        losses = staticmethod(answer_losses)
 
         def __enter__(self) -> None:
             self.inside = True
@@ -204,18 +217,38 @@ def test_no_step_is_done_otherwise_because_it_was_watched(
         def __exit__(self, *error: object) -> None:
             self.inside = False
 
-    monkeypatch.setattr(Graphs, "captured", lambda graphs, work: SimpleNamespace(replay=work))
+        def lay_together(self) -> None: ...
+
+    class Repeating:
+        """A recorder; what it records is done at every replay, as on a GPU."""
+
+        stream: Any = Stream()
+
+        def renew(self) -> None: ...
+
+        def rehearsing(self) -> AbstractContextManager[None]:
+            return nullcontext()
+
+        def recorded(self, work: Callable[[], None]) -> Any:
+            return SimpleNamespace(replay=work)
+
     fused, model = Fused(), model_of("llama").eval()
-    model.model.layers[0].register_forward_hook(
-        lambda layer, given, out: out if fused.inside else -out
-    )
-    prompts, found = [(5, 7, 9), (8, 6, 11, 13), (4, 3)], []
-    for possible in (False, True):
-        decoder = FastDecoder(model, Kernels(plain_varlen), 10**6, 10**6, CPU, fused)
-        decoder._graphs.possible = possible
-        texts = Texts(frozenset({END}), [8] * 3, lambda row, tokens, known: None)
+    outside: list[Any] = []
+
+    def turned(layer: Any, given: Any, out: Any) -> Any:
+        if fused.inside:
+            return out
+        outside.append(out)
+        return -out
+
+    model.model.layers[0].register_forward_hook(turned)
+    prompts, said = [(5, 7, 9), (8, 6, 11, 13), (4, 3)], []
+    for recorder in (None, Repeating):
+        decoder = FastDecoder(model, Kernels(plain_varlen), 10**6, 10**6, CPU, fused, recorder)
+        texts = texts_of(3)
         with torch.inference_mode():
             decoder.generate(prompts, None, texts)
-        assert decoder._graphs.watched == possible
-        found.append(texts.rows)
-    assert found[0] == found[1]
+        assert len(outside) == (recorder is Repeating), "one step was watched"
+        assert decoder.records == (recorder is Repeating)
+        said.append(texts.rows)
+    assert said[0] == said[1]

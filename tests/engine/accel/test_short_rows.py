@@ -13,10 +13,9 @@ import torch
 from families import END, model_of
 from torch import Tensor
 
-from msft.engine.accel.varlen import plain_varlen
-from msft.engine.attention import own_kernels
+from msft.engine import paths
 from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.shared_attention import Kernels
+from msft.engine.decode.shared_attention import Kernels, plain_varlen
 
 short_rows = pytest.importorskip(
     "msft.engine.accel.short_rows", reason="Triton is not installed", exc_type=ImportError
@@ -155,16 +154,22 @@ def test_shared_memory_is_enough_on_smaller_gpus(dim: int) -> None:
     assert max(sizes.values()) <= 99 * 1024
 
 
-def test_without_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*args: Any) -> None:
-        raise RuntimeError("Failed to find C compiler")
+def test_they_are_there_where_triton_can_make_them() -> None:
+    assert paths.short_rows() == paths.Piece(short_rows)
 
-    own_kernels.cache_clear()
-    assert own_kernels() is short_rows
-    monkeypatch.setattr(short_rows, "line_attention", missing)
-    own_kernels.cache_clear()
-    assert own_kernels() is None
-    own_kernels.cache_clear()
+
+def test_where_triton_cannot_make_them_there_are_none_and_a_reason() -> None:
+    """Here for want of a GPU's driver, or of a C compiler: no interpreter, no path."""
+    code = "from msft.engine.paths import short_rows as s; print(s().item, s().reason, sep='\\n')"
+    environment = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "CC")}
+    environment |= {"PATH": "", "TRITON_CACHE_DIR": "/nowhere", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    item, reason = done.stdout.splitlines()
+    assert item == "None"
+    assert reason
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")

@@ -6,12 +6,11 @@ import pytest
 import torch
 from families import END, model_of
 
-from msft.engine.accel.varlen import plain_varlen
 from msft.engine.decode.batch_plans import (
     BUCKET,
     SPARE_OF_ROW,
     bucket_of,
-    fillers,
+    padding_rows,
     prompt_plan,
     smaller_bucket,
 )
@@ -25,8 +24,10 @@ from msft.engine.decode.draft import (
     tokens_ahead,
 )
 from msft.engine.decode.fast import FastDecoder
-from msft.engine.decode.shared_attention import Kernels
-from msft.engine.decode.step import Stepper
+from msft.engine.decode.shared_attention import Kernels, plain_varlen
+from msft.engine.decode.texts import Texts
+
+CPU = torch.device("cpu")
 
 
 def guesses_of(*rows: list[int], ahead: int = 5) -> list[list[int]]:
@@ -80,16 +81,14 @@ def test_a_small_model_takes_wider_steps_and_memory_sets_a_limit() -> None:
     model = model_of("llama")
 
     def width(most: int) -> int:
-        return FastDecoder(model, Kernels(plain_varlen), most, 10**6, torch.device("cpu"))._width
+        return FastDecoder(model, Kernels(plain_varlen), most, 10**6, CPU).width
 
     assert (width(10**6), width(40)) == (WIDTH_OF_SMALL, 40)
 
 
 @pytest.mark.parametrize("prefix", [0, 20])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_guesses_save_steps_and_change_no_word(
-    family: str, prefix: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guesses_save_steps_and_change_no_word(family: str, prefix: int) -> None:
     """Up to the last position that the model knows, beyond which a guess may lead."""
     model = model_of(family).eval()
     positions = 64
@@ -101,31 +100,24 @@ def test_guesses_save_steps_and_change_no_word(
     shared = tuple(random.randrange(2, 60) for _ in range(prefix))
     prompts = [shared + tuple(random.randrange(2, 60) for _ in range(n)) for n in (2, 5, 9, 14)]
     limits = [positions - len(prompt) for prompt in prompts]
-    steps: list[int] = []
-    run = Stepper.run
-
-    def counted(stepper: Stepper, many: int) -> torch.Tensor:
-        steps[-1] += many
-        return run(stepper, many)
-
-    monkeypatch.setattr(Stepper, "run", counted)
-    found = []
+    said, steps = [], []
     for width in (1, WIDTH_OF_SMALL):
-        monkeypatch.setattr("msft.engine.decode.fast.WIDTH_OF_SMALL", width)
-        steps.append(0)
-        decoder = Decoder(model, [END], 10**6, kernels=Kernels(plain_varlen))
-        found.append(decoder.generate(prompts, limits).rows)
-        assert isinstance(decoder._fast, FastDecoder)
-    assert found[0] == found[1] == Decoder(model, [END], 10**6).generate(prompts, limits).rows
-    assert max(map(len, found[0])) > 20
+        decoder = FastDecoder(model, Kernels(plain_varlen), 10**6, 10**6, CPU, width=width)
+        texts = Texts(frozenset({END}), limits, lambda row, tokens, known: None)
+        with torch.inference_mode():
+            decoder.generate(prompts, None, texts)
+        said.append(texts.rows)
+        steps.append(decoder.steps)
+    assert said[0] == said[1] == Decoder(model, [END], 10**6).generate(prompts, limits).rows
+    assert max(map(len, said[0])) > 20
     assert steps[1] < 0.75 * steps[0], "random models repeat themselves"
 
 
-def test_there_is_room_for_whoever_only_fills_up() -> None:
+def test_there_is_room_for_padding_rows() -> None:
     for rows in range(1, 300):
         first = bucket_of(rows)
         later = [(smaller_bucket(left), left) for left in range(1, rows)]
-        assert fillers(rows) >= max(
+        assert padding_rows(rows) >= max(
             size - left for size, left in [*later, (first, rows)] if size <= first
         )
 

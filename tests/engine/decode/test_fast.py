@@ -16,13 +16,12 @@ from families import END, FAMILIES, VOCABULARY, model_of
 from test_decoder import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from msft.engine.accel.varlen import plain_varlen
 from msft.engine.decode.batch_plans import bucket_of, smaller_bucket
 from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.prefix_lines import answer_lines, bounds_of, grouped
-from msft.engine.decode.shared_attention import Kernels
-from msft.engine.decode.step import Waits
+from msft.engine.decode.shared_attention import Kernels, Store, plain_varlen
+from msft.engine.decode.step import DecodeGraphs, HostWaits, Stepper
+from msft.engine.paths import Way
 from msft.example import Encoded
 
 WINDOWED = ("mistral", "gemma2")
@@ -40,8 +39,8 @@ def plain(model: Any, ends: Sequence[int] = (END,)) -> Decoder:
 
 
 def buckets(decoder: Decoder) -> list[int]:
-    assert isinstance(decoder._fast, FastDecoder)
-    return decoder._fast.buckets
+    assert decoder.fast is not None
+    return decoder.fast.buckets
 
 
 def tokens_of(random: Random, count: int) -> Tokens:
@@ -88,6 +87,12 @@ def test_a_window_wider_than_every_row_is_none() -> None:
     rows = decoder.generate(short, [5] * 3).rows
     assert buckets(decoder) == [16]
     assert rows == plain(model).generate(short, [5] * 3).rows
+    assert decoder.way == Way("fast")
+    decoder.generate([(3, 4) * 5], [5])
+    assert decoder.way == Way("plain", "a window in attention")
+    decoder.generate(short, [5] * 3)
+    assert decoder.way == Way("fast")
+    assert plain(model).way == Way("plain", "no CUDA device")
 
 
 def test_many_rows_through_every_bucket() -> None:
@@ -179,8 +184,7 @@ def test_small_memory_makes_batches_and_the_same_answers() -> None:
     model = model_of("llama").eval()
     prompts, groups = grouped_prompts([20, 0, 33], 12)
     whole = fast(model).generate(prompts, [NEW] * 36, groups=groups)
-    poor = fast(model, most_tokens=30)
-    poor._fast = FastDecoder(model, KERNELS, 30, 120, CPU)
+    poor = Decoder(model, [END], 30, kernels=KERNELS, most_slots=120)
     assert poor.generate(prompts, [NEW] * 36, groups=groups) == whole
     rows = [Encoded(prompt, (False,) * (len(prompt) - 1) + (True,)) for prompt in prompts]
     few, many = poor.likelihoods(rows, groups), fast(model).likelihoods(rows, groups)
@@ -199,7 +203,7 @@ def test_when_memory_runs_out_lines_get_shorter_and_answers_stay() -> None:
     poor = Decoder(model, [END], 300, kernels=Kernels(forgetful))
     whole = fast(model).generate(prompts, [NEW] * 24, groups=groups)
     assert poor.generate(prompts, [NEW] * 24, groups=groups) == whole
-    assert poor._halved > 1
+    assert poor.most_tokens == 300 // 8
     hopeless = Decoder(model, [END], 300, kernels=Kernels(Mock(side_effect=torch.OutOfMemoryError)))
     with pytest.raises(torch.OutOfMemoryError):
         hopeless.likelihoods(answered(prompts), groups)
@@ -210,16 +214,20 @@ def test_when_memory_runs_out_the_old_store_is_let_go_at_once() -> None:
     model = model_of("llama").eval()
     prompts, groups = grouped_prompts([0, 0], 4)
     full: list[bool] = []
+    keys: list[Any] = []
 
-    def sometimes(*given: Any, **options: Any) -> Any:
+    def sometimes(q: torch.Tensor, k: torch.Tensor, *rest: Any, **options: Any) -> Any:
         if full:
             full.clear()
             raise torch.OutOfMemoryError
-        return plain_varlen(*given, **options)
+        keys.append(weakref.ref(k))
+        return plain_varlen(q, k, *rest, **options)
 
     poor = Decoder(model, [END], 10**6, kernels=Kernels(sometimes))
+    poor.generate(prompts, [NEW] * 8, groups=groups)
+    old = keys[-1]
+    assert old() is not None, "a store keeps the keys of its rows"
     pending = poor.measure(answered(prompts), groups)
-    old = weakref.ref(poor._fast)
     full.append(True)
     gc.disable()
     try:
@@ -227,7 +235,7 @@ def test_when_memory_runs_out_the_old_store_is_let_go_at_once() -> None:
         assert old() is None
     finally:
         gc.enable()
-    assert poor._halved == 1
+    assert poor.most_tokens == 10**6 // 2
     assert pending() == fast(model).likelihoods(answered(prompts), groups)
 
 
@@ -338,19 +346,19 @@ def test_the_slow_kernel_is_attention() -> None:
 
 
 def test_whoever_waits_for_the_device_makes_no_graph() -> None:
-    with Waits() as quiet:
+    with HostWaits() as quiet:
         torch.ones(3).sum()
-    with Waits() as waiting:
+    with HostWaits() as waiting:
         torch.ones(3).sum().item()
-    assert (quiet.found, waiting.found) == (False, True)
-    decoder = fast(model_of("llama").eval())
-    decoder.generate([(2, 3)], [NEW])
-    assert decoder._fast is not None
-    (stepper,) = decoder._fast._steppers.values()
-    stepper._kernels = Kernels(lambda q, *rest, **options: (q, q.new_zeros(q.shape[1], q.shape[0])))
-    with Waits() as step, torch.inference_mode():
+    assert (quiet.count, waiting.count) == (0, 1)
+    kernels = Kernels(lambda q, *rest, **options: (q, q.new_zeros(q.shape[1], q.shape[0])))
+    store, said = Store(99), torch.zeros(99, dtype=torch.long)
+    model, graphs = model_of("llama").eval(), DecodeGraphs(None)
+    stepper = Stepper(model, store, said, kernels, graphs, rows=2, groups=0, span=16, ahead=2)
+    stepper.begin(torch.tensor([[5], [0], [1], [9], [0]]), 50)
+    with HostWaits() as step, torch.inference_mode():
         stepper.step()
-    assert not step.found
+    assert not step.count
 
 
 @pytest.mark.filterwarnings("ignore:TF32")

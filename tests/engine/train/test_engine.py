@@ -9,7 +9,8 @@ import torch
 from families import FAMILIES, loaded, model_of, rows_of
 
 from msft.engine.decode.decoder import Decoder
-from msft.engine.train.engine import FastEngine, TrainingSettings
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber, NotRecorded
 from msft.example import Encoded
 from msft.search.feeds import Batch
@@ -219,23 +220,46 @@ def test_the_score_before_a_snapshot_is_the_score_after_its_restore_bitwise() ->
 
 @pytest.mark.parametrize("reason", [torch.OutOfMemoryError, NotRecorded])
 def test_recorded_steps_that_cannot_be_are_gone_before_the_plain_one(
-    reason: type[Exception], monkeypatch: pytest.MonkeyPatch
+    reason: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Their memory is what the plain step needs."""
 
-    class Graphs:
-        def shape_of(self, rows: Any) -> Any:
-            return SimpleNamespace(tokens=1)
+    recorders: list[Any] = []
 
-        def run(self, rows: Any) -> Any:
-            raise reason
+    class Full:
+        """A recorder that has no room to rehearse."""
 
-    engine, plain = engine_of(), engine_of()
-    engine._graphs = Graphs()  # type: ignore[assignment]
-    held, seen = ref(engine._graphs), list[Any]()
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(held()))
+        stream = None
+
+        def __init__(self) -> None:
+            recorders.append(ref(self))
+
+        def renew(self) -> None: ...
+
+        def rehearsing(self) -> Any:
+            raise reason("why not")
+
+        def recorded(self, work: Any) -> Any: ...
+
+    event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    plain = engine_of()
+    settings = TrainingSettings(learning_rate=1e-3, batch_rows=8)
+    model = loaded(model_of("llama", 1.0))
+    engine = FastEngine(model, {"a": rows_of(8)}, settings, recorder=Full)
+    assert engine.paths().steps == "recorded"
+    (recorder,), seen = recorders, list[Any]()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(recorder()))
     assert list(engine.work(ALL)[0].rows) == list(plain.work(ALL)[0].rows)
     assert seen == [None], "nobody holds them when the cache is emptied"
+    assert engine.paths().steps == "eager"
+    assert engine.paths().reason.startswith(
+        "no CUDA device; why not" if reason is NotRecorded else "no CUDA device; no memory"
+    )
+    assert len(caplog.records) == 1, "said once"
     engine.work(ALL)
     plain.work(ALL)
     assert same(engine.weights(), plain.weights())

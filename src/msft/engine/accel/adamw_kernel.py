@@ -1,4 +1,4 @@
-"""An update of all weights by one kernel.
+"""AdamW's update of all weights by one kernel, in Triton.
 
 Torch's step on the fp32 masters of a bf16 model takes three passes: gradients are copied to fp32,
 weights and moments are moved, and the weights are copied to bf16. Here every number is read and
@@ -9,99 +9,154 @@ step, so the kernel finds them by a table of addresses.
 from collections.abc import Mapping, Sequence
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from msft.engine.accel import triton_attention
-
-BLOCK = 4096
+BLOCK_SIZE = 4096
 """Numbers that one program moves."""
-EVEN = 16
+ALIGNMENT = 16
 """Where all sizes and addresses are multiples of it, memory is read in wide pieces."""
+
+
+@triton.jit
+def update(  # type: ignore[no-untyped-def]
+    grads, tensors, sizes, owners, blocks, step_ptr, seed_ptr, bad_ptr, weight_decay,
+    COUNT: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+    GRAD_FP32: tl.constexpr, MOMENTS_BF16: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """One block of one weight; tables of addresses say where it lies with its moments."""
+    owner = tl.load(owners + tl.program_id(0))
+    grad_address = tl.load(grads + owner)
+    if (grad_address != 0) & (tl.load(bad_ptr) == 0):
+        offs = tl.load(blocks + tl.program_id(0)) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+        mask = offs < tl.multiple_of(tl.load(sizes + owner), ALIGNED)
+        grad_dtype = tl.float32 if GRAD_FP32 else tl.bfloat16
+        moment_dtype = tl.bfloat16 if MOMENTS_BF16 else tl.float32
+        g_ptrs = tl.multiple_of(grad_address.to(tl.pointer_type(grad_dtype)), ALIGNED) + offs
+        w_ptrs = _pointer(tensors, owner, ALIGNED, tl.float32) + offs
+        m_ptrs = _pointer(tensors + COUNT, owner, ALIGNED, moment_dtype) + offs
+        v_ptrs = _pointer(tensors + 2 * COUNT, owner, ALIGNED, moment_dtype) + offs
+        working_ptrs = _pointer(tensors + 3 * COUNT, owner, ALIGNED, tl.bfloat16) + offs
+
+        lr, step_size = tl.load(step_ptr), tl.load(step_ptr + 1)
+        bias_correction2_sqrt, grad_scale = tl.load(step_ptr + 2), tl.load(step_ptr + 3)
+        g = tl.load(g_ptrs, mask=mask, other=0.0).to(tl.float32) * grad_scale
+        w = tl.load(w_ptrs, mask=mask, other=0.0)
+        m = tl.load(m_ptrs, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_ptrs, mask=mask, other=0.0).to(tl.float32)
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g * g
+        w -= lr * weight_decay * w
+        w -= step_size * m / (tl.sqrt(v) / bias_correction2_sqrt + EPS)
+        tl.store(w_ptrs, w, mask=mask)
+        tl.store(working_ptrs, w.to(tl.bfloat16), mask=mask)
+        if MOMENTS_BF16:
+            noise = tl.randint(tl.load(seed_ptr) + owner, offs.to(tl.int32))
+            m = _stochastic_round(m, noise)
+            v = _stochastic_round(v, noise >> 16)
+        tl.store(m_ptrs, m.to(moment_dtype), mask=mask)
+        tl.store(v_ptrs, v.to(moment_dtype), mask=mask)
+
+
+@triton.jit
+def _pointer(table, owner, ALIGNED: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.multiple_of(tl.load(table + owner).to(tl.pointer_type(dtype)), ALIGNED)
+
+
+@triton.jit
+def _stochastic_round(x, noise):  # type: ignore[no-untyped-def]
+    """To what bf16 can hold, up or down with the chances that keep the mean."""
+    bits = x.to(tl.int32, bitcast=True) + (noise & 0xFFFF).to(tl.int32)
+    return (bits & -65536).to(tl.float32, bitcast=True)
 
 
 class Update:
     """AdamW's update of fp32 masters, their moments and a working copy in bf16.
 
-    masters, means, squares, working: in the same order, without gaps; they stay where they are.
-        Moments in bf16 are rounded at random.
+    masters, exp_avgs, exp_avg_sqs, working: in the same order, without gaps; they stay where they
+        are. Moments in bf16 are rounded at random.
     """
 
     def __init__(
         self,
         masters: Mapping[str, Tensor],
-        means: Sequence[Tensor],
-        squares: Sequence[Tensor],
+        exp_avgs: Sequence[Tensor],
+        exp_avg_sqs: Sequence[Tensor],
         working: Sequence[Tensor],
         betas: tuple[float, float],
-        epsilon: float,
+        eps: float,
     ) -> None:
-        held = [*masters.values(), *means, *squares, *working]
+        tensors = [*masters.values(), *exp_avgs, *exp_avg_sqs, *working]
         self._names = list(masters)
-        self._device = held[0].device
+        self._device = tensors[0].device
         self._betas = betas
-        self._epsilon = epsilon
-        self._halved = means[0].dtype == torch.bfloat16
+        self._eps = eps
+        self._moments_bf16 = exp_avgs[0].dtype == torch.bfloat16
         sizes = [tensor.numel() for tensor in masters.values()]
-        blocks = [(owner, n) for owner, size in enumerate(sizes) for n in range(-(-size // BLOCK))]
-        self._owners = self._numbers([owner for owner, _ in blocks])
-        self._turns = self._numbers([turn for _, turn in blocks])
-        self._sizes = self._numbers(sizes)
-        addresses = [tensor.data_ptr() for tensor in held]
-        self._places = self._numbers(addresses)
-        self._even = not any(number % EVEN for number in (*addresses, *sizes))
-        self._table: Tensor | None = None
-        self._recorded: list[Tensor] = []
-        nothing = torch.zeros(4, device=self._device)
-        self._launch([0] * len(sizes), False, nothing, 0.0, nothing)  # compiled before a recording
+        blocks = [
+            (owner, n) for owner, size in enumerate(sizes) for n in range(-(-size // BLOCK_SIZE))
+        ]
+        self._owners = self._table([owner for owner, _ in blocks])
+        self._blocks = self._table([number for _, number in blocks])
+        self._sizes = self._table(sizes)
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        self._tensors = self._table(addresses)
+        self._aligned = not any(number % ALIGNMENT for number in (*addresses, *sizes))
+        self._host: Tensor | None = None
+        self._sources: list[Tensor] = []
+        zeros = torch.zeros(4, device=self._device)
+        self._launch([0] * len(sizes), False, zeros, 0.0, zeros)  # compiled before a recording
 
     def ready(self) -> None:
         """Have host memory for the next table: a step that is being recorded cannot get any."""
-        if self._table is None:
+        if self._host is None:
             cuda = self._device.type == "cuda"
-            self._table = torch.empty(len(self._names), dtype=torch.int64, pin_memory=cuda)
+            self._host = torch.empty(len(self._names), dtype=torch.int64, pin_memory=cuda)
 
     def take(
-        self, gradients: Mapping[str, Tensor], numbers: Tensor, decay: float, bad: Tensor
+        self, grads: Mapping[str, Tensor], numbers: Tensor, weight_decay: float, bad: Tensor
     ) -> None:
         """Move what has a gradient, all of them bf16 or all fp32; nothing where `bad` is 1.
 
         numbers: rate, rate over the first moment's correction, root of the second one's, and what
             gradients are multiplied by.
         """
-        found = {name: gradient.contiguous() for name, gradient in gradients.items()}
-        addresses = [found[n].data_ptr() if n in found else 0 for n in self._names]
-        wide = any(gradient.dtype == torch.float32 for gradient in found.values())
-        seed = torch.randint(2**62, (1,), device=self._device) if self._halved else None
-        self._launch(addresses, wide, numbers, decay, bad, seed)
+        dense = {name: grad.contiguous() for name, grad in grads.items()}
+        addresses = [dense[n].data_ptr() if n in dense else 0 for n in self._names]
+        fp32 = any(grad.dtype == torch.float32 for grad in dense.values())
+        seed = torch.randint(2**62, (1,), device=self._device) if self._moments_bf16 else None
+        self._launch(addresses, fp32, numbers, weight_decay, bad, seed)
 
     def _launch(
         self,
         addresses: Sequence[int],
-        wide: bool,
+        fp32: bool,
         numbers: Tensor,
-        decay: float,
+        weight_decay: float,
         bad: Tensor,
         seed: Tensor | None = None,
     ) -> None:
         """An address of 0: no gradient."""
-        even = self._even and not any(address % EVEN for address in addresses)
-        triton_attention.update[(len(self._owners),)](
-            *(self._sent(addresses), self._places, self._sizes, self._owners, self._turns),
-            *(numbers, self._owners if seed is None else seed, bad, decay),
-            *(len(self._names), *self._betas, self._epsilon),
-            *(wide, self._halved, EVEN if even else 1, BLOCK),
+        aligned = self._aligned and not any(address % ALIGNMENT for address in addresses)
+        update[(len(self._owners),)](
+            *(self._sent(addresses), self._tensors, self._sizes, self._owners, self._blocks),
+            *(numbers, self._owners if seed is None else seed, bad, weight_decay),
+            *(len(self._names), *self._betas, self._eps),
+            *(fp32, self._moments_bf16, ALIGNMENT if aligned else 1, BLOCK_SIZE),
             num_warps=8,
         )
 
     def _sent(self, addresses: Sequence[int]) -> Tensor:
-        """The table on the device; one that a recorded step sends again must stay."""
+        """The table on the device; a recorded step sends its source again, so that must stay."""
         self.ready()
-        table, self._table = self._table, None
+        table, self._host = self._host, None
         assert table is not None
         table.copy_(torch.tensor(addresses))
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            self._recorded.append(table)
+            self._sources.append(table)
         return table.to(self._device, non_blocking=True)
 
-    def _numbers(self, numbers: Sequence[int]) -> Tensor:
+    def _table(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)

@@ -6,44 +6,32 @@ behind the head are compiled too: they read bf16 predictions once, without a cop
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch._dynamo.exc import TorchDynamoException
 
 from msft.engine.accel.joined_linears import JoinedProjections
-
-Fused = AbstractContextManager[None]
-"""Layers run compiled inside it, or as they are."""
-NOT_FUSED: Fused = nullcontext()
+from msft.engine.packing import answer_losses
+from msft.engine.paths import Way, cause_of, say_once
 
 
-Losses = Callable[[Tensor, Tensor], Tensor]
+class FusedLayers:
+    """`with fused:` the layers run compiled, as far as the compiler can; see `paths.Layers`."""
 
-
-def answer_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log p of each label, in fp32."""
-    return functional.cross_entropy(logits.float(), labels, reduction="none")
-
-
-class FusedLayers(AbstractContextManager[None]):
-    """`with fused:` the layers run compiled.
-
-    losses: `answer_losses`, compiled.
-    """
-
-    def __init__(self, model: nn.Module, backend: str = "inductor") -> None:
-        torch._dynamo.config.suppress_errors = True  # without a compiler: as they are
+    def __init__(self, model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
         torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
+        self.way = Way("fused")
         self._layers = decoder_layers(model)
         self._joined = JoinedProjections(model)
         self._plain: list[Any] = [layer._compiled_call_impl for layer in self._layers]
-        self._compiled: list[Callable[..., Any]] = [
-            torch.compile(layer._call_impl, dynamic=True, backend=backend) for layer in self._layers
-        ]
-        self.losses: Losses = torch.compile(answer_losses, dynamic=True, backend=backend)
+        self._compiled = [self._guarded(layer._call_impl, backend) for layer in self._layers]
+        self._losses = self._guarded(answer_losses, backend)
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        nll: Tensor = self._losses(logits, labels)
+        return nll
 
     def lay_together(self) -> None:
         """Let joined weights lie together; only where nobody else holds them."""
@@ -59,10 +47,24 @@ class FusedLayers(AbstractContextManager[None]):
         for layer, plain in zip(self._layers, self._plain, strict=True):
             layer._compiled_call_impl = plain
 
+    def _guarded(
+        self, plain: Callable[..., Any], backend: str | Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """A function compiled; from the first thing on that cannot be, everything runs as it is."""
+        compiled = torch.compile(plain, dynamic=True, backend=backend)
 
-def losses_of(fused: Fused) -> Losses:
-    """As layers run, so do losses."""
-    return fused.losses if isinstance(fused, FusedLayers) else answer_losses
+        def call(*args: Any, **options: Any) -> Any:
+            if self.way.path == "fused":
+                try:
+                    return compiled(*args, **options)
+                except TorchDynamoException as error:  # no compiler, a model it does not know
+                    cause = cause_of(getattr(error, "inner_exception", error))
+                    reason = f"layers cannot be compiled: {cause}"
+                    self.way = Way("plain", reason)
+                    say_once(f"{reason}; they run as they are, which is slower")
+            return plain(*args, **options)
+
+        return call
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

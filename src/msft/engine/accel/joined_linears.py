@@ -44,8 +44,8 @@ class _Parted(torch.autograd.Function):
         return torch.split(whole, sizes, -1)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Any:
-        return side_by_side(list(slopes)), None
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return side_by_side(list(grads)), None
 
 
 def parted(whole: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
@@ -78,10 +78,10 @@ class Join:
     def _hand_out(self, whole: Tensor) -> None:
         """The gradient of the whole is that of its layers."""
         assert whole.grad is not None, "called when there is one"
-        slopes = torch.split(whole.grad, self._sizes)
+        grads = torch.split(whole.grad, self._sizes)
         whole.grad = None
-        for layer, slope in zip(self.layers, slopes, strict=True):
-            layer.weight.grad = slope if layer.weight.grad is None else layer.weight.grad + slope
+        for layer, grad in zip(self.layers, grads, strict=True):
+            layer.weight.grad = grad if layer.weight.grad is None else layer.weight.grad + grad
 
     def part(self, number: int, given: Tensor) -> Tensor:
         """What one of the layers makes of its input; the first one makes it for all."""
@@ -138,7 +138,7 @@ class JoinedProjections(AbstractContextManager[None]):
 
 def together(model: nn.Module) -> list[list[nn.Linear]]:
     """Plain layers of one width under one module, all with a bias and trained, or none of them."""
-    found: list[list[nn.Linear]] = []
+    groups: list[list[nn.Linear]] = []
     for module in model.modules():
         for names in TOGETHER:
             layers = [getattr(module, name, None) for name in names]
@@ -148,5 +148,5 @@ def together(model: nn.Module) -> list[list[nn.Linear]]:
                 for layer in plain
             }
             if len(plain) == len(names) and len(kinds) == 1:
-                found.append(plain)
-    return found
+                groups.append(plain)
+    return groups

@@ -56,26 +56,26 @@ def line_attention(
     q, k, v = map(_dense, (q, k, v))
     if torch.is_grad_enabled() and q.requires_grad:
         assert sight.stems is None, "gradients know plain rows only"
-        found: tuple[Tensor, Tensor] = _Line.apply(q, k, v, sight.starts, sight.ends, scale)  # type: ignore[no-untyped-call]
-        return found
+        pair: tuple[Tensor, Tensor] = _Line.apply(q, k, v, sight.starts, sight.ends, scale)  # type: ignore[no-untyped-call]
+        return pair
     return _line(q, k, v, sight, scale)
 
 
 def _line(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> tuple[Tensor, Tensor]:
     heads, tokens, dim = q.shape
-    out = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
+    o = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
-    seen = (sight.starts, *(sight.stems or (sight.starts, sight.starts)))
+    starts = (sight.starts, *(sight.stems or (sight.starts, sight.starts)))
     triton_attention.forward[triton.cdiv(tokens, TILE), heads](
-        *(q, k, v, out, lse, *seen, scale, tokens),
+        *(q, k, v, o, lse, *starts, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),
-        rows=TILE,
-        columns=TILE,
-        stems=sight.stems is not None,
+        BLOCK_M=TILE,
+        BLOCK_N=TILE,
+        HAS_STEMS=sight.stems is not None,
         num_stages=_stages(dim),
     )
-    return out, lse
+    return o, lse
 
 
 class _Line(torch.autograd.Function):
@@ -85,41 +85,41 @@ class _Line(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, ends: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        out, lse = _line(q, k, v, Sight(starts), scale)
-        ctx.save_for_backward(q, k, v, out, lse, starts, ends)
+        o, lse = _line(q, k, v, Sight(starts), scale)
+        ctx.save_for_backward(q, k, v, o, lse, starts, ends)
         ctx.scale = scale
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
-        return out, lse
+        return o, lse
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Tensor) -> Any:
-        q, k, v, out, lse, starts, ends = ctx.saved_tensors
-        tokens, heads = out.shape[:2]
-        slope = _dense(slope)
+    def backward(ctx: Any, do: Tensor, _: Tensor) -> Any:
+        q, k, v, o, lse, starts, ends = ctx.saved_tensors
+        tokens, heads = o.shape[:2]
+        do = _dense(do)
         delta = torch.empty_like(lse)
-        d_q, d_k, d_v = (
+        dq, dk, dv = (
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
             for t in (q, k, v)
         )
-        places = (*_strides(q, k, v), slope.stride(1), slope.stride(0))
+        strides = (*_strides(q, k, v), do.stride(1), do.stride(0))
         sizes, stages = _sizes(q, k), _stages(q.shape[-1])
-        triton_attention.backward_queries[triton.cdiv(tokens, TILE), heads](
-            *(q, k, v, out, slope, lse, delta, d_q, starts, ctx.scale, tokens),
-            *places,
+        triton_attention.backward_dq[triton.cdiv(tokens, TILE), heads](
+            *(q, k, v, o, do, lse, delta, dq, starts, ctx.scale, tokens),
+            *strides,
             *sizes,
-            rows=TILE,
-            columns=TILE,
+            BLOCK_M=TILE,
+            BLOCK_N=TILE,
             num_stages=stages,
         )
-        keys = _keys_tile(q.shape[-1])
-        triton_attention.backward_keys[triton.cdiv(tokens, keys["columns"]), k.shape[0]](
-            *(q, k, v, slope, lse, delta, d_k, d_v, starts, ends, ctx.scale, tokens),
-            *places,
+        tile = _dkdv_tile(q.shape[-1])
+        triton_attention.backward_dkdv[triton.cdiv(tokens, tile["BLOCK_N"]), k.shape[0]](
+            *(q, k, v, do, lse, delta, dk, dv, starts, ends, ctx.scale, tokens),
+            *strides,
             *sizes,
-            **keys,
+            **tile,
         )
-        return d_q, d_k, d_v, None, None, None
+        return dq, dk, dv, None, None, None
 
 
 def step_attention(
@@ -137,18 +137,18 @@ def step_attention(
     heads, tokens, dim = q.shape
     ahead = tokens // len(starts)
     q, k, v = map(_dense, (q, k, v))
-    out = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
+    o = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
     scale = dim**-0.5 if scale is None else scale
-    triton_attention.step[len(starts), k.shape[0]](
-        *(q, k, v, *store, out, lse, starts, lengths, scale, tokens),
+    triton_attention.decode[len(starts), k.shape[0]](
+        *(q, k, v, *store, o, lse, starts, lengths, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),
-        ahead=ahead,
-        fresh=max(FEWEST, triton.next_power_of_2(ahead)),
-        **_step_tile(dim, ahead * heads // k.shape[0]),
+        AHEAD=ahead,
+        BLOCK_NEW=max(FEWEST, triton.next_power_of_2(ahead)),
+        **_decode_tile(dim, ahead * heads // k.shape[0]),
     )
-    return out, lse
+    return o, lse
 
 
 def try_out(device: torch.device) -> None:
@@ -167,20 +167,20 @@ def _stages(dim: int) -> int:
     return 2 if dim > WIDE_HEADS else 3
 
 
-def _keys_tile(dim: int) -> dict[str, int]:
+def _dkdv_tile(dim: int) -> dict[str, int]:
     """How the gradients of keys are cut up: smaller tiles, since one of them goes over all heads
     that share a key."""
     if dim > WIDE_HEADS:
-        return {"rows": TILE, "columns": TILE, "num_stages": 2}
-    return {"rows": TILE // 2, "columns": TILE // 2, "num_warps": 2, "num_stages": 2}
+        return {"BLOCK_M": TILE, "BLOCK_N": TILE, "num_stages": 2}
+    return {"BLOCK_M": TILE // 2, "BLOCK_N": TILE // 2, "num_warps": 2, "num_stages": 2}
 
 
-def _step_tile(dim: int, queries: int) -> dict[str, int]:
+def _decode_tile(dim: int, queries: int) -> dict[str, int]:
     """How a row's slots are cut up: a step has few numbers, so it is bound by waiting for them."""
-    asking = max(FEWEST, triton.next_power_of_2(queries))
-    if dim > WIDE_HEADS or asking > FEWEST:
-        return {"asking": asking, "columns": TILE, "num_stages": 2}
-    return {"asking": asking, "columns": TILE // 2, "num_warps": 1, "num_stages": 4}
+    block_m = max(FEWEST, triton.next_power_of_2(queries))
+    if dim > WIDE_HEADS or block_m > FEWEST:
+        return {"BLOCK_M": block_m, "BLOCK_N": TILE, "num_stages": 2}
+    return {"BLOCK_M": block_m, "BLOCK_N": TILE // 2, "num_warps": 1, "num_stages": 4}
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:

@@ -1,11 +1,10 @@
-"""Torch's flash attention over sequences in one line, and what it computes, said slowly."""
+"""Torch's flash attention over sequences in one line, for CUDA in half precision."""
 
 import inspect
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -51,43 +50,3 @@ def _flash() -> tuple[Callable[..., Any], bool]:
     from torch.nn.attention.varlen import varlen_attn
 
     return varlen_attn, "enable_gqa" in inspect.signature(varlen_attn).parameters
-
-
-def plain_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bounds_q: Tensor,
-    bounds_k: Tensor,
-    longest_q: int,
-    longest_k: int,
-    *,
-    causal: bool = True,
-    window: int | None = None,
-    scale: float | None = None,
-    lse: bool = False,
-) -> Any:
-    """What `varlen` computes, slowly and anywhere; what it leaves uninitialised is NaN here."""
-    out = torch.full_like(q, torch.nan)
-    sums = torch.full((q.shape[1], q.shape[0]), torch.nan, device=q.device)
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    groups = q.shape[1] // k.shape[1]
-    ends_q, ends_k = bounds_q.tolist(), bounds_k.tolist()
-    for number in range(len(ends_q) - 1):
-        asks, sees = (slice(*ends[number : number + 2]) for ends in (ends_q, ends_k))
-        asking, seen = asks.stop - asks.start, sees.stop - sees.start
-        if not asking:
-            continue
-        assert asking <= longest_q, "a sequence is longer than was said"
-        assert 0 <= seen <= longest_k, "a sequence is longer than was said"
-        keys, values = (t[sees].float().repeat_interleave(groups, 1) for t in (k, v))
-        scores = torch.einsum("qhd,khd->hqk", q[asks].float(), keys) * scale
-        if causal:
-            behind = torch.arange(asking)[:, None] + seen - asking - torch.arange(seen)
-            hidden = (behind < 0) | (behind >= (window or seen + 1))
-            scores = scores.masked_fill(hidden.to(q.device), -torch.inf)
-        total = scores.logsumexp(-1)
-        weights = (scores - total[..., None]).exp().nan_to_num(0)
-        out[asks] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
-        sums[:, asks] = torch.where(total == -torch.inf, torch.inf, total)
-    return (out, sums) if lse else out

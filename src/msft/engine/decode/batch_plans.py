@@ -8,15 +8,15 @@ from torch import Tensor
 
 from msft.engine.decode.draft import SPARE
 from msft.engine.decode.prefix_lines import (
-    Group,
     LineBuilder,
+    PrefixGroup,
     answer_lines,
     grouped,
     prefix_lines,
     question,
 )
 from msft.engine.decode.shared_attention import Line
-from msft.engine.decode.step import LENGTH, MOST, PREFIX, START
+from msft.engine.decode.step import RowStates
 from msft.engine.packing import batches
 from msft.example import Encoded
 
@@ -25,7 +25,7 @@ BUCKET = 64
 SPANS = 256
 """Spans are multiples of it, since each makes a graph."""
 SPARE_OF_ROW = SPARE + (1 + SPARE) // 2
-"""Slots of a row for guesses, and its share of those for rows that only fill up."""
+"""Slots of a row for guesses, and its share of those for padding rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,22 @@ class AnswerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PromptBatch:
     """Rows that are generated together.
 
     rows: their numbers, in the order of their groups.
     group: the place of each row's group.
-    state: see `stepping.py`; the first tokens are still missing.
+    states: the first tokens are still missing.
     span: more tokens than any row will have, without its prefix.
-    nobody: the first slot after all rows.
+    end: the first slot after all rows; padding rows take theirs from there on.
     """
 
     rows: list[int]
     group: list[int]
     lines: list[Line]
-    state: Tensor
+    states: RowStates
     span: int
-    nobody: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,14 @@ class PromptPlan:
 
     prefix_slots: tuple[int, ...]
     prefixes: list[Line]
-    batches: list[Batch]
+    batches: list[PromptBatch]
     reach: int
 
     @property
     def slots(self) -> int:
-        return max(batch.nobody + (1 + SPARE) * fillers(len(batch.rows)) for batch in self.batches)
+        return max(
+            batch.end + (1 + SPARE) * padding_rows(len(batch.rows)) for batch in self.batches
+        )
 
     @property
     def tokens(self) -> int:
@@ -100,8 +102,8 @@ def smaller_bucket(rows: int) -> int:
     return int(max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 
-def fillers(rows: int) -> int:
-    """The most rows that only fill up, until so many rows have left."""
+def padding_rows(rows: int) -> int:
+    """The most padding rows that a step has, until so many rows have left."""
     first = bucket_of(rows)
     return max(FEWEST_ROWS, first - rows, first // 2)
 
@@ -109,12 +111,12 @@ def fillers(rows: int) -> int:
 def answer_plan(
     rows: Sequence[Encoded], groups: Sequence[int] | None, most_tokens: int, device: torch.device
 ) -> AnswerPlan:
-    found = grouped([question(row) for row in rows], groups)
-    lines = answer_lines(rows, found, most_tokens, device)
+    shared = grouped([question(row) for row in rows], groups)
+    lines = answer_lines(rows, shared, most_tokens, device)
     owners = torch.cat([line.owners for line in lines] or [torch.zeros(0, dtype=torch.long)])
     reach = max(len(row.tokens) for row in rows)
-    prefixes = prefix_lines(found, most_tokens, device)
-    return AnswerPlan(_prefix_slots(found), prefixes, lines, owners, reach)
+    prefixes = prefix_lines(shared, most_tokens, device)
+    return AnswerPlan(_prefix_slots(shared), prefixes, lines, owners, reach)
 
 
 def prompt_plan(
@@ -127,47 +129,50 @@ def prompt_plan(
 ) -> PromptPlan:
     """A row needs a slot for each of its own tokens but the last one that it says, and spare ones;
     and no batch has more rows than tokens may go through the model at once."""
-    found = grouped(prompts, groups)
-    prefix_slots = _prefix_slots(found)
-    order = [(number, place) for place, group in enumerate(found) for number in group.rows]
+    shared = grouped(prompts, groups)
+    prefix_slots = _prefix_slots(shared)
+    order = [(number, place) for place, group in enumerate(shared) for number in group.rows]
     least = -(-most_slots // most_tokens)
     sizes = (
-        max(least, len(prompts[n]) - len(found[place].prefix) + limits[n] - 1 + SPARE_OF_ROW)
+        max(least, len(prompts[n]) - len(shared[place].prefix) + limits[n] - 1 + SPARE_OF_ROW)
         for n, place in order
     )
     made = []
     for places in batches(sizes, max(1, most_slots - prefix_slots[-1])):
         members = [order[place] for place in places]
-        made.append(_batch(members, found, prompts, limits, most_tokens, device))
+        made.append(_batch(members, shared, prompts, limits, most_tokens, device))
     reach = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
-    return PromptPlan(prefix_slots, prefix_lines(found, most_tokens, device), made, reach)
+    return PromptPlan(prefix_slots, prefix_lines(shared, most_tokens, device), made, reach)
 
 
 def _batch(
     members: list[tuple[int, int]],
-    groups: list[Group],
+    groups: list[PrefixGroup],
     prompts: Sequence[Sequence[int]],
     limits: Sequence[int],
     most_tokens: int,
     device: torch.device,
-) -> Batch:
+) -> PromptBatch:
     rows, group = [number for number, _ in members], [place for _, place in members]
-    state = torch.zeros(5, len(rows), dtype=torch.long)
-    state[PREFIX] = torch.tensor([len(groups[place].prefix) for place in group])
-    state[LENGTH] = torch.tensor([len(prompts[number]) for number in rows]) - state[PREFIX]
-    state[MOST] = state[LENGTH] + torch.tensor([limits[number] for number in rows]) - 1
-    ends = groups[-1].slots[1] + (state[MOST] + SPARE).cumsum(0)
-    state[START] = ends - state[MOST] - SPARE
-    starts = state[START].tolist()
+    prefix = torch.tensor([len(groups[place].prefix) for place in group])
+    length = torch.tensor([len(prompts[number]) for number in rows]) - prefix
+    most = length + torch.tensor([limits[number] for number in rows]) - 1
+    ends = groups[-1].slots[1] + (most + SPARE).cumsum(0)
+    start = ends - most - SPARE
+    table = torch.stack([torch.zeros_like(start), start, length, most, prefix])
+    starts = start.tolist()
     lines = []
-    for places in batches(state[LENGTH].tolist(), most_tokens):
+    for places in batches(length.tolist(), most_tokens):
         pieces = [(groups[group[p]], prompts[rows[p]], starts[p]) for p in places]
         lines.append(_prompt_line(pieces, device))
-    span = -(-(int(state[MOST].max()) + SPARE) // SPANS) * SPANS
-    return Batch(rows, group, lines, state.to(device), span, int(ends[-1]))
+    span = -(-(int(most.max()) + SPARE) // SPANS) * SPANS
+    states = RowStates.over(table.to(device))
+    return PromptBatch(rows, group, lines, states, span, int(ends[-1]))
 
 
-def _prompt_line(pieces: list[tuple[Group, Sequence[int], int]], device: torch.device) -> Line:
+def _prompt_line(
+    pieces: list[tuple[PrefixGroup, Sequence[int], int]], device: torch.device
+) -> Line:
     """Prompts without their prefixes, each with its first slot; targets are their last tokens."""
     builder = LineBuilder()
     begun = 0
@@ -181,5 +186,5 @@ def _prompt_line(pieces: list[tuple[Group, Sequence[int], int]], device: torch.d
     return builder.line(device)
 
 
-def _prefix_slots(groups: list[Group]) -> tuple[int, ...]:
+def _prefix_slots(groups: list[PrefixGroup]) -> tuple[int, ...]:
     return (*(group.slot for group in groups), groups[-1].slots[1])

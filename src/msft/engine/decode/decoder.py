@@ -1,7 +1,7 @@
 """Greedy generation and likelihoods: many rows at once, what they share computed once.
 
 Rows may belong to groups (a task with its few-shot exemplars); what the rows of a group start
-with is computed once. On CUDA in half precision all of it goes the fast way (`generation.py`),
+with is computed once. On CUDA in half precision all of it goes the fast way (`fast.py`),
 elsewhere, and for attention with a window or a soft cap, the plain way (`plain.py`).
 """
 
@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused
-from msft.engine.accel.varlen import varlen
-from msft.engine.attention import own_kernels
+from msft.engine import paths
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
 from msft.engine.memory_model import MEMORY_OF_KEYS
+from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.errors import Unsuited
 from msft.example import Encoded
 from msft.run.engine import Generated, Leaves, Likelihoods
@@ -32,7 +31,8 @@ class Decoder:
 
     most_tokens: in one forward pass.
     kernels: of the fast way, to take it on any device.
-    fused: the model's layers, compiled for the fast way.
+    layers: the model's, compiled for the fast way.
+    most_slots: tokens whose keys are kept; None: as an eighth of the device's memory holds.
     """
 
     def __init__(
@@ -41,15 +41,35 @@ class Decoder:
         ends: Sequence[int],
         most_tokens: int,
         kernels: Kernels | None = None,
-        fused: Fused = NOT_FUSED,
+        layers: Layers = PLAIN_LAYERS,
+        most_slots: int | None = None,
     ) -> None:
         self._model = model
-        self._fused = fused
+        self._layers = layers
         self._ends = frozenset(ends)
         self._most_tokens = most_tokens
         self._halved = 0
+        self._most_slots = most_slots
         self._kernels = kernels
         self._fast: FastDecoder | None = None
+        self._unsuited = ""
+
+    @property
+    def way(self) -> Way:
+        """The path of the last call, or of the first one where there was none: fast or plain."""
+        kernels, reason = self._chosen()
+        reason = self._unsuited if kernels else reason
+        return Way("plain" if reason else "fast", reason)
+
+    @property
+    def fast(self) -> FastDecoder | None:
+        """What goes the fast way; None: nothing has."""
+        return self._fast
+
+    @property
+    def most_tokens(self) -> int:
+        """In one forward pass; less than was given, once memory has run out."""
+        return self._most_tokens >> self._halved
 
     def generate(
         self,
@@ -91,29 +111,40 @@ class Decoder:
                 with torch.inference_mode():
                     return self._tried(work)
             except torch.OutOfMemoryError:
-                if not self._most_tokens >> self._halved + 1:
+                if not self.most_tokens >> 1:
                     raise
             self._fast = None
             self._halved += 1
             torch.cuda.empty_cache()
 
     def _tried(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
-        parameter = next(self._model.parameters())
-        device, kernels = parameter.device, self._kernels
-        if device.type == "cuda" and parameter.dtype in (torch.bfloat16, torch.float16):
-            kernels = kernels or Kernels(varlen, own_kernels())
-        most_tokens = self._most_tokens >> self._halved
+        device = next(self._model.parameters()).device
+        kernels, _ = self._chosen()
         if kernels is not None:
             if self._fast is None:
-                slots = slots_of(self._model, device) >> self._halved
-                self._fast = FastDecoder(
-                    self._model, kernels, most_tokens, slots, device, self._fused
-                )
+                slots = (self._most_slots or slots_of(self._model, device)) >> self._halved
+                sizes = (self.most_tokens, slots, device)
+                recorder = recorder_of(device).item
+                self._fast = FastDecoder(self._model, kernels, *sizes, self._layers, recorder)
             try:
-                return work(self._fast)
-            except Unsuited:
-                pass
-        return work(PlainDecoder(self._model, most_tokens, device))
+                result = work(self._fast)
+            except Unsuited as error:
+                self._unsuited = f"{error} in attention"
+                say_once(f"evaluation goes the plain way, which is slower: {self._unsuited}")
+            else:
+                self._unsuited = ""
+                return result
+        return work(PlainDecoder(self._model, self.most_tokens, device))
+
+    def _chosen(self) -> tuple[Kernels | None, str]:
+        """The kernels of the fast way; None: it cannot be gone, for this reason."""
+        if self._kernels is not None:
+            return self._kernels, ""
+        parameter = next(self._model.parameters())
+        if not parameter.is_cuda or parameter.dtype not in paths.HALF:
+            return None, "fp32" if parameter.is_cuda else paths.NO_CUDA
+        flash = paths.varlen()
+        return (Kernels(flash.item, paths.short_rows().item) if flash.item else None), flash.reason
 
 
 def slots_of(model: Any, device: torch.device) -> int:
@@ -123,7 +154,7 @@ def slots_of(model: Any, device: torch.device) -> int:
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kept = getattr(config, "num_key_value_heads", None) or heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
     width = next(model.parameters()).element_size()
     memory = int(torch.cuda.mem_get_info(device)[1] * MEMORY_OF_KEYS)
-    return memory // int(2 * config.num_hidden_layers * kept * dim * width)
+    return memory // int(2 * config.num_hidden_layers * key_heads * dim * width)

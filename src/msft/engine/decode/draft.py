@@ -1,4 +1,4 @@
-"""Guesses of what a row says next, from what it has said before.
+"""A draft of what a row says next, from what it has said before.
 
 A step of a generation takes as long for few rows as for many. So when rows have left, those that
 stay give more than one token to a step: their last one, and guesses of what follows it. A guess

@@ -1,7 +1,7 @@
 """The fast way to evaluate: rows without padding, shared tokens once, steps that are graphs.
 
 All rows of all groups go together. Prefixes are computed once a call and kept once a group.
-Prompts go through in a few long lines, then every step adds tokens to every row (`stepping.py`).
+Prompts go through in a few long lines, then every step adds tokens to every row (`step.py`).
 The host reads the tokens of some steps while the device does the next ones; rows that are done
 leave when so few are left that a smaller step will do. Keys never outlive a call, since weights
 may have changed; memory, graphs and plans do.
@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused
 from msft.engine.attention import layout
 from msft.engine.decode.batch_plans import (
     AnswerPlan,
-    Batch,
+    PromptBatch,
     PromptPlan,
     answer_plan,
     bucket_of,
@@ -27,9 +26,10 @@ from msft.engine.decode.batch_plans import (
 from msft.engine.decode.draft import WIDTH, WIDTH_OF_SMALL, tokens_ahead
 from msft.engine.decode.likelihoods import Measurer
 from msft.engine.decode.shared_attention import Kernels, Line, LineLayout, Store
-from msft.engine.decode.step import AT_ONCE, TOKEN, Graphs, Stepper
+from msft.engine.decode.step import AT_ONCE, DecodeGraphs, Stepper
 from msft.engine.decode.texts import Texts
 from msft.engine.memory_model import RECORDED_UP_TO
+from msft.engine.paths import PLAIN_LAYERS, Layers, Recorder
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
 
@@ -43,7 +43,12 @@ Plan = TypeVar("Plan", AnswerPlan, PromptPlan)
 
 
 class FastDecoder:
-    """Plans are kept for lists that come again, so that only the device's part is done again."""
+    """Plans are kept for lists that come again, so that only the device's part is done again.
+
+    recorder: makes what records the device's work; None: nothing is recorded.
+    width: tokens of a step, with guesses; None: as many as take hardly longer than one.
+    steps: of all generations so far.
+    """
 
     def __init__(
         self,
@@ -52,21 +57,31 @@ class FastDecoder:
         most_tokens: int,
         most_slots: int,
         device: torch.device,
-        fused: Fused = NOT_FUSED,
+        layers: Layers = PLAIN_LAYERS,
+        recorder: Callable[[], Recorder] | None = None,
+        width: int | None = None,
     ) -> None:
         self._model = model
-        self._fused = fused
+        self._layers = layers
         self._kernels = kernels
         self._most = (min(most_tokens, LINE_TOKENS), most_slots)
         self._device = device
-        self._graphs = Graphs(device.type == "cuda")
+        self._recorder = recorder
+        self._graphs = DecodeGraphs(recorder and recorder())
         self._store = Store(0)
         self._said = torch.zeros(0, dtype=torch.long, device=device)
-        self._measurer = Measurer(device.type == "cuda" and _is_small(model))
-        self._width = min(WIDTH_OF_SMALL if _is_small(model) else WIDTH, most_tokens)
+        small = _is_small(model)
+        self._measurer = Measurer(recorder() if recorder and small else None)
+        self.width = min(width or (WIDTH_OF_SMALL if small else WIDTH), most_tokens)
+        self.steps = 0
         self._steppers: dict[tuple[int, int, int], Stepper] = {}
         self._addresses: list[int] = []
         self._plans: list[tuple[tuple[Any, ...], Any]] = []
+
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded, as far as one was tried."""
+        return self._graphs.possible
 
     @property
     def buckets(self) -> list[int]:
@@ -100,10 +115,10 @@ class FastDecoder:
 
     def _planned(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         """Lists that hold the same objects are quickly found equal."""
-        for known, held in self._plans:
-            if known == key:
-                found: Plan = held
-                return found
+        for other, plan in self._plans:
+            if other == key:
+                same: Plan = plan
+                return same
         made = make()
         self._plans = [*self._plans[1 - PLANS_KEPT :], (key, made)]
         return made
@@ -116,7 +131,8 @@ class FastDecoder:
         addresses = [parameter.data_ptr() for parameter in self._model.parameters()]
         if self._store.slots < plan.slots or self._addresses != addresses:
             self._steppers.clear()
-            self._graphs = Graphs(self._graphs.possible)
+            possible = self._graphs.possible and self._recorder
+            self._graphs = DecodeGraphs(possible() if possible else None)
             self._store = Store(plan.slots)
             self._said = torch.zeros(plan.slots, dtype=torch.long, device=self._device)
         if self._addresses != addresses:
@@ -127,7 +143,7 @@ class FastDecoder:
 
     def _forward(self, line: Line, reach: int) -> Tensor:
         """Logits at the targets."""
-        with self._fused, layout(LineLayout(self._kernels, line, self._store, reach)):
+        with self._layers, layout(LineLayout(self._kernels, line, self._store, reach)):
             logits: Tensor = self._model(
                 input_ids=line.tokens[None],
                 position_ids=line.positions[None],
@@ -136,23 +152,23 @@ class FastDecoder:
             ).logits[0]
         return logits
 
-    def _generate(self, batch: Batch, plan: PromptPlan, texts: Texts) -> None:
+    def _generate(self, batch: PromptBatch, plan: PromptPlan, texts: Texts) -> None:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
         for line in batch.lines:
             assert line.slots is not None, "prompts are kept"
             self._said.index_copy_(0, line.slots, line.tokens)
-        batch.state[TOKEN] = torch.cat(first)
+        batch.states.token.copy_(torch.cat(first))
         mail = Mail(texts)
-        one = torch.ones_like(batch.state[TOKEN])
-        mail.send(torch.stack([one, batch.state[TOKEN]], 1)[None], batch.rows)
+        one = torch.ones_like(batch.states.token)
+        mail.send(torch.stack([one, batch.states.token], 1)[None], batch.rows)
         alive, steps = list(range(len(batch.rows))), 0
-        stepper = self._begun(bucket_of(len(alive)), batch, plan, alive, batch.state)
+        stepper = self._begun(bucket_of(len(alive)), batch, plan, alive, batch.states.table)
         while staying := [n for n, place in enumerate(alive) if texts.open(batch.rows[place])]:
             if smaller_bucket(len(staying)) < stepper.rows:
                 alive = [alive[number] for number in staying]
                 index = torch.tensor(staying, device=self._device)
-                state = stepper.state.index_select(1, index)
-                stepper = self._begun(smaller_bucket(len(alive)), batch, plan, alive, state)
+                table = stepper.states.table.index_select(1, index)
+                stepper = self._begun(smaller_bucket(len(alive)), batch, plan, alive, table)
             open_rows = (batch.rows[place] for place in alive if texts.open(batch.rows[place]))
             left = max(texts.limits[row] for row in open_rows) - 1 - steps
             if left <= 0:  # the last tokens of these rows are on their way
@@ -161,21 +177,22 @@ class FastDecoder:
             many = min(often, left, max(2, steps))  # most answers are short, so soon at first
             mail.send(stepper.run(many), [batch.rows[place] for place in alive])
             steps += many
+            self.steps += many
             mail.read(but=1)
         mail.read(but=0)
 
     def _begun(
-        self, rows: int, batch: Batch, plan: PromptPlan, alive: list[int], state: Tensor
+        self, rows: int, batch: PromptBatch, plan: PromptPlan, alive: list[int], table: Tensor
     ) -> Stepper:
         """A stepper of this size with these rows of a batch."""
         groups = -(-(len(plan.prefix_slots) - 1) // GROUPS) * GROUPS if plan.prefixes else 0
-        ahead = tokens_ahead(rows, self._width, self._store.repeats)
+        ahead = tokens_ahead(rows, self.width, self._store.repeats)
         key = (rows, groups, batch.span if ahead > 1 else 0)
         if key not in self._steppers:
             held = (self._model, self._store, self._said, self._kernels, self._graphs)
-            self._steppers[key] = Stepper(*held, *key, ahead, self._fused)
+            self._steppers[key] = Stepper(*held, *key, ahead, self._layers)
         stepper = self._steppers[key]
-        stepper.begin(state, batch.nobody)
+        stepper.begin(table, batch.end)
         if groups:
             members = [0] * groups
             for place in alive:

@@ -1,4 +1,4 @@
-"""Losses of answers: lines through the model, recorded where they come again.
+"""Likelihoods of answers: lines through the model, recorded where they come again.
 
 The rows that a run is scored on are the same at every tick. The first time their lines go through
 a model of moderate size as they are, the second time the device's work is recorded, and from then
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from msft.engine.accel.cuda_graphs import Recorder
-from msft.engine.accel.fused_layers import answer_losses
 from msft.engine.decode.batch_plans import AnswerPlan
 from msft.engine.decode.shared_attention import Line
 from msft.engine.memory_model import HEAD_TOKENS
+from msft.engine.packing import answer_losses
+from msft.engine.paths import Recorder
 
 RECORDS_KEPT = 4
 
@@ -35,11 +35,11 @@ class Record:
 class Measurer:
     """-log p of answers.
 
-    recorded: what comes again may be recorded.
+    recorder: records what comes again; None: nothing is.
     """
 
-    def __init__(self, recorded: bool) -> None:
-        self._recorder = Recorder() if recorded else None
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
         self._records: list[Record] = []
 
     def forget(self) -> None:

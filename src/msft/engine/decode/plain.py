@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msft.engine.accel.fused_layers import answer_losses
 from msft.engine.attention import (
     How,
     Layout,
@@ -22,9 +21,9 @@ from msft.engine.attention import (
     scaled_dot_product,
     window_mask,
 )
-from msft.engine.decode.prefix_lines import Group, LineBuilder, grouped, question
+from msft.engine.decode.prefix_lines import LineBuilder, PrefixGroup, grouped, question
 from msft.engine.decode.texts import Texts
-from msft.engine.packing import batches
+from msft.engine.packing import answer_losses, batches
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
 
@@ -82,19 +81,19 @@ class PlainDecoder:
         self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts
     ) -> int:
         """Generate into `texts`; tokens through the model."""
-        found = grouped(prompts, groups)
-        alone = tuple(chain.from_iterable(group.rows for group in found if not group.prefix))
-        work = [group for group in found if group.prefix]
+        every = grouped(prompts, groups)
+        alone = tuple(chain.from_iterable(group.rows for group in every if not group.prefix))
+        work = [group for group in every if group.prefix]
         if alone:
-            work.append(Group(alone, (), 0))
+            work.append(PrefixGroup(alone, (), 0))
         return sum(self._group(group, prompts, texts) for group in work)
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
     ) -> Callable[[], Likelihoods]:
         """As the fast way has it; here it is done at once."""
-        found = Likelihoods(*self.likelihoods(rows, groups))
-        return lambda: found
+        likelihoods = Likelihoods(*self.likelihoods(rows, groups))
+        return lambda: likelihoods
 
     def likelihoods(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
@@ -130,7 +129,7 @@ class PlainDecoder:
                 tokens += len(line.tokens)
         return sums.tolist(), tokens
 
-    def _prefix(self, group: Group) -> Cache | None:
+    def _prefix(self, group: PrefixGroup) -> Cache | None:
         if not group.prefix:
             return None
         cache = Cache(1, len(group.prefix))
@@ -140,7 +139,7 @@ class PlainDecoder:
         self._forward(line, places, present, places[-1:])
         return cache
 
-    def _group(self, group: Group, prompts: Sequence[Sequence[int]], texts: Texts) -> int:
+    def _group(self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: Texts) -> int:
         shared = len(group.prefix)
         prefix = self._prefix(group)
         order = sorted(group.rows, key=lambda number: len(prompts[number]))

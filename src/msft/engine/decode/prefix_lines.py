@@ -11,7 +11,7 @@ from itertools import groupby, pairwise, takewhile
 
 import torch
 
-from msft.engine.decode.shared_attention import Line, Part
+from msft.engine.decode.shared_attention import Line, SharedKeys
 from msft.engine.packing import batches
 from msft.example import Encoded
 
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PrefixGroup:
     """Rows that start with the same tokens; keys of these are in the slots from `slot` on."""
 
     rows: tuple[int, ...]
@@ -74,8 +74,8 @@ class LineBuilder:
 
     def line(self, device: torch.device) -> Line:
         lengths = tuple(b - a for a, b in pairwise(self._bounds))
-        found = ((self._stems, False), (self._prefixes, True))
-        parts = (self._part(spans, stored, device) for spans, stored in found if spans)
+        kinds = ((self._stems, False), (self._prefixes, True))
+        parts = (self._part(spans, stored, device) for spans, stored in kinds if spans)
         numbers = (self.tokens, self._positions, self._targets, self._labels)
         firsts = [
             first for first, size in zip(self._bounds, lengths, strict=False) for _ in range(size)
@@ -109,7 +109,9 @@ class LineBuilder:
         begin, end = places.to(device)
         return begin, end
 
-    def _part(self, spans: list[tuple[Span, Span]], stored: bool, device: torch.device) -> Part:
+    def _part(
+        self, spans: list[tuple[Span, Span]], stored: bool, device: torch.device
+    ) -> SharedKeys:
         seen = torch.zeros(len(self.tokens), dtype=torch.bool)
         for (first, last), _ in spans:
             seen[first:last] = True
@@ -118,7 +120,7 @@ class LineBuilder:
         bounds_q, bounds_k = (
             torch.tensor(ends, dtype=torch.int32, device=device) for ends in (asks, sees)
         )
-        return Part(bounds_q, bounds_k, longest_q, longest_k, seen.to(device), stored)
+        return SharedKeys(bounds_q, bounds_k, longest_q, longest_k, seen.to(device), stored)
 
 
 def _add(spans: list[tuple[Span, Span]], asks: Span, sees: Span) -> None:
@@ -156,20 +158,22 @@ def shared_prefix(rows: Sequence[Sequence[int]]) -> int:
     return shared if shared >= WORTH_SHARING else 0
 
 
-def grouped(starts: Sequence[Sequence[int]], groups: Sequence[int] | None) -> list[Group]:
+def grouped(starts: Sequence[Sequence[int]], groups: Sequence[int] | None) -> list[PrefixGroup]:
     """The groups of rows that start like this; None: all rows are one."""
     members: dict[int, list[int]] = {}
     for number, group in enumerate(groups or [0] * len(starts)):
         members.setdefault(group, []).append(number)
-    found: list[Group] = []
+    whole: list[PrefixGroup] = []
     for rows in members.values():
         shared = shared_prefix([starts[number] for number in rows])
-        slot = found[-1].slots[1] if found else 0
-        found.append(Group(tuple(rows), tuple(starts[rows[0]][:shared]), slot))
-    return found
+        slot = whole[-1].slots[1] if whole else 0
+        whole.append(PrefixGroup(tuple(rows), tuple(starts[rows[0]][:shared]), slot))
+    return whole
 
 
-def prefix_lines(groups: Sequence[Group], most_tokens: int, device: torch.device) -> list[Line]:
+def prefix_lines(
+    groups: Sequence[PrefixGroup], most_tokens: int, device: torch.device
+) -> list[Line]:
     """The prefixes themselves, to be kept in their slots; a line predicts what nobody uses."""
     shared = [group for group in groups if group.prefix]
     lines = []
@@ -188,16 +192,16 @@ def question(row: Encoded) -> tuple[int, ...]:
 
 
 def answer_lines(
-    rows: Sequence[Encoded], groups: Sequence[Group], most_tokens: int, device: torch.device
+    rows: Sequence[Encoded], groups: Sequence[PrefixGroup], most_tokens: int, device: torch.device
 ) -> list[Line]:
     """Lines whose targets are all answer tokens of all rows; a last token predicts nothing, so it
     is left out."""
-    units: list[tuple[Group, list[int], int]] = []
+    units: list[tuple[PrefixGroup, list[int], int]] = []
     for group in groups:
-        asking = (number for number in group.rows if True in rows[number].answer)
-        for asked, same in groupby(asking, lambda number: question(rows[number])):
+        answered = (number for number in group.rows if True in rows[number].answer)
+        for start, same in groupby(answered, lambda number: question(rows[number])):
             numbers = list(same)
-            stem = len(asked) - len(group.prefix)
+            stem = len(start) - len(group.prefix)
             if 2 * stem < WORTH_SHARING or len(numbers) == 1:
                 units += [(group, [number], 0) for number in numbers]
             else:
@@ -217,7 +221,10 @@ def answer_lines(
 
 
 def _add_answers(
-    builder: LineBuilder, rows: Sequence[Encoded], group: Group, units: list[tuple[list[int], int]]
+    builder: LineBuilder,
+    rows: Sequence[Encoded],
+    group: PrefixGroup,
+    units: list[tuple[list[int], int]],
 ) -> None:
     """Rows of a group: first the stems and the rows without one, then what follows the stems."""
     first, shared = len(builder.tokens), len(group.prefix)

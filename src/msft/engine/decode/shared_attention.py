@@ -5,7 +5,6 @@ own piece are two calls of the kernel, and the two are weighed by their log-sum-
 attention over both (Hydragen, https://arxiv.org/abs/2402.05099).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.attention import SHORT, How, suits
+from msft.engine.paths import HALF, Varlen
 from msft.errors import Unsuited
-
-Kernel = Callable[..., Any]
-"""`varlen` of `attention.py`, or `plain_varlen` to test with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What computes attention: `varlen` anything, `own` short rows (the module `short_rows`)."""
+    """What computes attention: `varlen` (or `plain_varlen`) anything, `own` short rows (the module
+    `accel/short_rows.py`)."""
 
-    varlen: Kernel
+    varlen: Varlen
     own: Any | None = None
 
 
@@ -35,7 +33,7 @@ def refuse_odd(how: How, q: Tensor, v: Tensor, reach: int) -> None:
         raise Unsuited("a window")
     if q.shape[-1] != v.shape[-1]:
         raise Unsuited("values of another width than queries")
-    if q.is_cuda and (q.dtype not in (torch.bfloat16, torch.float16) or q.shape[-1] > 256):
+    if q.is_cuda and (q.dtype not in HALF or q.shape[-1] > 256):
         raise Unsuited("not half precision, or wide heads")
 
 
@@ -68,7 +66,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SharedKeys:
     """Keys that tokens see beside those of their own piece.
 
     bounds_q, bounds_k, longest_q, longest_k: for the kernel; all tokens are inside the bounds.
@@ -104,7 +102,7 @@ class Line:
     lengths: tuple[int, ...]
     bounds: Tensor
     longest: int
-    parts: tuple[Part, ...]
+    parts: tuple[SharedKeys, ...]
     starts: Tensor
     stems: tuple[Tensor, Tensor] | None
     slots: Tensor | None
@@ -162,3 +160,43 @@ def merged(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor, seen: Tenso
     share = torch.where(seen, torch.sigmoid(more_lse - lse), 0.0)
     weight = share.t()[:, :, None]
     return torch.addcmul(out * (1 - weight), more, weight)
+
+
+def plain_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bounds_q: Tensor,
+    bounds_k: Tensor,
+    longest_q: int,
+    longest_k: int,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    lse: bool = False,
+) -> Any:
+    """What `accel/varlen.py` computes, slowly and anywhere; what that leaves undefined is NaN."""
+    out = torch.full_like(q, torch.nan)
+    sums = torch.full((q.shape[1], q.shape[0]), torch.nan, device=q.device)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    groups = q.shape[1] // k.shape[1]
+    ends_q, ends_k = bounds_q.tolist(), bounds_k.tolist()
+    for number in range(len(ends_q) - 1):
+        rows, columns = (slice(*ends[number : number + 2]) for ends in (ends_q, ends_k))
+        m, n = rows.stop - rows.start, columns.stop - columns.start
+        if not m:
+            continue
+        assert m <= longest_q, "a sequence is longer than was said"
+        assert 0 <= n <= longest_k, "a sequence is longer than was said"
+        keys, values = (t[columns].float().repeat_interleave(groups, 1) for t in (k, v))
+        scores = torch.einsum("qhd,khd->hqk", q[rows].float(), keys) * scale
+        if causal:
+            distance = torch.arange(m)[:, None] + n - m - torch.arange(n)
+            hidden = (distance < 0) | (distance >= (window or n + 1))
+            scores = scores.masked_fill(hidden.to(q.device), -torch.inf)
+        total = scores.logsumexp(-1)
+        weights = (scores - total[..., None]).exp().nan_to_num(0)
+        out[rows] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
+        sums[:, rows] = torch.where(total == -torch.inf, torch.inf, total)
+    return (out, sums) if lse else out

@@ -6,53 +6,74 @@ once and replayed for every token of every evaluation; elsewhere the same code r
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from msft.engine.accel.cuda_graphs import Recorder
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused
 from msft.engine.attention import How, layout, suits
 from msft.engine.decode.draft import SPARE, came_true, guessed
 from msft.engine.decode.shared_attention import Kernels, Store, merged
+from msft.engine.paths import PLAIN_LAYERS, Layers, Recorder
 
 AT_ONCE = 8
 """Steps between two looks of the host."""
 
-TOKEN, START, LENGTH, MOST, PREFIX = range(5)
-"""A row's last token, its first slot, slots filled, slots it may fill, and tokens before them."""
+
+@dataclass(frozen=True, slots=True)
+class RowStates:
+    """Where each row of a generation stands; all are views of one table, [5, rows].
+
+    token: its last token, whose keys are not stored yet.
+    start: its first slot.
+    length: slots that it has filled.
+    most: slots that it may fill; then it is done.
+    prefix: tokens before its own, which lie in slots of their group.
+    """
+
+    table: Tensor
+    token: Tensor
+    start: Tensor
+    length: Tensor
+    most: Tensor
+    prefix: Tensor
+
+    @staticmethod
+    def over(table: Tensor) -> "RowStates":
+        return RowStates(table, *table.unbind())
 
 
-class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes whether the host waited for the device: then no graph can be made."""
+class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts how often the host waits for the device: whoever waits makes no graph."""
 
     SIGNS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found = False
+        self.count = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
     ) -> Any:
-        self.found = self.found or func in self.SIGNS
+        self.count += func in self.SIGNS
         return func(*args, **(kwargs or {}))
 
 
-class Graphs:
+class DecodeGraphs:
     """Graphs of steps over one store, and whether a model lets graphs be made at all.
 
-    watched: a step was seen from end to end, so `possible` is known.
+    recorder: makes them; None: there are none.
+    watched: a step was seen from end to end, so `possible` is certain.
     """
 
-    def __init__(self, possible: bool) -> None:
-        self.possible = possible
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.possible = recorder is not None
         self.watched = False
-        self._recorder = Recorder() if possible else None
+        self._recorder = recorder
 
-    def captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+    def captured(self, work: Callable[[], None]) -> Any | None:
         """A graph of `work`, which is not done now; None: it cannot be captured."""
         return None if self._recorder is None else self._recorder.recorded(work)
 
@@ -61,11 +82,10 @@ class Stepper:
     """A step for `rows` rows in `groups` groups, in the order of their slots.
 
     span: more tokens than any row has; not asked for without guesses.
-    ahead: tokens of each row in a step: its last one and guesses of what follows (`guessing.py`).
+    ahead: tokens of each row in a step: its last one and guesses of what follows (`draft.py`).
     said: the token of each slot.
-    state: five numbers of each row, see above. A row that has filled all its slots is done, and
-    goes on at its end until the host takes it out. Rows that are only there to fill up have one
-    slot each, and what is spare.
+    states: of each row. A row that is done goes on at its end until the host takes it out. Padding
+    rows make up the number; each has one slot, and spare ones for guesses.
     history: of the last steps and each row, how many tokens it said and which; then what would
     have followed wrong guesses, [steps, rows, 1 + ahead].
     """
@@ -76,16 +96,16 @@ class Stepper:
         store: Store,
         said: Tensor,
         kernels: Kernels,
-        graphs: Graphs,
+        graphs: DecodeGraphs,
         rows: int,
         groups: int,
         span: int,
         ahead: int,
-        fused: Fused = NOT_FUSED,
+        layers: Layers = PLAIN_LAYERS,
     ) -> None:
         device = next(model.parameters()).device
         self._model = model
-        self._fused = fused
+        self._layers = layers
         self._store = store
         self._said = said
         self._kernels = kernels
@@ -94,7 +114,7 @@ class Stepper:
         self.groups = groups
         self.ahead = ahead
         self._span = span
-        self.state = torch.zeros(5, rows, dtype=torch.long, device=device)
+        self.states = RowStates.over(torch.zeros(5, rows, dtype=torch.long, device=device))
         self.history = torch.zeros(AT_ONCE, rows, 1 + ahead, dtype=torch.long, device=device)
         self._steps = torch.zeros(1, dtype=torch.long, device=device)
         self._turn = torch.arange(ahead, device=device)
@@ -110,19 +130,18 @@ class Stepper:
         self._prefix_q, self._prefix_k = bounds
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def begin(self, state: Tensor, nobody: int) -> None:
-        """Take up rows. Whoever only fills up has slots from `nobody` on."""
-        rows = state.shape[1]
-        self.state[:, :rows] = state
-        rest = self.state[:, rows:]
-        rest.zero_()
-        place = torch.arange(self.rows - rows, device=rest.device)
-        rest[START] = nobody + place * (1 + SPARE)
-        rest[MOST] = 1
-        self._said.index_copy_(0, self.state[START] + self.state[LENGTH], self.state[TOKEN])
+    def begin(self, table: Tensor, end: int) -> None:
+        """Take up the rows of a table of states. Padding rows have the slots from `end` on."""
+        rows, states = table.shape[1], self.states
+        states.table[:, :rows] = table
+        states.table[:, rows:] = 0
+        padding = torch.arange(self.rows - rows, device=table.device)
+        states.start[rows:] = end + padding * (1 + SPARE)
+        states.most[rows:] = 1
+        self._said.index_copy_(0, states.start + states.length, states.token)
 
     def see_prefixes(self, members: list[int], slots: list[int]) -> None:
-        """The first rows see the first prefix, and so on; whoever fills up asks the last one."""
+        """The first rows see the first prefix, and so on; padding rows see the last one."""
         ends = torch.tensor([0, *members]).cumsum(0)
         ends[-1] = self.rows
         self._prefix_q.copy_(ends * self.ahead)
@@ -137,35 +156,36 @@ class Stepper:
             elif self._graphs.possible:
                 self._prepare()
             else:
-                self._fused_step()
+                self._step_in_layers()
         return self.history[:steps]
 
     def _prepare(self) -> None:
         """A step as it stands, then a graph of it for all that follow."""
         if not self._graphs.watched:
             self._watch()
-        self._fused_step()
+        self._step_in_layers()
         if self._graphs.possible:
-            self._graph = self._graphs.captured(self._fused_step)
+            self._graph = self._graphs.captured(self._step_in_layers)
             self._graphs.possible = self._graph is not None
 
     def _watch(self) -> None:
         """See whether a step waits for the host, and take it back: to be seen it is not fused, and
         rows of the first evaluation must not round otherwise than those of all that follow."""
-        before = self.state.clone(), self._steps.clone()
-        with Waits() as waits:
+        before = self.states.table.clone(), self._steps.clone()
+        with HostWaits() as waits:
             self.step()
-        self.state.copy_(before[0])
+        self.states.table.copy_(before[0])
         self._steps.copy_(before[1])
-        self._graphs.watched, self._graphs.possible = True, not waits.found
+        self._graphs.watched, self._graphs.possible = True, not waits.count
 
-    def _fused_step(self) -> None:
-        with self._fused:
+    def _step_in_layers(self) -> None:
+        with self._layers:
             self.step()
 
     def step(self) -> None:
         """What the graph is made of: no shape and no address changes."""
-        token, start, length, most, prefix = self.state
+        states = self.states
+        token, start, length = states.token, states.start, states.length
         fed = token[:, None]
         if self.ahead > 1:
             fed = guessed(self._said, start, length, self.ahead, self._span)
@@ -173,8 +193,8 @@ class Stepper:
         slot = start[:, None] + place
         self._slot.copy_(slot.flatten())
         self._own_k.view(-1, 2).copy_(torch.stack([start, slot[:, -1] + 1], 1))
-        self._seen.view(self.rows, -1).copy_((prefix > 0)[:, None])
-        position = prefix[:, None] + torch.minimum(place, most[:, None] - 1)
+        self._seen.view(self.rows, -1).copy_((states.prefix > 0)[:, None])
+        position = states.prefix[:, None] + torch.minimum(place, states.most[:, None] - 1)
         with layout(self):
             logits = self._model(
                 input_ids=fed.reshape(1, -1), position_ids=position.reshape(1, -1), use_cache=False
@@ -185,7 +205,7 @@ class Stepper:
         now = torch.cat([right[:, None] + 1, chosen], 1)
         self.history.index_copy_(0, self._steps, now[None])
         token.copy_(chosen.gather(1, right[:, None])[:, 0])
-        torch.minimum(length + 1 + right, most, out=length)
+        torch.minimum(length + 1 + right, states.most, out=length)
         self._steps += 1
 
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
@@ -195,8 +215,8 @@ class Stepper:
             keys, values = self._store.of(layer)
             ends = (self._prefix_q, self._prefix_k, len(self._slot), self._store.slots)
             options = {"causal": False, "scale": how.scale, "lse": True}
-            asked = q.transpose(0, 1).contiguous()
-            more, more_lse = self._kernels.varlen(asked, keys, values, *ends, **options)
+            queries = q.transpose(0, 1).contiguous()
+            more, more_lse = self._kernels.varlen(queries, keys, values, *ends, **options)
             out = merged(out, lse, more, more_lse, self._seen)
         return out.to(q.dtype)
 
@@ -205,24 +225,24 @@ class Stepper:
     ) -> tuple[Tensor, Tensor]:
         """Attention of each row over its own slots, the last of which are new."""
         own = self._kernels.own
-        found: tuple[Tensor, Tensor]
+        pair: tuple[Tensor, Tensor]
         if own is not None and suits(q, v):
-            _, start, length, _, _ = self.state
-            found = own.step_attention(q, k, v, self._store.of(layer), start, length, how.scale)
-            return found
+            rows = (self.states.start, self.states.length)
+            pair = own.step_attention(q, k, v, self._store.of(layer), *rows, how.scale)
+            return pair
         heads, repeats, dim = k.shape[0], self._store.repeats, q.shape[-1]
         q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
         self._store.put(layer, self._slot, q, k, v)
         keys, values = self._store.of(layer)
         if self.ahead > 1:
             ends = (self._own_q, self._own_k, self.ahead, self._store.slots)
-            found = self._kernels.varlen(
+            pair = self._kernels.varlen(
                 q.contiguous(), keys, values, *ends, scale=how.scale, lse=True
             )
-            return found
-        asked = q.reshape(self.rows, heads, repeats, dim).transpose(1, 2).reshape(-1, heads, dim)
+            return pair
+        queries = q.reshape(self.rows, heads, repeats, dim).transpose(1, 2).reshape(-1, heads, dim)
         ends = (self._own_q, self._own_k, repeats, self._store.slots)
         options = {"causal": False, "scale": how.scale, "lse": True}
-        out, lse = self._kernels.varlen(asked, keys, values, *ends, **options)
+        out, lse = self._kernels.varlen(queries, keys, values, *ends, **options)
         by_head = out.view(self.rows, repeats, heads, dim).transpose(1, 2).flatten(1, 2)
         return by_head, lse.view(heads, self.rows, repeats).transpose(1, 2).flatten(0, 1)

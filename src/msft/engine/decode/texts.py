@@ -25,11 +25,11 @@ class Texts:
         if not self._ends.isdisjoint(row[before:]):
             del row[next(n for n in range(before, len(row)) if row[n] in self._ends) + 1 :]
         over = row[-1] in self._ends or len(row) == self.limits[number]
-        asked = row[:-1] if over else row
-        kept = self._leaves(number, asked, before) if len(asked) > before else None
-        if kept is not None:
-            del row[kept:]
-        self._done[number] = over or kept is not None
+        text = row[:-1] if over else row
+        end = self._leaves(number, text, before) if len(text) > before else None
+        if end is not None:
+            del row[end:]
+        self._done[number] = over or end is not None
 
     def open(self, number: int) -> bool:
         return not self._done[number]

@@ -2,7 +2,7 @@
 
 At a learning rate of 1e-5 most updates of a bf16 weight round to nothing, so the weights that are
 trained, stored and handed out are fp32; a bf16 model only ever computes with their rounded copy.
-Everything lies in fixed tensors, so that a recorded step (see `graphs.py`) finds it again.
+Everything lies in fixed tensors, so that a recorded step (`step_graphs.py`) finds it again.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msft.engine.attention import own_kernels
+from msft.engine.paths import Way, optimizer_way, update_of
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -25,7 +25,7 @@ class AdamW:
     mixed: the model computes in bf16 from now on.
     halved: moments are kept in bf16, rounded at random so that small changes are not lost on
         average; for models whose fp32 moments do not fit.
-    kernel: whether one kernel takes a step (None: where there is one, see `has_kernel`).
+    kernel: whether one kernel takes a step (None: where there is one); `way` says which it is.
     """
 
     def __init__(
@@ -49,10 +49,12 @@ class AdamW:
             for kind in KINDS
         }
         device = next(iter(self.masters.values())).device
-        if kernel is None:
-            dense = all(master.is_contiguous() for master in self.masters.values())
-            kernel = dense and has_kernel(device, mixed)
-        self._kernel = kernel
+        self.way = optimizer_way(device, mixed)
+        if kernel is not None:
+            self.way = Way("kernel" if kernel else "torch")
+        elif not all(master.is_contiguous() for master in self.masters.values()):
+            self.way = Way("torch", "weights with gaps")
+        self._kernel = self.way.path == "kernel"
         self._update: Any = None
         self._halved = halved
         self._decay = weight_decay
@@ -88,7 +90,7 @@ class AdamW:
         self._rate.fill_(rate)
         self._steps += 1
         if self._kernel:
-            self._update = self._update or self._made_update()
+            self._update = self._update or self._new_update()
             self._update.ready()
 
     def unready(self) -> None:
@@ -117,7 +119,7 @@ class AdamW:
     def step(self, max_grad_norm: float) -> None:
         """Take the gradients of the working weights, which are gone afterwards."""
         with torch.no_grad():
-            gradients = self._taken()
+            gradients = self._gradients()
             shrink = _shrink(list(gradients.values()), max_grad_norm)
             self._count += 1 - self.bad
             if self._kernel:
@@ -136,28 +138,26 @@ class AdamW:
     def sgd(self, rate: float) -> None:
         """A plain step down the gradients, which are gone afterwards; moments stay."""
         with torch.no_grad():
-            for name, gradient in self._taken().items():
+            for name, gradient in self._gradients().items():
                 self.masters[name].sub_(gradient, alpha=rate)
             self.refresh()
         self.forget()
 
-    def _taken(self) -> dict[str, Tensor]:
+    def _gradients(self) -> dict[str, Tensor]:
         """The gradients that there are: in fp32, where moments are and no kernel widens them."""
         if self._sums:
             return dict(self._sums)
-        found = {n: p.grad for n, p in self._working.items() if p.grad is not None}
+        gradients = {n: p.grad for n, p in self._working.items() if p.grad is not None}
         if not self._mixed or self._halved or self._kernel:
-            return found
-        wide = {name: torch.empty_like(self.masters[name]) for name in found}
-        torch._foreach_copy_(list(wide.values()), list(found.values()))
+            return gradients
+        wide = {name: torch.empty_like(self.masters[name]) for name in gradients}
+        torch._foreach_copy_(list(wide.values()), list(gradients.values()))
         return wide
 
-    def _made_update(self) -> Any:
-        from msft.engine.accel.adamw_kernel import Update
-
+    def _new_update(self) -> Any:
         means, squares = ([self.moments[f"{n}.{kind}"] for n in self.masters] for kind in KINDS)
         working = [self._working[name] for name in self.masters]
-        return Update(self.masters, means, squares, working, BETAS, EPSILON)
+        return update_of(self.masters, means, squares, working, BETAS, EPSILON)
 
     def _numbers(self, shrink: Tensor | None) -> Tensor:
         """What the kernel has to know of this step."""
@@ -200,8 +200,8 @@ class AdamW:
             master = self.masters[name]
             master.mul_(1 - rate * self._decay)
             master.sub_(wide_mean.div(width).mul_(rate / first))
-            mean.copy_(_rounded_at_random(wide_mean))
-            square.copy_(_rounded_at_random(wide_square))
+            mean.copy_(stochastic_round(wide_mean))
+            square.copy_(stochastic_round(wide_square))
 
     def state(self) -> dict[str, Any]:
         """A private copy of the moments."""
@@ -226,11 +226,8 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def has_kernel(device: torch.device, mixed: bool) -> bool:
-    """Whether a step is one kernel there: Triton, and bf16 working weights."""
-    try:
-        return mixed and device.type == "cuda" and own_kernels() is not None
-    except torch.OutOfMemoryError:  # of a device that somebody else has filled
-        return False
+    """Whether a step is one kernel there, which takes no memory beside the gradients."""
+    return optimizer_way(device, mixed).path == "kernel"
 
 
 def _shrink(gradients: list[Tensor], most: float) -> Tensor | None:
@@ -242,7 +239,7 @@ def _shrink(gradients: list[Tensor], most: float) -> Tensor | None:
     return (most / (norm + 1e-6)).clamp(max=1.0)
 
 
-def _rounded_at_random(wide: Tensor) -> Tensor:
+def stochastic_round(wide: Tensor) -> Tensor:
     """fp32 → bf16, up or down with the chances that keep the mean."""
     noise = torch.randint(0, 1 << 16, wide.shape, dtype=torch.int32, device=wide.device)
     bits = wide.view(torch.int32) + noise

@@ -3,73 +3,80 @@
 One step is one batch of *samples*, whatever the memory: rows are packed, the head and the loss
 are computed at answer tokens only, the loss is the mean over all answer tokens of the step, and
 micro-batches (when memory asks for them) add up to the same gradient. Small models on a GPU replay
-recorded steps (`graphs.py`); the losses of a step come later, so that the next one can be prepared
-while it runs.
+recorded steps (`step_graphs.py`); the losses of a step come later, so that the next one can be
+prepared while it runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from msft.engine.accel.fused_layers import NOT_FUSED, Fused, FusedLayers, losses_of
-from msft.engine.attention import PackedLayout, RowLayout, layout
+from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.decode.decoder import Decoder
 from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens
-from msft.engine.packing import NO_LABEL, Line, Row, batches, line_of, row_means
+from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
+from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
 from msft.engine.saving.model_files import ModelFiles, averaged, refuse_other_model
 from msft.engine.train.adamw import AdamW, copied
-from msft.engine.train.pending_losses import Later, refuse_not_numbers
+from msft.engine.train.pending_losses import PendingLosses, refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
-from msft.errors import NotANumber, NotRecorded
+from msft.errors import NotRecorded
 from msft.example import Encoded
 from msft.search.feeds import Batch, Losses
 
-__all__ = ["FastEngine", "NotANumber", "TrainingSettings"]
-
 
 class FastEngine:
-    """A model and AdamW. Implements `msft.run.engine.Engine`."""
+    """A model and AdamW, a `msft.run.engine.Engine`; `recorder` makes what records steps."""
 
     def __init__(
         self,
         loaded: LoadedModel,
         rows: Mapping[str, Sequence[Encoded]],
         settings: TrainingSettings,
-        fused: Fused = NOT_FUSED,
+        layers: Layers = PLAIN_LAYERS,
+        recorder: Callable[[], Recorder] | None = None,
     ) -> None:
         self.model = model = loaded.model
-        self._fused = fused
-        self._losses = losses_of(fused)
+        self._layers = layers
         self.device: torch.device = next(model.parameters()).device
-        self._rows = {name: [Row.of(row) for row in part] for name, part in rows.items()}
+        self._rows = {name: [TrainingRow.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
         self._micro_batch_tokens = settings.micro_batch_tokens
         self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
         self.num_trainable = self.num_parameters
-        self._adamw = AdamW(
-            self._parameters, settings.weight_decay, settings.bf16, settings.half_moments
-        )
-        if settings.bf16 and isinstance(fused, FusedLayers):
-            fused.lay_together()
+        how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
+        self._adamw = AdamW(self._parameters, *how)
+        if settings.bf16:
+            layers.lay_together()
         self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
         files = ModelFiles(loaded, self._base, self.device)
         self.codec, self.export, self.link = files.codec, files.export, files.link
         self.memory, self.fingerprint = files.memory, files.fingerprint
         self.average = averaged
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
-        self._decoder = Decoder(model, ends, tokens, fused=fused)
+        self._decoder = Decoder(model, ends, tokens, layers=layers)
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
+        self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
         self._graphs: StepGraphs | None = None
-        if settings.batch_rows and self.device.type == "cuda":
-            longest = max(len(row.tokens) for part in self._rows.values() for row in part)
-            steps = (self._recorded_step, self._rehearsed_step)
-            self._graphs = StepGraphs(*steps, settings.batch_rows, longest, self.device)
+        piece = recorder_of(self.device)
+        recorder = recorder or piece.item
+        self._steps = Way("eager", piece.reason or "fp32, dropout, a large model or little memory")
+        if settings.batch_rows and recorder is not None:
+            steps = (self._recorded_step, self._rehearsed_step, settings.batch_rows)
+            self._graphs = StepGraphs(*steps, self._longest, self.device, recorder())
+            self._steps = Way("recorded")
+
+    def paths(self) -> Paths:
+        """Which path each part takes now."""
+        attention = attention_way(self.model, self._longest)
+        ways = (attention, self._steps, self._layers.way, self._adamw.way, self._decoder.way)
+        return Paths.of(*ways)
 
     # State.
 
@@ -119,53 +126,54 @@ class FastEngine:
     def predictor(self) -> Decoder:
         return self._decoder
 
-    def _step(self, rows: Sequence[Row], batch: Batch) -> Later:
+    def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
-        rate = self._settings.rate(self._adamw.steps)
-        replayed = self._replayed(rows, batch, rate)
+        replayed = self._replayed(rows, batch)
         if replayed is not None:
             return replayed
-        losses = Later(self._gradients(rows), batch.rows)
+        losses = PendingLosses(self._gradients(rows), batch.rows)
         if self.device.type == "cpu":
             losses[0]  # raises before a step that must not be taken
-        self._adamw.ready(rate)
+        self._adamw.ready(self._settings.rate(self._adamw.steps))
         self._adamw.step(self._settings.max_grad_norm)
         return losses
 
-    def _replayed(self, rows: Sequence[Row], batch: Batch, rate: float) -> Later | None:
+    def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
         if self._graphs is None or self._graphs.shape_of(rows).tokens > self._micro_batch_tokens:
             return None
         try:
-            self._adamw.ready(rate)
-            return Later(self._graphs.run(rows), batch.rows)
-        except (torch.OutOfMemoryError, NotRecorded):
-            pass  # no room for it, or a model that waits for the host; what it held is free now
+            self._adamw.ready(self._settings.rate(self._adamw.steps))
+            return PendingLosses(self._graphs.run(rows), batch.rows)
+        except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
+            why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
+        self._steps = Way("eager", why)
+        say_once(f"steps are no longer recorded: {why}; they are taken one by one")
         self._adamw.unready()
         self._graphs = None
         self._clear()
         return None
 
-    def _recorded_step(self, line: Line, longest: int) -> Tensor:
+    def _recorded_step(self, line: PackedRows, longest: int) -> Tensor:
         losses = self._padded_gradients(line, longest)
         self._adamw.step(self._settings.max_grad_norm)
         return losses
 
-    def _rehearsed_step(self, line: Line, longest: int) -> Tensor:
+    def _rehearsed_step(self, line: PackedRows, longest: int) -> Tensor:
         losses = self._padded_gradients(line, longest)
         self._adamw.forget()
         return losses
 
-    def _padded_gradients(self, line: Line, longest: int) -> Tensor:
+    def _padded_gradients(self, line: PackedRows, longest: int) -> Tensor:
         self._adamw.bad.zero_()
         bounds = line.bounds.to(torch.int32)
         targets = (line.labels != NO_LABEL).sum()
         self.model.train()
         rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
-        with self._fused, layout(rows):
+        with self._layers, layout(rows):
             return self._backward(line, targets)
 
-    def _gradients(self, rows: Sequence[Row]) -> Tensor:
+    def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
         """Losses of the rows; the gradient of their token mean is left in the parameters.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
@@ -179,21 +187,20 @@ class FastEngine:
             self._micro_batch_tokens //= 2
             self._clear()
 
-    def _accumulated(self, rows: Sequence[Row]) -> Tensor:
+    def _accumulated(self, rows: Sequence[TrainingRow]) -> Tensor:
         targets = sum(len(row.targets) for row in rows)
         losses: list[Tensor] = []
         self._adamw.bad.zero_()
         self.model.train()
-        groups = self._micro_batches(rows)
-        for group in groups:
-            part = [rows[number] for number in group]
-            with self._fused, layout(self._rows_of(part)):  # checkpointing runs it again
-                losses.append(self._backward(line_of(part, self.device), targets))
-            if len(groups) > 1:
+        parts = self._micro_batches(rows)
+        for part in parts:
+            with self._layers, layout(self._rows_of(part)):  # checkpointing runs it again
+                losses.append(self._backward(packed(part, self.device), targets))
+            if len(parts) > 1:
                 self._adamw.add_up()
         return torch.cat(losses)
 
-    def _backward(self, line: Line, targets: int | Tensor) -> Tensor:
+    def _backward(self, line: PackedRows, targets: int | Tensor) -> Tensor:
         """Row losses of a line; its share of the gradient is added to the parameters'."""
         nll = self._nll(line)
         loss = nll.sum() / targets
@@ -202,19 +209,18 @@ class FastEngine:
             self._adamw.bad.add_(~loss.isfinite()).clamp_(max=1)
         return row_means(nll.detach(), line)
 
-    def _watched(self, rows: Sequence[Row]) -> list[float]:
+    def _watched(self, rows: Sequence[TrainingRow]) -> list[float]:
         """Losses of the rows, without dropout and without a gradient."""
         self.model.eval()
         losses: list[float] = []
         with torch.inference_mode():
-            for group in self._micro_batches(rows):
-                part = [rows[number] for number in group]
-                line = line_of(part, self.device)
+            for part in self._micro_batches(rows):
+                line = packed(part, self.device)
                 with layout(self._rows_of(part)):
                     losses += row_means(self._nll(line), line).tolist()
         return losses
 
-    def _look_ahead(self, rows: Sequence[Row], batch: Batch) -> Losses:
+    def _look_ahead(self, rows: Sequence[TrainingRow], batch: Batch) -> Losses:
         """Losses before and after a virtual step; everything is as it was afterwards."""
         weights, moments = self.weights(), self.optimizer()
         before = self._watched(rows)
@@ -232,7 +238,7 @@ class FastEngine:
             self.load_optimizer(moments)
         return Losses(before, after)
 
-    def _nll(self, line: Line) -> Tensor:
+    def _nll(self, line: PackedRows) -> Tensor:
         """Negative log-likelihood of each answer token, in fp32."""
         logits: Tensor = self.model(
             input_ids=line.tokens[None],
@@ -240,12 +246,13 @@ class FastEngine:
             logits_to_keep=line.targets,
             use_cache=False,
         ).logits
-        return self._losses(logits.squeeze(0), line.labels)
+        return self._layers.losses(logits.squeeze(0), line.labels)
 
-    def _micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
-        return batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
+    def _micro_batches(self, rows: Sequence[TrainingRow]) -> list[list[TrainingRow]]:
+        groups = batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
+        return [[rows[number] for number in group] for group in groups]
 
-    def _rows_of(self, rows: Sequence[Row]) -> RowLayout:
+    def _rows_of(self, rows: Sequence[TrainingRow]) -> RowLayout:
         return RowLayout([len(row.tokens) for row in rows], self.device)
 
     def _clear(self) -> None:

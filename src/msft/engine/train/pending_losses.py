@@ -1,4 +1,4 @@
-"""Losses that are still on their way from the device: asked for later, so that nobody waits now."""
+"""Losses that are still on their way from the device, so that nobody waits for them now."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -12,7 +12,7 @@ from msft.errors import NotANumber
 from msft.search.feeds import Row
 
 
-class Later(Sequence[float]):
+class PendingLosses(Sequence[float]):
     """The losses of a step's rows; the first look at them waits for the device.
 
     where: the rows, to name one whose loss is not a number.

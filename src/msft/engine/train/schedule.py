@@ -16,6 +16,7 @@ class TrainingSettings:
     evaluated_tokens: the most tokens of one that keeps nothing.
     batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
     half_moments: the optimizer's moments in bf16.
+    kernel: whether one kernel takes the optimizer's step; None: where there is one.
     """
 
     learning_rate: float = 1e-5
@@ -30,6 +31,7 @@ class TrainingSettings:
     evaluated_tokens: int = 32768
     batch_rows: int = 0
     half_moments: bool = False
+    kernel: bool | None = None
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

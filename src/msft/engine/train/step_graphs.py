@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from msft.engine.accel.cuda_graphs import Recorder
-from msft.engine.packing import Line, Row, Shape, fill
+from msft.engine.packing import BufferShape, PackedRows, TrainingRow, fill
+from msft.engine.paths import Recorder
 from msft.errors import NotRecorded
 
 TOKENS, TARGETS = 256, 512
@@ -20,7 +20,7 @@ TOKENS, TARGETS = 256, 512
 STAGES = 3
 """Host buffers in turn: one may still be on its way while the next is filled."""
 
-Step = Callable[[Line, int], Tensor]
+TrainingStep = Callable[[PackedRows, int], Tensor]
 """step(line, longest): row losses, the weights moved on."""
 
 
@@ -33,24 +33,30 @@ class StepGraphs:
     """
 
     def __init__(
-        self, step: Step, rehearse: Step, rows: int, longest: int, device: torch.device
+        self,
+        step: TrainingStep,
+        rehearse: TrainingStep,
+        rows: int,
+        longest: int,
+        device: torch.device,
+        recorder: Recorder,
     ) -> None:
         self._step = step
         self._rehearse = rehearse
         self._rows = rows
         self._longest = max(longest, TOKENS)  # the padding's row is a row too
         self._device = device
-        self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
-        self._recorder = Recorder()
+        self._graphs: dict[BufferShape, torch.cuda.CUDAGraph] = {}
+        self._recorder = recorder
         self._losses = torch.zeros(rows, device=device)
         self._buffer = torch.zeros(0, dtype=torch.int64, device=device)
         self._stages: list[tuple[Tensor, torch.cuda.Event]] = []
         self._turn = 0
 
-    def shape_of(self, rows: Sequence[Row]) -> Shape:
-        return Shape.of(rows).rounded(TOKENS, TARGETS, self._rows)
+    def shape_of(self, rows: Sequence[TrainingRow]) -> BufferShape:
+        return BufferShape.of(rows).rounded(TOKENS, TARGETS, self._rows)
 
-    def run(self, rows: Sequence[Row]) -> Tensor:
+    def run(self, rows: Sequence[TrainingRow]) -> Tensor:
         """One step on these rows: their losses, which the next step overwrites."""
         shape = self.shape_of(rows)
         self._room_for(shape.size)
@@ -60,8 +66,8 @@ class StepGraphs:
         self._graphs[shape].replay()
         return self._losses[: len(rows)]
 
-    def _record(self, shape: Shape) -> None:
-        line = Line.over(self._buffer, shape)
+    def _record(self, shape: BufferShape) -> None:
+        line = PackedRows.over(self._buffer, shape)
         with self._recorder.rehearsing():
             self._rehearse(line, self._longest)
 
@@ -70,10 +76,10 @@ class StepGraphs:
 
         graph = self._recorder.recorded(work)
         if graph is None:
-            raise NotRecorded
+            raise NotRecorded("the model waits for the host within a step")
         self._graphs[shape] = graph
 
-    def _send(self, rows: Sequence[Row], shape: Shape) -> None:
+    def _send(self, rows: Sequence[TrainingRow], shape: BufferShape) -> None:
         """Fill a host buffer and copy it over, behind whatever the device still does."""
         host, sent = self._stages[self._turn]
         self._turn = (self._turn + 1) % STAGES
@@ -89,9 +95,10 @@ class StepGraphs:
         self._graphs.clear()
         self._recorder.renew()
         torch.cuda.synchronize()
+        cuda = self._device.type == "cuda"
         self._buffer = torch.zeros(2 * size, dtype=torch.int64, device=self._device)
         self._stages = [
-            (torch.zeros(2 * size, dtype=torch.int64, pin_memory=True), _event())
+            (torch.zeros(2 * size, dtype=torch.int64, pin_memory=cuda), _event())
             for _ in range(STAGES)
         ]
 

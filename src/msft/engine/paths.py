@@ -1,0 +1,201 @@
+"""Paths: which fast pieces this machine has, which path each part of the engine takes, and why.
+
+The only file that imports `msft.engine.accel`. Any piece of it may be missing: the folder itself,
+Triton, a C compiler. Whoever wants a piece asks here for a `Piece`; without its item the plain way
+is taken, whose numbers are the same but for rounding, and the reason goes into `Paths`.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from msft.engine.packing import answer_losses
+
+NO_CUDA = "no CUDA device"
+HALF = (torch.bfloat16, torch.float16)
+
+Item = TypeVar("Item")
+Varlen = Callable[..., Any]
+"""Attention of sequences in one line; see `accel/varlen.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The path that one part takes; reason: why it takes no faster one, "" where there is none."""
+
+    path: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The path of each part of the engine, for people to read.
+
+    attention: "triton short rows", "varlen" or "sdpa", in training.
+    steps: "recorded" (CUDA graphs) or "eager".
+    layers: "fused" (compiled) or "plain".
+    optimizer: "kernel" (one for all weights) or "torch".
+    decoding: "fast" or "plain", in evaluation.
+    reason: why these and no faster ones.
+    """
+
+    attention: str
+    steps: str
+    layers: str
+    optimizer: str
+    decoding: str
+    reason: str
+
+    @staticmethod
+    def of(attention: Way, steps: Way, layers: Way, optimizer: Way, decoding: Way) -> "Paths":
+        ways = (attention, steps, layers, optimizer, decoding)
+        reasons = dict.fromkeys(way.reason for way in ways if way.reason)
+        paths = (attention.path, steps.path, layers.path, optimizer.path, decoding.path)
+        return Paths(*paths, "; ".join(reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[Item]):
+    """A piece of `accel`; item: None where this machine cannot have it, for this reason."""
+
+    item: Item | None
+    reason: str = ""
+
+
+class Recorder(Protocol):
+    """Records the device's work; see `accel/cuda_graphs.py`."""
+
+    stream: Any
+
+    def renew(self) -> None: ...
+    def rehearsing(self) -> AbstractContextManager[None]: ...
+    def recorded(self, work: Callable[[], None]) -> Any | None: ...
+
+
+class Layers(Protocol):
+    """How a model's layers run inside `with layers:`, and the losses behind its head."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
+    def lay_together(self) -> None: ...
+    @property
+    def way(self) -> Way: ...
+
+
+class PlainLayers:
+    """Layers that run as they are."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.way = Way("plain", reason)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return answer_losses(logits, labels)
+
+    def lay_together(self) -> None: ...
+
+
+PLAIN_LAYERS = PlainLayers()
+
+
+@cache
+def say_once(message: str) -> None:
+    """Tell the user that a part takes a slower path from now on."""
+    logging.getLogger("msft").warning(message)
+
+
+@cache
+def varlen() -> Piece[Varlen]:
+    """Torch's flash attention over rows in one line, for CUDA in half precision."""
+    try:
+        from msft.engine.accel.varlen import varlen as kernel
+    except ImportError as error:
+        return Piece(None, cause_of(error))
+    return Piece(kernel)
+
+
+@cache
+def short_rows() -> Piece[Any]:
+    """The module `accel/short_rows.py`, where Triton can make its kernels for this device."""
+    try:
+        from msft.engine.accel import short_rows as module
+
+        module.try_out(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # no Triton, no C compiler, no headers, an old GPU: all differ
+        return Piece(None, cause_of(error))
+    return Piece(module)
+
+
+def recorder_of(device: torch.device) -> Piece[Callable[[], Recorder]]:
+    """What makes recorders of a device's work."""
+    if device.type != "cuda":
+        return Piece(None, NO_CUDA)
+    try:
+        from msft.engine.accel.cuda_graphs import Recorder as Graphs
+    except ImportError as error:
+        return Piece(None, cause_of(error))
+    return Piece(Graphs)
+
+
+def layers_of(model: nn.Module, fused: bool) -> Layers:
+    """A model's layers; fused: compiled, where that is possible."""
+    if not fused:
+        return PlainLayers("layers are compiled for long runs on CUDA only")
+    try:
+        from msft.engine.accel.fused_layers import FusedLayers
+    except ImportError as error:
+        return PlainLayers(cause_of(error))
+    return FusedLayers(model)
+
+
+def optimizer_way(device: torch.device, bf16: bool) -> Way:
+    """Whether one kernel takes AdamW's step on fp32 masters: for bf16 working weights on CUDA."""
+    if device.type != "cuda" or not bf16:
+        return Way("torch", NO_CUDA if device.type != "cuda" else "fp32")
+    try:
+        kernels = short_rows()
+    except torch.OutOfMemoryError:  # of a device that somebody else has filled
+        return Way("torch", "no memory left to try the kernels")
+    return Way("kernel") if kernels.item is not None else Way("torch", kernels.reason)
+
+
+def update_of(*tensors: Any) -> Any:
+    """That kernel; see `accel/adamw_kernel.py`."""
+    from msft.engine.accel.adamw_kernel import Update
+
+    return Update(*tensors)
+
+
+def machine_paths() -> Paths:
+    """The paths of a long run here: a small model in bf16 on CUDA, rows short, nothing odd."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type != "cuda":
+        plain = ("sdpa", "eager", "plain", "torch", "plain")
+        return Paths.of(*(Way(path, NO_CUDA) for path in plain))
+    long, short, graphs = varlen(), short_rows(), recorder_of(device)
+    attention = Way("triton short rows" if short.item else "varlen", short.reason)
+    return Paths.of(
+        attention if long.item else Way("sdpa", long.reason),
+        Way("recorded" if graphs.item else "eager", graphs.reason),
+        layers_of(nn.Module(), fused=True).way,
+        optimizer_way(device, bf16=True),
+        Way("fast" if long.item else "plain", long.reason),
+    )
+
+
+def cause_of(error: Exception) -> str:
+    """Why something failed, in one line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

@@ -1,0 +1,72 @@
+"""Without `engine/accel/` the engine works, and on a CPU no number changes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import write_data
+
+from rooms import files, imports_of
+
+HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
+SEAM = "engine/paths.py"
+
+
+def run(*command: str) -> str:
+    """What a command of Python prints, with our folders of tests at hand."""
+    folders = [HERE, HERE.parent, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_only_the_seam_imports_it() -> None:
+    room = "msft.engine.accel"
+    outside = [name for name in files() if not name.startswith("engine/accel/")]
+    imports = [each for name in outside for each in imports_of(name)]
+    known = [each for each in imports if f"{each.module}.".startswith(f"{room}.")]
+    assert {each.file for each in known} == {SEAM}
+    assert all(each.lazy for each in known), "within functions that have another way"
+
+
+def test_losses_texts_and_a_whole_run_are_the_same_bytes(tmp_path: Path) -> None:
+    numbers: dict[str, Any] = {}
+    for name, block in (("with", ""), ("without", "import no_accel; ")):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_data(folder)
+        code = f"{block}import few_steps, sys; few_steps.main(sys.argv[1])"
+        numbers[name] = json.loads(run("-c", code, str(folder)))
+    assert numbers["with"].pop("varlen") == ""
+    assert numbers["without"].pop("varlen") == "msft.engine.accel is not there"
+    assert numbers["with"] == numbers["without"]
+    assert numbers["with"]["paths"] == {
+        "attention": "sdpa",
+        "steps": "eager",
+        "layers": "plain",
+        "optimizer": "torch",
+        "decoding": "plain",
+        "reason": "no CUDA device",
+    }
+    for file in ("run.jsonl", "verdicts.jsonl", "best/model.safetensors"):
+        ours, theirs = (tmp_path / name / "run" / file for name in numbers)
+        assert ours.read_bytes() == theirs.read_bytes(), file
+
+
+@pytest.mark.parametrize("part", ["engine/test_packing.py engine/train", "engine/decode"])
+def test_the_tests_of_the_engine_pass(part: str) -> None:
+    parts = [str(TESTS / name) for name in part.split()]
+    families = "not qwen and not olmo and not mistral and not gemma"  # two of them say as much
+    options = ("-q", "-p", "no_accel", "-p", "no:cacheprovider", "-k", families)
+    run("-m", "pytest", *options, *parts)
