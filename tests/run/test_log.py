@@ -135,8 +135,8 @@ def test_no_flipped_byte_before_the_end_loses_events_silently(at: int, mask: int
 
 def test_a_second_process_is_locked_out_and_told_by_whom(tmp_path: Path) -> None:
     hold = (
-        "import sys, pathlib, msft.log\n"
-        "log = msft.log.Log(pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib, msft.run.log\n"
+        "log = msft.run.log.Log(pathlib.Path(sys.argv[1]))\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )
