@@ -411,6 +411,8 @@ def test_the_bootstrap_is_about_the_difference_of_the_means(mean: str, tmp_path:
     assert found.difference == pytest.approx(float(gap))
     assert found.low < found.difference < found.high
     table = bootstrap_table(contest)
+    assert table is not None
+    assert table.title == "Rows of test drawn again"
     assert cells(table)["mSFT"][0] == ("−15.0" if mean == "macro" else "±0.0")
     (folders[0] / "verdicts.jsonl").unlink()
     assert bootstrap_table(lined_up(folders)) is None

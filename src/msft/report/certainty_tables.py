@@ -115,7 +115,7 @@ def bootstrap_table(contest: Contest) -> Table | None:
         return None
     return Table(
         "bootstrap",
-        f"PairedVerdicts of {contest.split} drawn again",
+        f"Rows of {contest.split} drawn again",
         f"Difference to {contest.baseline.label}{' at the same seed' if several else ''}, positive "
         "is better; 95 % percentile interval and share of draws in which it is behind, over "
         f"{DRAWS:,} draws of the rows of each sub-dataset; rows on which it is better and worse, "
