@@ -55,6 +55,25 @@ def test_both_engines_come_to_the_same_scores_and_only_the_simple_one_is_recorde
     assert log == (data / "fast" / "run.jsonl").read_bytes()
 
 
+def test_how_the_engine_computes_is_said_once_and_stands_beside_the_log(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fast = "fast engine: attention sdpa, steps eager, layers plain, optimizer torch, decoding plain"
+    words = {"fast": fast, "simple": "simple engine: the model's own attention, padded rows"}
+    for engine, how in words.items():
+        notes: list[str] = []
+        recipe = recipe_of(data, method="sft", engine=engine, num_train_epochs=1)
+        for _ in range(2):  # the second time it is finished, and nothing is computed
+            msft.train(recipe, data / engine, notice=notes.append)
+        assert len([note for note in notes if note.startswith(how)]) == 1
+        environments = json.loads((data / engine / "environment.json").read_text())
+        assert [each["engine"].startswith(how) for each in environments] == [True]
+    assert main(["env"]) == 0
+    assert fast in capsys.readouterr().out
+    assert main(["env", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["paths"]["attention"] == "sdpa"
+
+
 def test_a_run_goes_on_with_its_own_engine_only(data: Path) -> None:
     msft.train(recipe_of(data, method="sft"), data / "out")
     with pytest.raises(RecipeError, match="engine was 'auto', now it is 'simple'"):

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,20 +252,24 @@ def env(options: argparse.Namespace) -> None:
     found = versions()
     import torch
 
+    from msft.engine.paths import machine_paths
+
     devices: list[Any] = [
         torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
     ]
     cuda = [{"name": d.name, "gib": round(d.total_memory / 2**30)} for d in devices]
+    threads, paths = torch.get_num_threads(), machine_paths()
     if options.json:
-        _print_json({**found, "cpu_threads": torch.get_num_threads(), "cuda": cuda})
+        _print_json({**found, "cpu_threads": threads, "cuda": cuda, "paths": asdict(paths)})
         return
     for name, version in found.items():
         print(f"{name} {version}")
-    print(f"cpu threads {torch.get_num_threads()}")
+    print(f"cpu threads {threads}")
     for number, device in enumerate(cuda):
         print(f"cuda:{number} {device['name']}, {device['gib']} GiB")
     if not cuda:
         print("no cuda device")
+    print(f"{paths}")
 
 
 def _recipe(options: argparse.Namespace) -> "Recipe":

@@ -19,7 +19,7 @@ from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
-from msft.run.engine import Engine, HoldsCheckpoints
+from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
 from msft.run.environment import environment, record_environment
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
@@ -92,7 +92,9 @@ class Session:
         log = Log(self._folder.log)
         write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         if not self._folder.is_finished():
-            record_environment(self._folder.environment, environment(), self._groups)
+            self._record_environment()
+            if isinstance(self._engine, SaysHow):
+                self._notice(self._engine.how())
         worker = EngineWorker(
             self._engine,
             self._evaluator,
@@ -114,6 +116,8 @@ class Session:
             self._trackers = self._open_trackers(log)
             with self._folder.steps.open("a") as self._steps:
                 history = run.carry_out()
+            if run.is_live:
+                self._record_environment()
         except BaseException as reason:
             if run.is_live:  # a refused call leaves what a finished run has written
                 self._park(run.history, reason)
@@ -124,6 +128,12 @@ class Session:
             if self._trackers is not None:
                 self._trackers.close()
         return self._finished(history)
+
+    def _record_environment(self) -> None:
+        """Versions, device, and how the engine computes; again at the end, since a path that
+        fails on the way is left for a slower one."""
+        how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
+        record_environment(self._folder.environment, environment() | how, self._groups)
 
     def _open_trackers(self, log: Log) -> Trackers:
         recipe = self._recipe

@@ -8,7 +8,7 @@ is taken, whose numbers are the same but for rounding, and the reason goes into 
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -58,6 +58,10 @@ class Paths:
         reasons = dict.fromkeys(way.reason for way in ways if way.reason)
         paths = (attention.path, steps.path, layers.path, optimizer.path, decoding.path)
         return Paths(*paths, "; ".join(reasons))
+
+    def __str__(self) -> str:
+        parts = [f"{part} {path}" for part, path in asdict(self).items() if part != "reason"]
+        return f"fast engine: {', '.join(parts)}" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,9 @@ class SimpleEngine:
         self.load_optimizer(moments)
         return Losses(before, after)
 
+    def how(self) -> str:
+        return "simple engine: the model's own attention, padded rows, torch's AdamW"
+
     def predictor(self) -> "SimplePredictor":
         return SimplePredictor(self._loaded, self._settings.evaluated_tokens, self._settings.bf16)
 

@@ -121,6 +121,14 @@ class HoldsCheckpoints(Protocol):
 
 
 @runtime_checkable
+class SaysHow(Protocol):
+    """An engine that can tell how it computes."""
+
+    def how(self) -> str:
+        """Which engine it is, and which path each of its parts takes now, for people to read."""
+
+
+@runtime_checkable
 class HasFingerprint(Protocol):
     """An engine that can tell whether its base model is still the same."""
 

@@ -78,6 +78,9 @@ class FastEngine:
         ways = (attention, self._steps, self._layers.way, self._adamw.way, self._decoder.way)
         return Paths.of(*ways)
 
+    def how(self) -> str:
+        return str(self.paths())
+
     # State.
 
     def load(self, weights: Mapping[str, Tensor] | None) -> None:
