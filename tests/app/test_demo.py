@@ -61,23 +61,22 @@ def test_the_recipe_in_recipes_is_the_demo_s() -> None:
 
 
 def test_both_runs_and_the_table_and_a_second_call_prints_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = demo.RECIPE.read_text()
     for old, new in (
         ("budget: 4", "budget: 1"),
         ("epochs: 12", "epochs: 1"),
         ("patience: 4, ", ""),
+        (", benchmark", ", validation_rows: 20, test_rows: 20, benchmark"),
     ):
         assert old in short
         short = short.replace(old, new)
     quick = tmp_path / "quick.yaml"
     quick.write_text(short)
-    monkeypatch.setattr(demo, "RECIPE", quick)
-    monkeypatch.setattr(synthetic, "HELD_OUT", {"validation": 20, "test": 20})
-    demo.run_demo(tmp_path / "out", 0)
+    demo.run_demo(tmp_path / "out", 0, quick)
     first = capsys.readouterr().out
-    demo.run_demo(tmp_path / "out", 0)
+    demo.run_demo(tmp_path / "out", 0, quick)
     again = capsys.readouterr().out
     table = first[first.index("validation (selected on)") :]
     assert table in again
@@ -86,4 +85,4 @@ def test_both_runs_and_the_table_and_a_second_call_prints_it_again(
     assert (tmp_path / "out" / "report.html").exists()
     assert (tmp_path / "out" / "msft" / "report.html").exists()
     with pytest.raises(ValueError, match="seed 0"):
-        demo.run_demo(tmp_path / "out", 1)
+        demo.run_demo(tmp_path / "out", 1, quick)

@@ -1,5 +1,6 @@
 """Real runs and a real TensorBoard file: what it holds after a kill and a resume."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -167,7 +168,7 @@ def test_a_resume_goes_on_with_the_run_of_the_tracker(
 def test_a_missing_tracker_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracker_backends, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     write_data(tmp_path)
     with pytest.raises(RecipeError, match="pip install accelerate tensorboard"):
         msft.train(recipe_of(tmp_path, **OPTIONS), tmp_path / "out")

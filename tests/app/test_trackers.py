@@ -1,5 +1,6 @@
 """Trackers: steps that never run backwards, roll-backs as markers, nothing told twice."""
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -294,7 +295,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(
-        tracker_backends, "find_spec", lambda name: None if name == missing else object()
+        importlib.util, "find_spec", lambda name: None if name == missing else object()
     )
     tracker_backends.refuse_missing(["tensorboard"] if missing == "trackio" else "none")
     cure = rf"{missing} is not installed.*pip install accelerate trackio"

@@ -1,6 +1,7 @@
 """`msft compare`: every cell of every table, text that stays text, and runs that stop and fail."""
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -673,7 +674,7 @@ def test_wrong_input_is_refused_before_anything_starts(
 def test_a_tracker_that_is_not_installed_is_found_before_anything_starts(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("msft.app.tracker_backends.find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["compare", str(recipe), "--out", "out", "--set", "report_to=trackio"]) == 2
     assert "trackio" in capsys.readouterr().err
     assert not Path("out").exists()

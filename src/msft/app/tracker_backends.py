@@ -1,10 +1,10 @@
 """Starting the trackers of a run: Accelerate's classes, each with its project, name and folder."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ def refuse_missing(report_to: str | Sequence[str]) -> None:
     """RecipeError where a tracker that is asked for is not installed."""
     for name in _named(report_to):
         for package in ("accelerate", name):
-            if find_spec(package) is None:
+            if importlib.util.find_spec(package) is None:
                 raise RecipeError(
                     f"report_to is {name}, but the package {package} is not installed; "
                     f"`pip install accelerate {name}`, or set report_to to none",

@@ -12,7 +12,10 @@ from safetensors.torch import load_file
 from toys import recipe_of, write_data
 
 from msft.app.train import train
+from msft.data.corpus import Corpus
+from msft.engine.build import engine_of
 from msft.engine.model.loading import load_model
+from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
@@ -20,6 +23,7 @@ from msft.engine.saving.safetensors_codec import MOMENTS, STATE, WEIGHTS, TorchC
 from msft.engine.simple import SimpleEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import Stopped
+from msft.recipe.recipe import Recipe
 from msft.run.log import Reached, read_log
 from msft.run.worker import Step
 from msft.store.tiers import DiskTier
@@ -167,28 +171,57 @@ def test_a_stopped_run_goes_on_where_it_stopped(options: dict[str, Any], tmp_pat
         assert (out / name).read_bytes() == (alone / name).read_bytes(), name
 
 
-def test_a_full_disk_stops_the_run_and_it_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class FullDisk:
+    """A codec whose disk takes so many payloads."""
+
+    def __init__(self, codec: TorchCodec, room: int) -> None:
+        self.read = codec.read
+        self.tries: list[Path] = []
+        self._codec = codec
+        self._room = room
+
+    def write(self, payload: Any, folder: Path) -> None:
+        self.tries.append(folder)
+        if len(self.tries) > self._room:
+            raise OSError(28, "No space left on device")
+        self._codec.write(payload, folder)
+
+
+class WithCodec:
+    """An engine with another codec."""
+
+    def __init__(self, engine: Any, room: int) -> None:
+        self._engine = engine
+        self.disk = FullDisk(engine.codec(), room)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def codec(self) -> FullDisk:
+        return self.disk
+
+
+def test_a_full_disk_stops_the_run_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
     write_data(tmp_path)
     recipe = recipe_of(tmp_path, method="msft")
-    train(recipe, tmp_path / "alone")
-    written, write = list[Path](), TorchCodec.write
+    disks: list[FullDisk] = []
 
-    def full(self: TorchCodec, payload: Any, folder: Path) -> None:
-        written.append(folder)
-        if len(written) > 5:
-            raise OSError(28, "No space left on device")
-        write(self, payload, folder)
+    def with_room(room: int) -> Any:
+        def make(recipe: Recipe, corpus: Corpus) -> WithCodec:
+            engine = WithCodec(engine_of(recipe, corpus, tiny_tokenizer(), CPU), room)
+            disks.append(engine.disk)
+            return engine
 
-    with monkeypatch.context() as patch:
-        patch.setattr(TorchCodec, "write", full)
-        with pytest.raises(OSError, match="No space left"):
-            train(recipe, tmp_path / "full")
+        return make
+
+    train(recipe, tmp_path / "alone", engine=with_room(10**6))
+    with pytest.raises(OSError, match="No space left"):
+        train(recipe, tmp_path / "full", engine=with_room(5))
+    written = disks[1].tries
     assert len(written) == 6, "nothing was tried after it"
     assert not list((tmp_path / "full/checkpoints").glob(".*"))
     summary = json.loads((tmp_path / "full/summary.json").read_text())
     assert summary["status"] == "stopped"
-    train(recipe, tmp_path / "full")
+    train(recipe, tmp_path / "full", engine=with_room(10**6))
     for name in ("run.jsonl", f"best/{WEIGHTS}"):
         assert (tmp_path / "full" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()

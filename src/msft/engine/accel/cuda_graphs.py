@@ -6,6 +6,7 @@ from torch 2.12 on the first of them that ends takes it away from the others
 (https://github.com/pytorch/pytorch/issues/193402). So whoever records has a `Recorder`.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
+        gc.collect()  # the graphs of an engine before this one
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.MemPool()
 
@@ -47,6 +49,8 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         before = torch.cuda.current_stream()
         threads = "thread_local"  # others may be writing checkpoints meanwhile
+        collecting = gc.isenabled()
+        gc.disable()  # memory of other graphs that is given back during a capture ends the process
         try:
             with torch.cuda.graph(graph, self._pool.id, self.stream, capture_error_mode=threads):  # type: ignore[arg-type]
                 work()
@@ -56,4 +60,6 @@ class Recorder:
             return None
         finally:
             torch.cuda.set_stream(before)  # a capture that fails leaves another one
+            if collecting:
+                gc.enable()
         return graph
