@@ -13,6 +13,7 @@ from msft.example import Example
 Row = Mapping[str, Any]
 Group = Literal["science", "commonsense", "math", "language", "demo"]
 Style = Literal["letters", "text"]
+Splits = tuple[str, str | None, str]
 
 HELD_OUT = ("train", None, "test")
 """Splits of a dataset without labelled validation rows: they are held out from train."""
@@ -41,7 +42,7 @@ class Benchmark:
     grader: Grader
     letters: Prompt = lettered
     text: Prompt = chosen
-    splits: tuple[str, str | None, str] = ("train", "validation", "test")
+    splits: Splits = ("train", "validation", "test")
     classes: tuple[str, ...] = ()
     free: bool = False
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 from msft.benchmarks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
 from msft.benchmarks.grading import LETTER, TRUTH
@@ -103,41 +104,22 @@ def _marked(question: str) -> str:
     return question if question.endswith("?") else f"{question}?"
 
 
+_benchmark = partial(Benchmark, group="commonsense", grader=LETTER, splits=TEST_IS_HIDDEN)
+_WINOGRANDE = "allenai/winogrande:winogrande_debiased"
+
 COMMONSENSE: dict[str, Benchmark] = {
-    "commonsenseqa": Benchmark(
-        "tau/commonsense_qa", "commonsense", _commonsenseqa, LETTER, splits=TEST_IS_HIDDEN
-    ),
-    "hellaswag": Benchmark(
-        "Rowan/hellaswag",
-        "commonsense",
-        _hellaswag,
-        LETTER,
-        text=continued,
-        splits=TEST_IS_HIDDEN,
-    ),
-    "winogrande": Benchmark(
-        "allenai/winogrande:winogrande_debiased",
-        "commonsense",
-        _winogrande,
-        LETTER,
-        text=filled,
-        splits=TEST_IS_HIDDEN,
-    ),
-    "boolq": Benchmark(
+    "commonsenseqa": _benchmark("tau/commonsense_qa", read=_commonsenseqa),
+    "hellaswag": _benchmark("Rowan/hellaswag", read=_hellaswag, text=continued),
+    "winogrande": _benchmark(_WINOGRANDE, read=_winogrande, text=filled),
+    "boolq": _benchmark(
         "google/boolq",
-        "commonsense",
-        _boolq,
-        TRUTH,
+        read=_boolq,
+        grader=TRUTH,
         letters=true_or_false,
         text=yes_or_no,
-        splits=TEST_IS_HIDDEN,
         classes=ANSWERS,
     ),
-    "piqa": Benchmark("baber/piqa", "commonsense", _piqa, LETTER, splits=TEST_IS_HIDDEN),
-    "social_iqa": Benchmark(
-        "lighteval/siqa", "commonsense", _social_iqa, LETTER, splits=TEST_IS_HIDDEN
-    ),
-    "cosmosqa": Benchmark(
-        "allenai/cosmos_qa", "commonsense", _cosmosqa, LETTER, splits=TEST_IS_HIDDEN
-    ),
+    "piqa": _benchmark("baber/piqa", read=_piqa),
+    "social_iqa": _benchmark("lighteval/siqa", read=_social_iqa),
+    "cosmosqa": _benchmark("allenai/cosmos_qa", read=_cosmosqa),
 }

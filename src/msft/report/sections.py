@@ -15,7 +15,7 @@ from msft.report.compare.first_places import places_text, spread_of
 from msft.report.compare.olmo2_compute import OLMO_2
 from msft.report.compare.statistics import mean
 from msft.report.figures import costs
-from msft.report.figures.branches import branches_of
+from msft.report.figures.branches import Branch, branches_of
 from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
 from msft.report.figures.methods import (
     budget_figure,
@@ -29,7 +29,6 @@ from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
-from msft.report.wording import method_name
 from msft.run.history import History
 from msft.text import counted, epochs, epochs_in_words, listed
 
@@ -53,19 +52,25 @@ def run_sections(history: History) -> list[Section]:
     return found
 
 
+def page_figures(history: History, branches: Sequence[Branch]) -> list[Section]:
+    """The figures that the page of every run has; their texts stand in its template."""
+    searched = "Timeline of the search: one branch per roll-out"
+    learned = "Training loss over the epochs trained, and the number of active sub-datasets"
+    copied = "Copies of the weights on disk over the epochs trained"
+    return [
+        Section("timeline", searched, "", partial(timeline, history, branches)),
+        Section("loss", learned, "", partial(costs.loss, history, branches)),
+        Section("flops", "FLOPs by what they were for", "", partial(costs.flops, history)),
+        Section("disk", copied, "", partial(costs.disk, history, branches)),
+    ]
+
+
 def run_figures(history: History) -> list[Section]:
     """All figures of one run: those of its page, and the paper's."""
     if not any(stage.points for stage in history.stages):
         return []
-    branches = branches_of(history)
-    method = method_name(history.start.method)
-    return [
-        Section("timeline", f"The search of {method}", "", partial(timeline, history, branches)),
-        *run_sections(history),
-        Section("loss", "Training loss", "", partial(costs.loss, history, branches)),
-        Section("flops", "FLOPs", "", partial(costs.flops, history)),
-        Section("disk", "Copies on disk", "", partial(costs.disk, history, branches)),
-    ]
+    first, *others = page_figures(history, branches_of(history))
+    return [first, *run_sections(history), *others]
 
 
 def comparison_figures(

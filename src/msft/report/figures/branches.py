@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.report.figures.chart import BEST, FAINT, WENT_ON
+from msft.report.figures.colours import BEST, FAINT, WENT_ON
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId, place_of
 

@@ -14,6 +14,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from msft.report.figures.colours import FAINT, GRID, INK, MUTED, VARIABLES, variable
 from msft.text import plain
 
 if TYPE_CHECKING:
@@ -21,26 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Transform
 
-COLOURS = {
-    "ink": "#1d2127",
-    "muted": "#5c6570",
-    "grid": "#e3e6ea",
-    "faint": "#aeb6bf",
-    "paper": "#fefefe",
-    "best": "#0b63c5",
-    "went-on": "#6e7883",
-    "left": "#c2410c",
-    "other": "#8b5cf7",
-    "green": "#15803e",
-    "gold": "#a16208",
-    "teal": "#0e7491",
-    "pink": "#be185e",
-}
-INK, MUTED, GRID, FAINT, PAPER, BEST, WENT_ON, LEFT, OTHER, GREEN, GOLD, TEAL, PINK = (
-    COLOURS.values()
-)
-_VARIABLES = {colour: name for name, colour in COLOURS.items()}
-_COLOUR = re.compile("|".join(_VARIABLES))
+_COLOUR = re.compile("|".join(VARIABLES))
 _REFERENCE = re.compile(r"(?:^|url\()#([^)]+)")
 _TIDIED = [
     (re.compile(pattern), replacement)
@@ -53,15 +35,6 @@ _TIDIED = [
     )
 ]
 """What the page wants otherwise in attributes."""
-SERIES = (WENT_ON, BEST, LEFT, GREEN, OTHER, GOLD, TEAL, PINK)
-"""Colours of the runs of a comparison, in order."""
-
-
-def colour_at(place: int) -> str:
-    """The colour of the run or method at a place of a comparison."""
-    return SERIES[place % len(SERIES)]
-
-
 WIDE, NARROW = 1000, 360
 """Pixels that figures are drawn for: a screen and a phone."""
 
@@ -218,8 +191,3 @@ def svg_element(width: float, height: float, description: str, body: str) -> str
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'role="img" aria-label="{escape(plain(description))}">{body}</svg>'
     )
-
-
-def variable(colour: str) -> str:
-    """A colour as the page's CSS has it."""
-    return f"var(--{_VARIABLES[colour]})"

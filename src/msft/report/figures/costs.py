@@ -5,19 +5,17 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from msft.report.figures.branches import Branch, Polyline, rolled_back
-from msft.report.figures.chart import (
+from msft.report.figures.chart import NARROW, add_axes, new_figure
+from msft.report.figures.colours import (
     BEST,
-    COLOURS,
     FAINT,
     INK,
     LEFT,
     MUTED,
-    NARROW,
     OTHER,
     PAPER,
+    VARIABLES,
     WENT_ON,
-    add_axes,
-    new_figure,
 )
 from msft.run.flops import TRAIN, flops_of, path_tokens
 from msft.run.history import History
@@ -113,9 +111,8 @@ def flop_rows(history: History) -> list[tuple[str, str, str, str]]:
     """The same as rows: name, amount, share, and the CSS variable of the colour."""
     shares = flops_shares(history)
     total = sum(amount for _, amount, _ in shares)
-    variables = {colour: name for name, colour in COLOURS.items()}
     return [
-        (name, si(amount), f"{amount / total:.1%}" if total else "–", variables[colour])
+        (name, si(amount), f"{amount / total:.1%}" if total else "–", VARIABLES[colour])
         for name, amount, colour in shares
     ]
 

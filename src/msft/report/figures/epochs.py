@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from msft.report.compare.contest import Contest
 from msft.report.compare.entrant import Entrant
 from msft.report.figures.branches import Polyline, branches_of, rolled_back
-from msft.report.figures.chart import FAINT, MUTED, NARROW, PAPER, add_axes, colour_at, new_figure
+from msft.report.figures.chart import NARROW, add_axes, new_figure
+from msft.report.figures.colours import FAINT, MUTED, PAPER, colour_at
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.run.history import History
 

@@ -10,20 +10,8 @@ from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.compare.statistics import Places, first_places, mean
 from msft.report.figures.bars import Series, horizontal_axes, horizontal_bars, room, rows_of
-from msft.report.figures.chart import (
-    BEST,
-    FAINT,
-    INK,
-    MUTED,
-    NARROW,
-    OTHER,
-    PAPER,
-    WENT_ON,
-    add_axes,
-    beside,
-    colour_at,
-    new_figure,
-)
+from msft.report.figures.chart import NARROW, add_axes, beside, new_figure
+from msft.report.figures.colours import BEST, FAINT, INK, MUTED, OTHER, PAPER, WENT_ON, colour_at
 from msft.report.figures.costs import flops_shares
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.wording import difference, gain_unit, points, score_unit
