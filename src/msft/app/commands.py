@@ -47,12 +47,9 @@ def validate(options: argparse.Namespace) -> None:
             print(f"note: {note}")
         refuse_untrainable(recipe)
         from msft.app.terminal.validate_text import shown_rows, validation_content, validation_text
-        from msft.data.corpus import load_corpus
-        from msft.engine.model.tokenizers import load_context, load_tokenizer
+        from msft.app.train import load_data
 
-        tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
-        context = load_context(recipe.model(), recipe.trust_remote_code)
-        corpus = load_corpus(recipe, tokenizer, context)
+        tokenizer, corpus = load_data(recipe)
     if options.json:
         _print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return

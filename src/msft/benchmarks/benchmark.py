@@ -76,16 +76,9 @@ class Benchmark:
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         asked = (self.letters if style == "letters" else self.text)(item)
-        return Example(
-            asked.prompt,
-            asked.completion,
-            choices=asked.choices,
-            answer=item.answer if asked.choices and isinstance(item.answer, int) else None,
-            where=where,
-            asks=f"{item.context}\n{item.question}",
-            label=asked.label,
-            subject=item.subject,
-        )
+        answer = item.answer if asked.choices and isinstance(item.answer, int) else None
+        asks = f"{item.context}\n{item.question}"
+        return replace(asked, answer=answer, where=where, asks=asks, subject=item.subject)
 
 
 def labelled(found: object, keys: Sequence[str]) -> int:

@@ -6,7 +6,8 @@ from functools import partial
 
 from msft.benchmarks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
 from msft.benchmarks.grading import LETTER, TRUTH
-from msft.benchmarks.prompts import Asked, Item, chosen, judged
+from msft.benchmarks.prompts import Item, chosen, judged
+from msft.example import Example
 
 ANSWERS = ("no", "yes")
 
@@ -64,7 +65,7 @@ def _cosmosqa(row: Row) -> Item:
     return Item(row["question"], choices, labelled(row["label"], "0123"), context=row["context"])
 
 
-def continued(item: Item) -> Asked:
+def continued(item: Item) -> Example:
     """HellaSwag as plain text: `Activity: context`, and the endings continue it.
 
     As in the harness. The context often stops within a sentence, where `A:` would make it a
@@ -75,7 +76,7 @@ def continued(item: Item) -> Asked:
     return replace(chosen(item), prompt=f"{activity}{item.question}")
 
 
-def filled(item: Item) -> Asked:
+def filled(item: Item) -> Example:
     """Winogrande: the sentence, what its blank stands for, and the option as the answer.
 
     The harness compares the rest of the sentence after each option: two prompts with one
@@ -85,7 +86,7 @@ def filled(item: Item) -> Asked:
     return chosen(replace(item, context=item.question, question="What does _ stand for?"))
 
 
-def true_or_false(item: Item) -> Asked:
+def true_or_false(item: Item) -> Example:
     """BoolQ: the passage, the question, and True or False as the answer, as in the paper.
 
     The question alone would be answered with yes or no, so the two words are named.
@@ -94,7 +95,7 @@ def true_or_false(item: Item) -> Asked:
     return judged(replace(item, question=question, choices=("False", "True")))
 
 
-def yes_or_no(item: Item) -> Asked:
+def yes_or_no(item: Item) -> Example:
     """BoolQ: the passage, the question, and yes or no as the answer, as in the harness."""
     asked = chosen(replace(item, question=_marked(item.question)))
     return replace(asked, label="True" if item.right == "yes" else "False")

@@ -7,7 +7,8 @@ from html import unescape
 
 from msft.benchmarks.benchmark import HELD_OUT, TEST_IS_HIDDEN, Benchmark, Row, Splits, labelled
 from msft.benchmarks.grading import LETTER, TRUTH
-from msft.benchmarks.prompts import Asked, Item, chosen, classifying, either, judged, lettered
+from msft.benchmarks.prompts import Item, chosen, classifying, either, judged, lettered
+from msft.example import Example
 
 SENTIMENTS = ("negative", "positive")
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
@@ -54,12 +55,12 @@ def _rte(row: Row) -> Item:
     return Item(row["sentence2"], ENTAILMENTS, answer, context=row["sentence1"])
 
 
-def judged_to_follow(item: Item) -> Asked:
+def judged_to_follow(item: Item) -> Example:
     """RTE: True or False is written, as for BoolQ."""
     return judged(_does_it_follow(item))
 
 
-def likely_to_follow(item: Item) -> Asked:
+def likely_to_follow(item: Item) -> Example:
     """RTE: the likelier of True and False, as in the harness, of the same prompt."""
     item = _does_it_follow(item)
     return replace(chosen(item), label=item.right)

@@ -138,16 +138,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             ("max_length",),
         )
     found = load_datasets(recipe)
-    shared = shared_between(
-        {
-            f.spec.name: {
-                "train": f.loaded.train,
-                SELECTION: f.loaded.validation,
-                TEST: f.loaded.test,
-            }
-            for f in found
-        }
-    )
+    shared = shared_between({f.spec.name: f.loaded.splits for f in found})
     return Corpus(
         {
             f.spec.name: _sub_dataset(f, recipe, tokenizer, context, shared[f.spec.name])
@@ -162,11 +153,7 @@ def _sub_dataset(
     spec, loaded = found.spec, found.loaded
     notes = [*loaded.notes, *shared]
     splits: dict[str, EncodedSplit | None] = {}
-    for split, examples in (
-        ("train", loaded.train),
-        (SELECTION, loaded.validation),
-        (TEST, loaded.test),
-    ):
+    for split, examples in loaded.splits.items():
         most, every = recipe.max_length, split != "train"
         encoded = encoded_split(examples, tokenizer, most, every) if examples else None
         if encoded and encoded.too_long:

@@ -16,6 +16,7 @@ from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset_spec import DatasetSpec, Source
 from msft.search.draws import sampled
+from msft.search.scores import SELECTION, TEST
 from msft.text import counted
 
 Reading = Callable[[Any, str, str | None], tuple[Example, str]]
@@ -36,6 +37,10 @@ class LoadedDataset:
     format: str
     notes: tuple[str, ...] = ()
     exemplars: tuple[Example, ...] = ()
+
+    @property
+    def splits(self) -> dict[str, tuple[Example, ...]]:
+        return {"train": self.train, SELECTION: self.validation, TEST: self.test}
 
 
 def load_split(
@@ -92,8 +97,6 @@ def assembled(
 
     official: splits as the authors published them, whose overlap is not the user's to mend.
     """
-    if "train" not in splits:
-        raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
     form, notes = splits["train"].format, _skipped(splits)
     rows = {split: read.examples for split, read in splits.items()}
     if spec.validation_fraction is not None:

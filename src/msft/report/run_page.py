@@ -81,8 +81,8 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
     summary = summary_of(history, stopped)
     branches = branches_of(history)
     intervals = Intervals(history, verdicts)
-    decisions = decision_rows(history, branches, verdicts, intervals)
-    peaks = [] if decisions else peak_rows(history, branches, verdicts, intervals)
+    decisions = decision_rows(branches, intervals)
+    peaks = [] if decisions else peak_rows(branches, intervals)
     trained = any(stage.points for stage in history.stages)
     method, status = history.start.method, summary["status"]
     names = [*history.start.datasets]

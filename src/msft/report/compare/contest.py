@@ -156,10 +156,8 @@ def contest_of(
     return _contest(entrants_by_method(finished), report_split, warnings)
 
 
-def contest_of_each(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> Contest:
+def contest_of_each(runs: Sequence[ComparedRun]) -> Contest:
     """Every run an entrant by itself under its label, and the first is the baseline."""
-    if not runs:
-        raise ValueError("no run was given; expected at least one")
     entrants = tuple(Entrant(run.label, run.method, {0: run}) for run in runs)
     warnings: list[str] = []
     running = [run.label for run in runs if run.history.ended is None]
@@ -167,7 +165,7 @@ def contest_of_each(runs: Sequence[ComparedRun], report_split: ReportSplit = "te
         warnings.append(f"Not finished yet: {listed(running)}.")
     if not same_datasets(runs):
         warnings.append("The runs have different sub-datasets; no means are shown.")
-    return _contest(entrants, report_split, warnings, entrants[0])
+    return _contest(entrants, "test", warnings, entrants[0])
 
 
 def contests_of(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> list[Contest]:

@@ -38,13 +38,14 @@ _TIDIED = [
 WIDE, NARROW = 1000, 360
 """Pixels that figures are drawn for: a screen and a phone."""
 
+DASHED: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (3, 3))}
+"""A line where a search turned back."""
+
 _RC: dict[str, Any] = {
-    "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 12,
     "svg.fonttype": "none",
     "svg.hashsalt": "msft",
-    "text.usetex": False,
     "text.parse_math": False,
     "text.color": INK,
     "axes.edgecolor": FAINT,
@@ -57,7 +58,6 @@ _RC: dict[str, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "axes.unicode_minus": True,
     "grid.color": GRID,
     "grid.linewidth": 1.0,
     "xtick.color": FAINT,
@@ -129,6 +129,11 @@ def beside(
         color=colour,
         fontsize=size,
     )
+
+
+def above(axes: "Axes", place: tuple[float, float], text: str, gap: float, size: float) -> None:
+    """A text so many pixels above a place."""
+    axes.annotate(text, place, (0, gap), textcoords="offset points", ha="center", fontsize=size)
 
 
 def name_rows(axes: "Axes", names: Mapping[float, str], size: float = 11.5) -> None:
