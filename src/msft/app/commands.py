@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,13 +106,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     finished = folder.is_finished()
     kept = [spec.name for spec in recipe.datasets if spec.keep]
     with _aside(options.json), progress(title, options.quiet or finished, kept) as shown:
-        result = train(
-            recipe,
-            folder.path,
-            shown,
-            lambda text: _say(f"note: {text}", options.quiet),
-            schedule,
-        )
+        result = train(recipe, folder.path, shown, _noting(options), schedule)
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
         _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
@@ -141,9 +136,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from msft.engine.build import load_evaluator
 
     with _aside(options.json):
-        evaluator, groups = load_evaluator(
-            recipe, options.model, options.split, lambda text: _say(f"note: {text}", options.quiet)
-        )
+        evaluator, groups = load_evaluator(recipe, options.model, options.split, _noting(options))
         answers = evaluator.answered(list(groups), options.split, early=not options.answers)
     scored = evaluator.scored(answers)
     board = scoreboard(answers, scored.scores, groups, recipe.mean)
@@ -283,6 +276,10 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
         print(text, file=sys.stderr)
+
+
+def _noting(options: argparse.Namespace) -> Callable[[str], None]:
+    return lambda text: _say(f"note: {text}", options.quiet)
 
 
 def _aside(json_only: bool) -> AbstractContextManager[Any]:

@@ -105,7 +105,7 @@ class Corpus:
             name: Task(
                 name,
                 dataset.spec.metric,
-                _splits(dataset),
+                {SELECTION: dataset.validation} | ({TEST: dataset.test} if dataset.test else {}),
                 dataset.shots,
                 recipe.choice_norm,
                 dataset.spec.max_new_tokens,
@@ -221,11 +221,6 @@ def _fitting(
 
 def _exemplar(example: Example) -> str:
     return f"{example.prompt}{example.completion}\n\n"
-
-
-def _splits(dataset: SubDataset) -> dict[str, EncodedSplit]:
-    splits = {SELECTION: dataset.validation}
-    return splits if dataset.test is None else splits | {TEST: dataset.test}
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:

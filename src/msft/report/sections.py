@@ -13,7 +13,6 @@ from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, spread_of
 from msft.report.compare.olmo2_compute import OLMO_2
-from msft.report.compare.statistics import mean
 from msft.report.figures import costs
 from msft.report.figures.branches import Branch, branches_of
 from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
@@ -217,7 +216,7 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
 def _share(contest: Contest) -> Section:
     """Fig. 1 with the costs of these runs."""
     assert contest.sft is not None
-    flops = {entrant.label: _flops(contest, entrant) for entrant in contest.entrants}
+    flops = {entrant.label: float(contest.flops(entrant, "total")) for entrant in contest.entrants}
     own = flops[contest.sft.label] or 1.0
     factors = {entrant.label: flops[entrant.label] / own for entrant in contest.others}
     low, high = (100 * pick(model.share("SFT") for model in OLMO_2) for pick in (min, max))
@@ -228,10 +227,6 @@ def _share(contest: Contest) -> Section:
     )
     draw = partial(share_figure, factors)
     return Section("share", "Share of SFT in training compute", text, draw)
-
-
-def _flops(contest: Contest, entrant: Entrant) -> float:
-    return float(mean([run.summary["flops"]["total"] for run in entrant.over(contest.seeds)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ What tables and figures show of an entrant is the mean over the seeds that all o
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from msft.errors import UsageError
@@ -102,6 +103,10 @@ class Contest:
         """The base model's, from the runs of the baseline."""
         runs = self.baseline.over(self.seeds)
         return known_mean(run.score(names, split, BASE) for run in runs)
+
+    def flops(self, entrant: Entrant, kind: str) -> Number:
+        """What it computed, mean over the seeds."""
+        return mean([Fraction(run.summary["flops"][kind]) for run in entrant.over(self.seeds)])
 
     def gain(self, entrant: Entrant, name: str) -> float | None:
         """Gain over SFT on a sub-dataset, as figures show it."""
