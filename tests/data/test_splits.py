@@ -15,17 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.data import readers
-from msft.data.formats import ALPACA, ALPACA_WITH_INPUT
-from msft.data.splits import (
-    Example,
-    LoadedDataset,
-    Message,
-    format_of,
-    load_dataset_spec,
-    load_split,
-    read_examples,
-)
+from msft.data.formats import ALPACA, ALPACA_WITH_INPUT, format_of
+from msft.data.splits import LoadedDataset, assembled, load_split, own_splits
 from msft.errors import DataError
+from msft.example import Example, Message
 from msft.recipe.dataset_spec import DatasetSpec
 
 Rows = Sequence[dict[str, Any]]
@@ -42,8 +35,16 @@ def jsonl(path: Path, rows: Rows) -> Path:
     return path
 
 
+def load_dataset_spec(spec: DatasetSpec, folder: Path | None, seed: int) -> LoadedDataset:
+    return assembled(spec, own_splits(spec, folder), seed)
+
+
 def loaded(seed: int = 20, name: str = "a", **keys: Any) -> LoadedDataset:
     return load_dataset_spec(DatasetSpec(name, **keys), None, seed)
+
+
+def read_examples(source: Any, where: str) -> list[Example]:
+    return list(load_split(source, where).examples)
 
 
 def prompts(examples: Sequence[Example]) -> list[str]:

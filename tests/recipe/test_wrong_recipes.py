@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from msft.data.splits import load_dataset_spec
+from msft.data.splits import assembled, own_splits
 from msft.errors import DataError, RecipeError
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import load_recipe
@@ -395,8 +395,9 @@ def test_wrong_data(
     tmp_path: Path, file: str, content: bytes, line: int | None, said: tuple[str, ...]
 ) -> None:
     (tmp_path / file).write_bytes(content)
+    spec = DatasetSpec("a", train=file, validation=file)
     with pytest.raises(DataError) as caught:
-        load_dataset_spec(DatasetSpec("a", train=file, validation=file), tmp_path, 20)
+        assembled(spec, own_splits(spec, tmp_path), 20)
     readable(str(caught.value), str(tmp_path / file), line, said)
 
 
@@ -421,7 +422,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     ]
     for make, said in cases:
         with pytest.raises(DataError) as caught:
-            load_dataset_spec(make(), tmp_path, 20)
+            own_splits(make(), tmp_path)
         readable(str(caught.value), str(tmp_path), None, (said,))
 
 

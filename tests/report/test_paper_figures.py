@@ -109,8 +109,8 @@ def assert_drawn(sections: list[Section], folder: Path) -> None:
             texts = [*ElementTree.parse(path).getroot().itertext()]  # noqa: S314  our own
             assert not any("\x1b" in text or "\u202e" in text for text in texts)
     for section in page_sections(sections):
-        assert section.picture.wide.startswith("<svg")
-        assert "<script" not in section.picture.narrow
+        assert section.wide.startswith("<svg")
+        assert "<script" not in section.narrow
 
 
 def keys(sections: list[Section]) -> list[str]:
@@ -437,7 +437,7 @@ def test_a_hundred_sub_datasets_are_quick(folder: Path) -> None:
     start = perf_counter()
     sections = page_sections([*comparison_figures(runs), *run_sections(runs[0].history)])
     assert perf_counter() - start < 20  # 4 s on an idle machine
-    assert sum(len(each.picture.wide) + len(each.picture.narrow) for each in sections) < 1_500_000
+    assert sum(len(each.wide) + len(each.narrow) for each in sections) < 1_500_000
 
 
 def test_formats_are_checked() -> None:
@@ -476,5 +476,5 @@ def test_a_hostile_name_is_text(folder: Path) -> None:
     with drawing():
         section = next(s for s in comparison_figures(runs) if s.key == "gains")
     (page,) = page_sections([section])
-    assert "&lt;script&gt;alert(" in page.picture.wide
-    assert "<script" not in page.picture.wide
+    assert "&lt;script&gt;alert(" in page.wide
+    assert "<script" not in page.wide

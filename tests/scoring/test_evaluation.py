@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from msft.benchmarks.grading import LETTER, NUMBER, Grader
 from msft.data.corpus import Task
 from msft.data.encoding import encoded_split, texts_of
-from msft.data.splits import Example
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import BadScore, RecipeError
-from msft.example import Encoded
+from msft.example import Encoded, Example
 from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.scoring.evaluation import Evaluator
 from msft.scoring.metrics import normal

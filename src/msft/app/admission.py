@@ -106,17 +106,15 @@ def refuse_foreign(folder: RunFolder) -> None:
         return
     ours = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
     taken = [path for path in (*ours, folder.environment, folder.report) if path.exists()]
-    taken += [path for path in (folder.best, folder.checkpoints) if path.is_file() or _has(path)]
+    for path in (folder.best, folder.checkpoints):
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            taken.append(path)
     if taken:
         raise UsageError(
             f"{folder.path} is not the folder of a run (it has no {folder.log.name}), but has "
             f"{', '.join(path.name for path in taken)}, which a run would overwrite; choose "
             "another --out, or move them away"
         )
-
-
-def _has(path: Path) -> bool:
-    return path.is_dir() and any(path.iterdir())
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -82,13 +82,12 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
     method = "msft.search.methods.branches:without_first"
     options = {**moments, "excluded": excluded, "legs": legs}
     without = run(replace(recipe, method=method, method_options=options), out / "without")
-    content, rows, notes = _diverged(with_all, without, excluded, sum(legs))
-    return Analysis("divergence", content, rows, notes, [out / "with", out / "without"])
+    return _diverged(with_all, without, excluded, sum(legs), [out / "with", out / "without"])
 
 
 def _diverged(
-    with_all: History, without: History, excluded: str, forked: int
-) -> tuple[dict[str, Any], list[tuple[str, ...]], list[str]]:
+    with_all: History, without: History, excluded: str, forked: int, folders: list[Path]
+) -> Analysis:
     moved = changes(with_all, without, excluded)
     per_epoch = with_all.evals_per_epoch
     optima = {name: _optima(with_all, without, name, forked) for name in moved}
@@ -118,7 +117,7 @@ def _diverged(
             f"note: at the end of a branch these stood at their best, so their change is a bound "
             f"only: {', '.join(open_ended)}; raise num_train_epochs"
         )
-    return content, rows, notes
+    return Analysis("divergence", content, rows, notes, folders)
 
 
 def _optima(

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -48,12 +49,9 @@ def validate(options: argparse.Namespace) -> None:
             print(f"note: {note}")
         refuse_untrainable(recipe)
         from msft.app.terminal.validate_text import shown_rows, validation_content, validation_text
-        from msft.data.corpus import load_corpus
-        from msft.engine.model.tokenizers import load_context, load_tokenizer
+        from msft.app.train import load_data
 
-        tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
-        context = load_context(recipe.model(), recipe.trust_remote_code)
-        corpus = load_corpus(recipe, tokenizer, context)
+        tokenizer, corpus = load_data(recipe)
     if options.json:
         _print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return
@@ -109,13 +107,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     finished = folder.is_finished()
     kept = [spec.name for spec in recipe.datasets if spec.keep]
     with _aside(options.json), progress(title, options.quiet or finished, kept) as shown:
-        result = train(
-            recipe,
-            folder.path,
-            shown,
-            lambda text: _say(f"note: {text}", options.quiet),
-            schedule,
-        )
+        result = train(recipe, folder.path, shown, _noting(options), schedule)
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
         _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
@@ -145,9 +137,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from msft.engine.build import load_evaluator
 
     with _aside(options.json):
-        evaluator, groups = load_evaluator(
-            recipe, options.model, options.split, lambda text: _say(f"note: {text}", options.quiet)
-        )
+        evaluator, groups = load_evaluator(recipe, options.model, options.split, _noting(options))
         answers = evaluator.answered(list(groups), options.split, early=not options.answers)
     scored = evaluator.scored(answers)
     board = scoreboard(answers, scored.scores, groups, recipe.mean)
@@ -291,6 +281,10 @@ def _overrides(options: argparse.Namespace) -> list[str]:
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
         print(text, file=sys.stderr)
+
+
+def _noting(options: argparse.Namespace) -> Callable[[str], None]:
+    return lambda text: _say(f"note: {text}", options.quiet)
 
 
 def _aside(json_only: bool) -> AbstractContextManager[Any]:

@@ -74,6 +74,7 @@ def _failures(failed: dict[str, int], out: Path) -> str:
 def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[str, int]:
     """Refuse what is wrong before anything starts, then run what is not done."""
     from msft.app.admission import refuse_changed, refuse_untrainable
+    from msft.app.train import load_data
 
     refuse_unwritable(out)
     waiting = [each for each in asked if not each.is_done]
@@ -86,17 +87,8 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
             say(f"{each.name}: finished already")
     if not waiting:
         return {}
-    _read_data(waiting[0].recipe)
+    load_data(waiting[0].recipe)  # wrong rows come up now, once, and not in every run
     return carry_out([each.job(quiet) for each in waiting], devices(), say, quiet)
-
-
-def _read_data(recipe: Recipe) -> None:
-    """Wrong rows come up now, once, and not in every run."""
-    from msft.data.corpus import load_corpus
-    from msft.engine.model.tokenizers import load_context, load_tokenizer
-
-    name, trust = recipe.model(), recipe.trust_remote_code
-    load_corpus(recipe, load_tokenizer(name, trust), load_context(name, trust))
 
 
 def _show_tables(found: "FolderRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:

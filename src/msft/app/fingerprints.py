@@ -8,11 +8,11 @@ from msft.data.corpus import Corpus, settings_for
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HasFingerprint
 from msft.search.methods import PreparedMethod
-from msft.search.rollout import FAST, Settings
+from msft.search.rollout import Settings
 
 
 def settings_of(
-    recipe: Recipe, corpus: Corpus, method: PreparedMethod, engine: Engine, engine_name: str = FAST
+    recipe: Recipe, corpus: Corpus, method: PreparedMethod, engine: Engine, engine_name: str
 ) -> Settings:
     """What the log is a function of."""
     fingerprint = {

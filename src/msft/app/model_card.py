@@ -31,7 +31,8 @@ def card_of(history: History, model: str) -> str:
     for name, rows in history.start.datasets.items():
         scores = (_shown(best["validation"], name), _shown(best["test"], name))
         lines.append(f"| {name} | {rows} | {scores[0]} | {scores[1]} |")
-    means = [_mean(best[split], history.mixed) for split in ("validation", "test")]
+    known = [best[split] and best[split]["mean"] for split in ("validation", "test")]
+    means = [named_mean(mean, history.mixed) for mean in known]
     lines.append(f"| **{means[0][0]}** | | {means[0][1]} | {means[1][1]} |")
     if history.mixed:
         lines += ["", MEAN_OF_GAINS]
@@ -44,7 +45,3 @@ def card_of(history: History, model: str) -> str:
 
 def _shown(scores: dict[str, Any] | None, name: str) -> str:
     return "" if scores is None else f"{scores['datasets'][name]:.4f}"
-
-
-def _mean(scores: dict[str, Any] | None, mixed: bool) -> tuple[str, str]:
-    return named_mean(None if scores is None else scores["mean"], mixed)

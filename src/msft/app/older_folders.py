@@ -1,8 +1,7 @@
 """Run folders of earlier versions: what their environment.json does not say, from their recipe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -11,27 +10,17 @@ from msft.run.folder import RunFolder
 
 
 def groups_by_recipe(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """The groups of those sub-datasets that are benchmarks by the recipe.yaml of a run."""
+    """The groups of those sub-datasets that are benchmarks by the recipe.yaml of a run, whole or in
+    parts by `split_by`; none where that file is missing or damaged."""
     groups: dict[str, str] = {}
-    specs = _specs(RunFolder(folder).recipe)
-    for name in names:
-        spec = next((each for each in specs if _is_of(name, each)), {})
-        benchmark = PUBLIC.get(str(spec.get("benchmark")))
-        if benchmark is not None:
-            groups[name] = benchmark.group
-    return groups
-
-
-def _specs(recipe: Path) -> list[Mapping[str, Any]]:
     try:
-        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return []
-    specs = content.get("datasets") if isinstance(content, dict) else None
-    return [spec for spec in specs if isinstance(spec, dict)] if isinstance(specs, list) else []
-
-
-def _is_of(name: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a sub-dataset is this one, or a part of it by `split_by`."""
-    own = str(spec.get("name"))
-    return name == own or (spec.get("split_by") is not None and name.startswith(f"{own}."))
+        content = yaml.safe_load(RunFolder(folder).recipe.read_text(encoding="utf-8"))
+        for spec in content["datasets"]:
+            own, key = str(spec["name"]), str(spec.get("benchmark"))
+            parts = (f"{own}.",) if spec.get("split_by") is not None else ()
+            for name in names if key in PUBLIC else ():
+                if name == own or name.startswith(parts):
+                    groups.setdefault(name, PUBLIC[key].group)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+        return {}
+    return groups

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msft.report.figures.branches import epochs_to
 from msft.run.history import History
 from msft.run.log import Asked, Decided, Event, Measured, Reached
 from msft.run.worker import Step
@@ -153,7 +154,7 @@ class Trackers:
             return {}
         left = f"{', '.join(event.names)} left; " if isinstance(event, Decided) else ""
         stage = len(self._history.stages) - 1 - isinstance(event, Asked)
-        epochs = _epochs(self._history, self._recovery)
+        epochs = epochs_to(self._history, self._recovery)
         after = counted(epochs, "epoch")
         return {
             "rollback": stage,
@@ -198,7 +199,7 @@ def described(history: History, event: Event, trained: int) -> Values:
             return {
                 **_scores(history, event, SELECTION),
                 "stage": stage.rollout,
-                "epoch_committed": _epochs(history, event.checkpoint),
+                "epoch_committed": epochs_to(history, event.checkpoint),
                 "active": len(stage.active),
             }
         case Measured() if event.checkpoint != BASE or not trained:
@@ -214,10 +215,6 @@ def _scores(history: History, event: Reached | Measured, split: str) -> Values:
     if history.has_mean(event.checkpoint, split):
         values[f"{kind}/mean"] = float(history.mean(event.checkpoint, split))
     return values
-
-
-def _epochs(history: History, checkpoint: CheckpointId) -> float:
-    return sum(ticks for _, ticks in history.path(checkpoint)) / history.evals_per_epoch
 
 
 def read_told(memory: Path) -> dict[str, Told]:

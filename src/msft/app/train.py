@@ -59,9 +59,7 @@ def train(
         )
     if recipe.deterministic:
         _compute_the_same_bits_again()
-    name, trust = recipe.model(), recipe.trust_remote_code
-    tokenizer = load_tokenizer(name, trust)
-    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))  # before the weights
+    tokenizer, corpus = load_data(recipe)
     method = (
         prepared_replay(Path(schedule), list(corpus.datasets)) if schedule else recipe.prepared()
     )
@@ -90,6 +88,13 @@ def train(
     )
     summary, found = session.carry_out()
     return Result(summary, folder.best, found, folder.path)
+
+
+def load_data(recipe: Recipe) -> tuple[Any, Corpus]:
+    """The tokenizer and the rows in its tokens: what is wrong with them comes up before weights."""
+    name, trust = recipe.model(), recipe.trust_remote_code
+    tokenizer = load_tokenizer(name, trust)
+    return tokenizer, load_corpus(recipe, tokenizer, load_context(name, trust))
 
 
 def _built_in_engine(

@@ -6,6 +6,8 @@ rows of the demo. See CONTRIBUTING to add one.
 They may import the search (for its draws): no recipe, no data, no torch.
 """
 
+from functools import partial
+
 from msft.benchmarks import synthetic
 from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.commonsense import COMMONSENSE
@@ -16,7 +18,7 @@ from msft.benchmarks.science import SCIENCE
 PUBLIC: dict[str, Benchmark] = SCIENCE | COMMONSENSE | MATHEMATICS | LANGUAGE
 """Those with a dataset on the hub."""
 
-MADE = {f"demo_{name}": synthetic.reader(name) for name in synthetic.TASKS}
-"""Those made by code: reader(seed) gives the splits."""
+MADE = {f"demo_{name}": partial(synthetic.splits, name) for name in synthetic.TASKS}
+"""Those made by code, as functions from a seed to the splits."""
 
 BENCHMARKS = (*PUBLIC, *MADE)

@@ -13,6 +13,7 @@ from msft.example import Example
 Row = Mapping[str, Any]
 Group = Literal["science", "commonsense", "math", "language", "demo"]
 Style = Literal["letters", "text"]
+Splits = tuple[str, str | None, str]
 
 HELD_OUT = ("train", None, "test")
 """Splits of a dataset without labelled validation rows: they are held out from train."""
@@ -41,7 +42,7 @@ class Benchmark:
     grader: Grader
     letters: Prompt = lettered
     text: Prompt = chosen
-    splits: tuple[str, str | None, str] = ("train", "validation", "test")
+    splits: Splits = ("train", "validation", "test")
     classes: tuple[str, ...] = ()
     free: bool = False
 
@@ -75,16 +76,9 @@ class Benchmark:
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         asked = (self.letters if style == "letters" else self.text)(item)
-        return Example(
-            asked.prompt,
-            asked.completion,
-            choices=asked.choices,
-            answer=item.answer if asked.choices and isinstance(item.answer, int) else None,
-            where=where,
-            asks=f"{item.context}\n{item.question}",
-            label=asked.label,
-            subject=item.subject,
-        )
+        answer = item.answer if asked.choices and isinstance(item.answer, int) else None
+        asks = f"{item.context}\n{item.question}"
+        return replace(asked, answer=answer, where=where, asks=asks, subject=item.subject)
 
 
 def labelled(found: object, keys: Sequence[str]) -> int:

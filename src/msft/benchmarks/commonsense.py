@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 from msft.benchmarks.benchmark import TEST_IS_HIDDEN, Benchmark, Row, keyed, labelled
 from msft.benchmarks.grading import LETTER, TRUTH
-from msft.benchmarks.prompts import Asked, Item, chosen, judged
+from msft.benchmarks.prompts import Item, chosen, judged
+from msft.example import Example
 
 ANSWERS = ("no", "yes")
 
@@ -63,7 +65,7 @@ def _cosmosqa(row: Row) -> Item:
     return Item(row["question"], choices, labelled(row["label"], "0123"), context=row["context"])
 
 
-def continued(item: Item) -> Asked:
+def continued(item: Item) -> Example:
     """HellaSwag as plain text: `Activity: context`, and the endings continue it.
 
     As in the harness. The context often stops within a sentence, where `A:` would make it a
@@ -74,7 +76,7 @@ def continued(item: Item) -> Asked:
     return replace(chosen(item), prompt=f"{activity}{item.question}")
 
 
-def filled(item: Item) -> Asked:
+def filled(item: Item) -> Example:
     """Winogrande: the sentence, what its blank stands for, and the option as the answer.
 
     The harness compares the rest of the sentence after each option: two prompts with one
@@ -84,7 +86,7 @@ def filled(item: Item) -> Asked:
     return chosen(replace(item, context=item.question, question="What does _ stand for?"))
 
 
-def true_or_false(item: Item) -> Asked:
+def true_or_false(item: Item) -> Example:
     """BoolQ: the passage, the question, and True or False as the answer, as in the paper.
 
     The question alone would be answered with yes or no, so the two words are named.
@@ -93,7 +95,7 @@ def true_or_false(item: Item) -> Asked:
     return judged(replace(item, question=question, choices=("False", "True")))
 
 
-def yes_or_no(item: Item) -> Asked:
+def yes_or_no(item: Item) -> Example:
     """BoolQ: the passage, the question, and yes or no as the answer, as in the harness."""
     asked = chosen(replace(item, question=_marked(item.question)))
     return replace(asked, label="True" if item.right == "yes" else "False")
@@ -103,41 +105,22 @@ def _marked(question: str) -> str:
     return question if question.endswith("?") else f"{question}?"
 
 
+_benchmark = partial(Benchmark, group="commonsense", grader=LETTER, splits=TEST_IS_HIDDEN)
+_WINOGRANDE = "allenai/winogrande:winogrande_debiased"
+
 COMMONSENSE: dict[str, Benchmark] = {
-    "commonsenseqa": Benchmark(
-        "tau/commonsense_qa", "commonsense", _commonsenseqa, LETTER, splits=TEST_IS_HIDDEN
-    ),
-    "hellaswag": Benchmark(
-        "Rowan/hellaswag",
-        "commonsense",
-        _hellaswag,
-        LETTER,
-        text=continued,
-        splits=TEST_IS_HIDDEN,
-    ),
-    "winogrande": Benchmark(
-        "allenai/winogrande:winogrande_debiased",
-        "commonsense",
-        _winogrande,
-        LETTER,
-        text=filled,
-        splits=TEST_IS_HIDDEN,
-    ),
-    "boolq": Benchmark(
+    "commonsenseqa": _benchmark("tau/commonsense_qa", read=_commonsenseqa),
+    "hellaswag": _benchmark("Rowan/hellaswag", read=_hellaswag, text=continued),
+    "winogrande": _benchmark(_WINOGRANDE, read=_winogrande, text=filled),
+    "boolq": _benchmark(
         "google/boolq",
-        "commonsense",
-        _boolq,
-        TRUTH,
+        read=_boolq,
+        grader=TRUTH,
         letters=true_or_false,
         text=yes_or_no,
-        splits=TEST_IS_HIDDEN,
         classes=ANSWERS,
     ),
-    "piqa": Benchmark("baber/piqa", "commonsense", _piqa, LETTER, splits=TEST_IS_HIDDEN),
-    "social_iqa": Benchmark(
-        "lighteval/siqa", "commonsense", _social_iqa, LETTER, splits=TEST_IS_HIDDEN
-    ),
-    "cosmosqa": Benchmark(
-        "allenai/cosmos_qa", "commonsense", _cosmosqa, LETTER, splits=TEST_IS_HIDDEN
-    ),
+    "piqa": _benchmark("baber/piqa", read=_piqa),
+    "social_iqa": _benchmark("lighteval/siqa", read=_social_iqa),
+    "cosmosqa": _benchmark("allenai/cosmos_qa", read=_cosmosqa),
 }

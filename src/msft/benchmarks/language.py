@@ -1,12 +1,14 @@
 """Benchmarks of reading and of telling texts apart."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 
-from msft.benchmarks.benchmark import HELD_OUT, TEST_IS_HIDDEN, Benchmark, Row, labelled
+from msft.benchmarks.benchmark import HELD_OUT, TEST_IS_HIDDEN, Benchmark, Row, Splits, labelled
 from msft.benchmarks.grading import LETTER, TRUTH
-from msft.benchmarks.prompts import Asked, Item, chosen, classifying, either, judged, lettered
+from msft.benchmarks.prompts import Item, chosen, classifying, either, judged, lettered
+from msft.example import Example
 
 SENTIMENTS = ("negative", "positive")
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
@@ -53,12 +55,12 @@ def _rte(row: Row) -> Item:
     return Item(row["sentence2"], ENTAILMENTS, answer, context=row["sentence1"])
 
 
-def judged_to_follow(item: Item) -> Asked:
+def judged_to_follow(item: Item) -> Example:
     """RTE: True or False is written, as for BoolQ."""
     return judged(_does_it_follow(item))
 
 
-def likely_to_follow(item: Item) -> Asked:
+def likely_to_follow(item: Item) -> Example:
     """RTE: the likelier of True and False, as in the harness, of the same prompt."""
     item = _does_it_follow(item)
     return replace(chosen(item), label=item.right)
@@ -72,39 +74,20 @@ def _does_it_follow(item: Item) -> Item:
     return replace(item, question=question, choices=("True", "False"))
 
 
+def _classified(
+    hub: str, read: Callable[[Row], Item], task: str, splits: Splits, classes: tuple[str, ...]
+) -> Benchmark:
+    """A benchmark that asks `task` of every row's text."""
+    styles = classifying(task, lettered), classifying(task, chosen)
+    return Benchmark(hub, "language", read, LETTER, *styles, splits=splits, classes=classes)
+
+
 LANGUAGE: dict[str, Benchmark] = {
     "logiqa": Benchmark("EleutherAI/logiqa:logiqa", "language", _logiqa, LETTER),
     "logiqa2": Benchmark("baber/logiqa2:logiqa2", "language", _logiqa2, LETTER),
-    "sst2": Benchmark(
-        "nyu-mll/glue:sst2",
-        "language",
-        _sst2,
-        LETTER,
-        letters=classifying(SENTIMENT, lettered),
-        text=classifying(SENTIMENT, chosen),
-        splits=TEST_IS_HIDDEN,
-        classes=SENTIMENTS,
-    ),
-    "ag_news": Benchmark(
-        "fancyzhx/ag_news",
-        "language",
-        _ag_news,
-        LETTER,
-        letters=classifying(TOPIC, lettered),
-        text=classifying(TOPIC, chosen),
-        splits=HELD_OUT,
-        classes=TOPICS,
-    ),
-    "trec": Benchmark(
-        "CogComp/trec",
-        "language",
-        _trec,
-        LETTER,
-        letters=classifying(KIND, lettered),
-        text=classifying(KIND, chosen),
-        splits=HELD_OUT,
-        classes=KINDS,
-    ),
+    "sst2": _classified("nyu-mll/glue:sst2", _sst2, SENTIMENT, TEST_IS_HIDDEN, SENTIMENTS),
+    "ag_news": _classified("fancyzhx/ag_news", _ag_news, TOPIC, HELD_OUT, TOPICS),
+    "trec": _classified("CogComp/trec", _trec, KIND, HELD_OUT, KINDS),
     "rte": Benchmark(
         "nyu-mll/glue:rte",
         "language",

@@ -7,6 +7,8 @@ training, generation and likelihoods see the same tokens.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msft.example import Example
+
 LETTERS = "ABCDEFGHIJ"
 MARK = "####"
 """Stands before the answer, as in GSM8K; what follows it on its line is graded."""
@@ -33,24 +35,11 @@ class Item:
         return self.choices[self.answer] if isinstance(self.answer, int) else self.answer
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """An item as the model sees it.
-
-    choices: where there are some, the likeliest is the answer; else the model writes one.
-    label: what the right answer is called, for the balance of labels; empty: every one differs.
-    """
-
-    prompt: str
-    completion: str
-    choices: tuple[str, ...] = ()
-    label: str = ""
+Prompt = Callable[[Item], Example]
+"""An item as the model sees it; its label is empty where every answer differs."""
 
 
-Prompt = Callable[[Item], Asked]
-
-
-def lettered(item: Item) -> Asked:
+def lettered(item: Item) -> Example:
     """`Q: … options: A. …, B. …` and the letter as the answer.
 
     The paper's style: the letter is short and its grading needs no likelihoods. Small models do
@@ -59,10 +48,10 @@ def lettered(item: Item) -> Asked:
     assert isinstance(item.answer, int)
     letter = LETTERS[item.answer]
     options = ", ".join(f"{LETTERS[n]}. {_line(text)}" for n, text in enumerate(item.choices))
-    return Asked(f"{_question(item)}\noptions: {options}\nA:", f" {MARK} {letter}", label=letter)
+    return Example(f"{_question(item)}\noptions: {options}\nA:", f" {MARK} {letter}", label=letter)
 
 
-def chosen(item: Item) -> Asked:
+def chosen(item: Item) -> Example:
     """`Q: …` and the choice's own text as the answer; options are not shown.
 
     What is scored is which choice is likeliest, as in the harness, and that is learned by models
@@ -71,10 +60,10 @@ def chosen(item: Item) -> Asked:
     assert isinstance(item.answer, int)
     choices = tuple(f" {choice}" for choice in item.choices)
     label = LETTERS[item.answer]
-    return Asked(f"{_question(item)}\nA:", choices[item.answer], choices, label)
+    return Example(f"{_question(item)}\nA:", choices[item.answer], choices=choices, label=label)
 
 
-def reasoned(item: Item) -> Asked:
+def reasoned(item: Item) -> Example:
     """As `lettered`, with the rationale before the letter.
 
     The paper's way with AQUA-RAT: the model computes before it commits itself to a letter.
@@ -83,16 +72,16 @@ def reasoned(item: Item) -> Asked:
     return replace(asked, completion=_reasons(item, asked.completion))
 
 
-def written(item: Item) -> Asked:
+def written(item: Item) -> Example:
     """`Q: …` and the answer in words after the mark; options are not shown.
 
     The paper's way with SciQ, whose answers are short terms: the model must know the term, where
     among options it could recognise it. The grader reads one line, so it is one.
     """
-    return Asked(f"{_question(item)}\nA:", f" {MARK} {_line(item.right)}")
+    return Example(f"{_question(item)}\nA:", f" {MARK} {_line(item.right)}")
 
 
-def worked(item: Item) -> Asked:
+def worked(item: Item) -> Example:
     """As `written`, with the rationale before the answer: for answers that must be worked out.
 
     In both styles, since there are no choices to compare.
@@ -101,7 +90,7 @@ def worked(item: Item) -> Asked:
     return replace(asked, completion=_reasons(item, asked.completion))
 
 
-def judged(item: Item) -> Asked:
+def judged(item: Item) -> Example:
     """As `written`, of an item whose choices are True and False.
 
     The paper's way with BoolQ: two letters for two words would only have to be looked up.
@@ -117,7 +106,7 @@ def classifying(task: str, prompt: Prompt) -> Prompt:
     they are the same in every row.
     """
 
-    def classified(item: Item) -> Asked:
+    def classified(item: Item) -> Example:
         asked = prompt(replace(item, context=item.question, question=task))
         return replace(asked, label=item.right)
 

@@ -82,23 +82,18 @@ TASKS = {
 }
 
 
-def reader(name: str) -> Callable[[int], dict[str, Split]]:
-    """The splits of one of them, another draw for every seed."""
-
-    def splits(seed: int) -> dict[str, Split]:
-        made = TASKS[name](seed)
-        return {
-            split: Split(
-                tuple(
-                    Example(prompt, completion, where=f"{name}, {split} row {number}")
-                    for number, (prompt, completion) in enumerate(pairs, start=1)
-                ),
-                "prompt+completion",
-            )
-            for split, pairs in made.items()
-        }
-
-    return splits
+def splits(name: str, seed: int) -> dict[str, Split]:
+    """Those of one of them, another draw for every seed."""
+    return {
+        split: Split(
+            tuple(
+                Example(prompt, completion, where=f"{name}, {split} row {number}")
+                for number, (prompt, completion) in enumerate(pairs, start=1)
+            ),
+            "prompt+completion",
+        )
+        for split, pairs in TASKS[name](seed).items()
+    }
 
 
 def _looked_up(

@@ -105,7 +105,7 @@ class Corpus:
             name: Task(
                 name,
                 dataset.spec.metric,
-                _splits(dataset),
+                {SELECTION: dataset.validation} | ({TEST: dataset.test} if dataset.test else {}),
                 dataset.shots,
                 recipe.choice_norm,
                 dataset.spec.max_new_tokens,
@@ -138,16 +138,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             ("max_length",),
         )
     found = load_datasets(recipe)
-    shared = shared_between(
-        {
-            f.spec.name: {
-                "train": f.loaded.train,
-                SELECTION: f.loaded.validation,
-                TEST: f.loaded.test,
-            }
-            for f in found
-        }
-    )
+    shared = shared_between({f.spec.name: f.loaded.splits for f in found})
     return Corpus(
         {
             f.spec.name: _sub_dataset(f, recipe, tokenizer, context, shared[f.spec.name])
@@ -162,11 +153,7 @@ def _sub_dataset(
     spec, loaded = found.spec, found.loaded
     notes = [*loaded.notes, *shared]
     splits: dict[str, EncodedSplit | None] = {}
-    for split, examples in (
-        ("train", loaded.train),
-        (SELECTION, loaded.validation),
-        (TEST, loaded.test),
-    ):
+    for split, examples in loaded.splits.items():
         most, every = recipe.max_length, split != "train"
         encoded = encoded_split(examples, tokenizer, most, every) if examples else None
         if encoded and encoded.too_long:
@@ -234,11 +221,6 @@ def _fitting(
 
 def _exemplar(example: Example) -> str:
     return f"{example.prompt}{example.completion}\n\n"
-
-
-def _splits(dataset: SubDataset) -> dict[str, EncodedSplit]:
-    splits = {SELECTION: dataset.validation}
-    return splits if dataset.test is None else splits | {TEST: dataset.test}
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from msft.data.splits import Example
 from msft.errors import DataError
-from msft.example import Encoded
+from msft.example import Encoded, Example
 
 
 class Tokenizer(Protocol):

@@ -7,6 +7,7 @@ or two of them, is refused. `question` and `answer`, say, could mean several pro
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msft.checks import shown
@@ -15,7 +16,7 @@ from msft.example import Example, Message
 
 Row = Mapping[str, Any]
 
-_ROLES = ("system", "user", "assistant")
+_ROLES = {role: role for role in ("system", "user", "assistant")}
 _SHAREGPT = {
     "system": "system",
     "human": "user",
@@ -117,18 +118,8 @@ def _alpaca(row: Row, where: str) -> Example:
     return Example(template.format(instruction=instruction, input=given), output, where=where)
 
 
-def _messages(row: Row, where: str) -> Example:
-    return _conversation(
-        row, "messages", "role", "content", dict(zip(_ROLES, _ROLES, strict=True)), where
-    )
-
-
-def _sharegpt(row: Row, where: str) -> Example:
-    return _conversation(row, "conversations", "from", "value", _SHAREGPT, where)
-
-
 def _conversation(
-    row: Row, key: str, role_key: str, text_key: str, roles: Mapping[str, str], where: str
+    row: Row, where: str, key: str, role_key: str, text_key: str, roles: Mapping[str, str]
 ) -> Example:
     turns = row[key]
     if not isinstance(turns, list | tuple) or not turns:
@@ -174,10 +165,16 @@ def _answer(row: Row, key: str, prefix: str = "") -> str:
     return text
 
 
+_MESSAGES = partial(
+    _conversation, key="messages", role_key="role", text_key="content", roles=_ROLES
+)
+_CONVERSATIONS = partial(
+    _conversation, key="conversations", role_key="from", text_key="value", roles=_SHAREGPT
+)
 FORMATS = {
     "prompt+completion": _Format(("prompt", "completion"), _prompt_completion),
     "choices": _Format(("prompt", "choices", "answer"), _choices),
-    "messages": _Format(("messages",), _messages),
+    "messages": _Format(("messages",), _MESSAGES),
     "alpaca": _Format(("instruction", "output"), _alpaca),
-    "sharegpt": _Format(("conversations",), _sharegpt),
+    "sharegpt": _Format(("conversations",), _CONVERSATIONS),
 }

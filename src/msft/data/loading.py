@@ -81,27 +81,16 @@ def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
         splits = _benchmark_splits(spec, benchmark, recipe, sources, lenient)
     if "train" not in splits:
         raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
-    pieces = [Piece(spec, splits)] if spec.split_by is None else partition(spec, splits)
+    pieces: list[Piece] = [(spec, splits, ())] if spec.split_by is None else partition(spec, splits)
     if benchmark is not None:
-        pieces = [replace(p, spec=_holding_out(p.spec, p.splits)) for p in pieces]
-    return [
-        Found(
-            piece.spec,
-            _noted(
-                assembled(
-                    piece.spec, piece.splits, recipe.seed, recipe.fewshot(piece.spec), official
-                ),
-                piece.notes,
-            ),
-            benchmark.grader if benchmark else None,
-            benchmark.group if benchmark else "",
-        )
-        for piece in pieces
-    ]
-
-
-def _noted(loaded: LoadedDataset, notes: tuple[str, ...]) -> LoadedDataset:
-    return replace(loaded, notes=(*notes, *loaded.notes))
+        pieces = [(_holding_out(own, read), read, notes) for own, read, notes in pieces]
+    grader, group = (benchmark.grader, benchmark.group) if benchmark else (None, "")
+    found: list[Found] = []
+    for spec, splits, notes in pieces:
+        loaded = assembled(spec, splits, recipe.seed, recipe.fewshot(spec), official)
+        noted = replace(loaded, notes=(*notes, *loaded.notes))
+        found.append(Found(spec, noted, grader, group))
+    return found
 
 
 def _sorted_by(spec: DatasetSpec, reading: Reading) -> Reading:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from msft.checks import shown
@@ -16,13 +16,8 @@ from msft.recipe.dataset_spec import DatasetSpec
 POOLED = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One sub-dataset of a partition: its spec, its rows, and what a user should be told."""
-
-    spec: DatasetSpec
-    splits: dict[str, Split]
-    notes: tuple[str, ...] = ()
+Piece = tuple[DatasetSpec, dict[str, Split], tuple[str, ...]]
+"""One sub-dataset of a partition: its spec, its rows, and what a user should be told."""
 
 
 def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
@@ -62,15 +57,15 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
 
 def _without_skipped(piece: Piece) -> Piece:
     """Rows that were skipped have no value, so they are told of once, with the first piece."""
-    splits = {split: replace(read, skipped=()) for split, read in piece.splits.items()}
-    return replace(piece, splits=splits)
+    spec, splits, notes = piece
+    return spec, {split: replace(read, skipped=()) for split, read in splits.items()}, notes
 
 
 def _rest(
     spec: DatasetSpec, splits: Mapping[str, Split], name: str, pooled: list[str], rows: Counter[str]
 ) -> Piece:
-    piece = _piece(spec, splits, name, set(pooled))
-    empty = [split for split, read in piece.splits.items() if not read.examples]
+    own, chosen, _ = _piece(spec, splits, name, set(pooled))
+    empty = [split for split, read in chosen.items() if not read.examples]
     listed = _listed([(value, rows[value]) for value in pooled])
     if empty:
         raise DataError(
@@ -83,7 +78,7 @@ def _rest(
         f"{count} of {spec.split_by} with fewer than {spec.split_min_rows} train rows "
         f"or none in another split {verb} pooled: {listed}"
     )
-    return replace(piece, notes=(note,))
+    return own, chosen, (note,)
 
 
 def _piece(spec: DatasetSpec, splits: Mapping[str, Split], name: str, values: set[str]) -> Piece:
@@ -98,7 +93,7 @@ def _piece(spec: DatasetSpec, splits: Mapping[str, Split], name: str, values: se
     caps: dict[str, Any] = {
         f"{split}_rows": _cap(spec, split, read) for split, read in chosen.items()
     }
-    return Piece(replace(spec, name=name, split_by=None, **caps), chosen)
+    return replace(spec, name=name, split_by=None, **caps), chosen, ()
 
 
 def _cap(spec: DatasetSpec, split: str, read: Split) -> int | None:

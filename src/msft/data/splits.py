@@ -9,26 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.data.formats import example_of, format_of
+from msft.data.formats import example_of
 from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
 from msft.data.sources import SPLITS, own_sources, rows_of
 from msft.errors import DataError
-from msft.example import Example, Message, Split
+from msft.example import Example, Split
 from msft.recipe.dataset_spec import DatasetSpec, Source
 from msft.search.draws import sampled
+from msft.search.scores import SELECTION, TEST
 from msft.text import counted
-
-__all__ = [
-    "DataError",
-    "Example",
-    "LoadedDataset",
-    "Message",
-    "assembled",
-    "format_of",
-    "load_dataset_spec",
-    "load_split",
-    "read_examples",
-]
 
 Reading = Callable[[Any, str, str | None], tuple[Example, str]]
 """reading(row, where, format so far): the row as an example, and its format."""
@@ -49,10 +38,9 @@ class LoadedDataset:
     notes: tuple[str, ...] = ()
     exemplars: tuple[Example, ...] = ()
 
-
-def read_examples(source: Source | Path, where: str, skip_bad_rows: bool = False) -> list[Example]:
-    """The examples of a file, or of rows in memory, which messages call `where`."""
-    return list(load_split(source, where, skip_bad_rows).examples)
+    @property
+    def splits(self) -> dict[str, tuple[Example, ...]]:
+        return {"train": self.train, SELECTION: self.validation, TEST: self.test}
 
 
 def load_split(
@@ -61,7 +49,8 @@ def load_split(
     skip_bad_rows: bool = False,
     reading: Reading = example_of,
 ) -> Split:
-    """The same with format and skipped rows. At least one row must be good."""
+    """The examples of a file, or of rows in memory, which messages call `where`, with their format
+    and the rows that were skipped. At least one row must be good."""
     skipped: list[DataError] = []
 
     def bad(error: DataError) -> None:
@@ -97,11 +86,6 @@ def own_splits(
     }
 
 
-def load_dataset_spec(spec: DatasetSpec, folder: Path | None, seed: int) -> LoadedDataset:
-    """The user's own data, whole."""
-    return assembled(spec, own_splits(spec, folder), seed)
-
-
 def assembled(
     spec: DatasetSpec,
     splits: dict[str, Split],
@@ -113,8 +97,6 @@ def assembled(
 
     official: splits as the authors published them, whose overlap is not the user's to mend.
     """
-    if "train" not in splits:
-        raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
     form, notes = splits["train"].format, _skipped(splits)
     rows = {split: read.examples for split, read in splits.items()}
     if spec.validation_fraction is not None:

@@ -45,7 +45,7 @@ def seed_table(contest: Contest) -> Table | None:
         )
         cells = [_precise_cell(scores.get(seed), unit) for seed in seeds]
         spread = sample_sd([scores[seed] for seed in contest.seeds if seed in scores])
-        p = _p_cell(test.p if test else None)
+        p = _p_cell(test[1] if test else None)
         rows.append(TableRow(entrant.label, (*cells, average, _precise_cell(spread, unit), p)))
     missing = any(len(scores) < len(seeds) for scores in found)
     return Table(

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msft.report.compare.evidence import Paired, paired_at
+from msft.report.compare.evidence import Paired
 from msft.report.compare.intervals import Intervals
 from msft.report.figures.branches import Branch
 from msft.report.wording import NOTHING, difference, number, p_value
-from msft.run.history import History
-from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import CheckpointId
-from msft.search.scores import SELECTION
 from msft.text import counted, epochs
 
 
@@ -31,47 +28,34 @@ class DecisionRow:
     p: str = ""
 
 
-def decision_rows(
-    history: History,
-    branches: Sequence[Branch],
-    verdicts: VerdictsByKey,
-    intervals: Intervals,
-) -> list[DecisionRow]:
+def decision_rows(branches: Sequence[Branch], intervals: Intervals) -> list[DecisionRow]:
     """One row per sub-dataset that left, and one per stage in which the method let all stay."""
     rows: list[DecisionRow] = []
+    history = intervals.history
     for stage, record in enumerate(history.stages):
         # sro found its peaks in its search, which is its first roll-out
         search = branches[0 if history.start.method == "sro" else stage]
         left = [name for name, _ in record.excluded]
-        rows += [_row(history, verdicts, intervals, stage, search, name, left) for name in left]
+        rows += [_row(intervals, stage, search, name, left) for name in left]
         if any(decision.what == "go_on" for decision in record.decisions):
             rows.append(DecisionRow(stage, len(record.asked.active), None))
     return rows
 
 
-def peak_rows(
-    history: History,
-    branches: Sequence[Branch],
-    verdicts: VerdictsByKey,
-    intervals: Intervals,
-) -> list[DecisionRow]:
+def peak_rows(branches: Sequence[Branch], intervals: Intervals) -> list[DecisionRow]:
     """For a method that excludes nobody: where each sub-dataset peaked in the first roll-out."""
-    if not history.stages or not history.stages[0].points:
+    stages = intervals.history.stages
+    if not stages or not stages[0].points:
         return []
-    names = history.stages[0].asked.active
-    return [_row(history, verdicts, intervals, 0, branches[0], name, [*names]) for name in names]
+    names = stages[0].asked.active
+    return [_row(intervals, 0, branches[0], name, [*names]) for name in names]
 
 
 def _row(
-    history: History,
-    verdicts: VerdictsByKey,
-    intervals: Intervals,
-    stage: int,
-    search: Branch,
-    name: str,
-    left: Sequence[str],
+    intervals: Intervals, stage: int, search: Branch, name: str, left: Sequence[str]
 ) -> DecisionRow:
     """search: the roll-out in which the peak was found."""
+    history = intervals.history
     active = history.stages[stage].asked.active
     peaks = search.peaks
     if name not in peaks:
@@ -81,7 +65,7 @@ def _row(
     ending = history.known(last)[name]
     others = [other for other in peaks if other in active and other not in left]
     runner_up = min(others, key=lambda other: peaks[other], default=None)
-    pair = paired_at(history, verdicts, name, SELECTION, at, last) if at != last else None
+    pair = intervals.paired(name, at, last) if at != last else None
     return DecisionRow(
         stage=stage,
         active=len(active),

@@ -6,7 +6,8 @@ from typing import Any
 
 from msft.errors import UsageError
 from msft.report.compare.compared_run import compared_runs
-from msft.report.figures.chart import PAPER, WIDE, drawing
+from msft.report.figures.chart import WIDE, drawing
+from msft.report.figures.colours import PAPER
 from msft.report.page import Section
 from msft.report.sections import comparison_figures, run_figures
 

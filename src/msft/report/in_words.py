@@ -33,15 +33,6 @@ _STATES = {"running": "still running", "stopped": "stopped"}
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """A number to see at a glance."""
-
-    name: str
-    value: str
-    more: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ScoreRow:
     """A sub-dataset, or the mean of all, at the base model and at the best checkpoint."""
 
@@ -145,8 +136,8 @@ def notes(history: History, status: str) -> list[str]:
     return found
 
 
-def facts(history: History, summary: Mapping[str, Any]) -> list[Fact]:
-    """What to see at a glance."""
+def facts(history: History, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What to see at a glance: a name, its value, and more about it."""
     best, unit = history.best, history.mean_unit
     if best is None:
         return []
@@ -155,20 +146,18 @@ def facts(history: History, summary: Mapping[str, Any]) -> list[Fact]:
     per_cent = "\u00a0%" if unit == "accuracy" else ""
     selected = "" if history.reported else "selected on; "
     stops = "mean of the stops" if history.start.method == "continual" else "epochs on its path"
-    found = [
-        Fact("validation", number(here, unit) + per_cent, f"{selected}base {number(base, unit)}")
-    ]
+    found = [("validation", number(here, unit) + per_cent, f"{selected}base {number(base, unit)}")]
     if test is not None and here is not None:
         drift = f"{difference(test - here, unit)} to validation"
-        found.append(Fact("test", number(test, unit) + per_cent, drift))
+        found.append(("test", number(test, unit) + per_cent, drift))
     ended = _ENDED_BY.get(history.ended.by, "") if history.ended else _STATES[summary["status"]]
     share = flops["evaluation"] / flops["total"] if flops["total"] else 0.0
     return [
         *found,
-        Fact("checkpoint", best, f"of {counted(summary['best']['candidates'], 'candidate')}"),
-        Fact("Ep.", epochs(summary["best"]["epochs"]), stops),
-        Fact("epochs trained", epochs(summary["epochs_trained"]), ended),
-        Fact("FLOPs", si(flops["total"]), f"{share:.0%} of it evaluation"),
+        ("checkpoint", best, f"of {counted(summary['best']['candidates'], 'candidate')}"),
+        ("Ep.", epochs(summary["best"]["epochs"]), stops),
+        ("epochs trained", epochs(summary["epochs_trained"]), ended),
+        ("FLOPs", si(flops["total"]), f"{share:.0%} of it evaluation"),
     ]
 
 

@@ -35,38 +35,29 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """One figure, drawn for a screen and for a phone; the page shows one of them."""
-
-    wide: "Markup"
-    narrow: "Markup"
-
-
-@dataclass(frozen=True, slots=True)
 class PageSection:
-    """A section as a page has it."""
+    """A section with its figure drawn for a screen and for a phone; the page shows one of them."""
 
     key: str
     title: str
     text: str
-    picture: Picture
+    wide: "Markup"
+    narrow: "Markup"
 
 
 def page_sections(sections: Sequence[Section]) -> list[PageSection]:
     """Sections drawn for a page."""
     with drawing():
         return [
-            PageSection(each.key, each.title, each.text, picture(each.key, each.title, each.draw))
+            PageSection(
+                each.key,
+                each.title,
+                each.text,
+                embedded(each.draw(WIDE), f"{each.key}-w", each.title),
+                embedded(each.draw(NARROW), f"{each.key}-n", each.title),
+            )
             for each in sections
         ]
-
-
-def picture(key: str, description: str, draw: Callable[[float], "Figure"]) -> Picture:
-    """draw: from a width in pixels to a figure."""
-    return Picture(
-        embedded(draw(WIDE), f"{key}-w", description),
-        embedded(draw(NARROW), f"{key}-n", description),
-    )
 
 
 def embedded(drawing: "Figure | str", key: str, description: str) -> "Markup":

@@ -101,12 +101,12 @@ def ablation_table(contest: Contest) -> Table | None:
 def flops_table(contest: Contest) -> Table:
     """What was computed, and for what."""
     kinds = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
-    against = _summed(contest, contest.baseline, "total")
+    against = contest.flops(contest.baseline, "total")
     rows: list[TableRow] = []
     for entrant in contest.entrants:
-        amounts = [_summed(contest, entrant, kind.replace("-", "")) for kind in kinds]
+        amounts = [contest.flops(entrant, kind.replace("-", "")) for kind in kinds]
         cells = [Cell(si(float(amount)), value=float(amount)) for amount in amounts]
-        share = float(_summed(contest, entrant, "total") / against) if against else None
+        share = float(contest.flops(entrant, "total") / against) if against else None
         times = EMPTY if share is None else Cell(f"{share:.2f}", value=share)
         rows.append(TableRow(entrant.label, (*cells, times)))
     return Table(
@@ -217,10 +217,6 @@ def _score_column(
 def _epochs_cell(contest: Contest, entrant: Entrant) -> Cell:
     found = mean([run.summary["best"]["epochs"] for run in entrant.over(contest.seeds)])
     return Cell(f"{float(found):.2f}", value=float(found))
-
-
-def _summed(contest: Contest, entrant: Entrant, key: str) -> Number:
-    return mean([Fraction(run.summary["flops"][key]) for run in entrant.over(contest.seeds)])
 
 
 def _mean_name(contest: Contest) -> str:

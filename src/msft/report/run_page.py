@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,11 @@ from msft.report.decisions import decision_rows, peak_rows
 from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
-from msft.report.figures.timeline import MANY, timeline
+from msft.report.figures.timeline import MANY
 from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
-from msft.report.page import Folded, Picture, embedded, folded, page_sections, picture, write_page
+from msft.report.page import Folded, embedded, folded, page_sections, write_page
 from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
-from msft.report.sections import run_sections
+from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
 from msft.run.folder import RunFolder, read_history, verdicts_of
@@ -82,20 +81,21 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
     summary = summary_of(history, stopped)
     branches = branches_of(history)
     intervals = Intervals(history, verdicts)
-    decisions = decision_rows(history, branches, verdicts, intervals)
-    peaks = [] if decisions else peak_rows(history, branches, verdicts, intervals)
+    decisions = decision_rows(branches, intervals)
+    peaks = [] if decisions else peak_rows(branches, intervals)
     trained = any(stage.points for stage in history.stages)
     method, status = history.start.method, summary["status"]
     names = [*history.start.datasets]
     ranked = by_gain(history) if len(names) > MANY else names
     scores, mean = score_rows(history, ranked, intervals)
+    own = page_figures(history, branches)
     return {
         "status": status,
         "sentence": sentence(history, status),
         "chosen": choice_text(history, summary),
         "notes": notes(history, status),
         "facts": facts(history, summary),
-        "figures": _figures(history, branches) if trained else None,
+        "figures": {each.key: each for each in page_sections(own)} if trained else None,
         "legend": _legend(history, branches),
         "timeline_text": _timeline_text(history, branches),
         "percent": all(history.unit_of(name) == "accuracy" for name in names),
@@ -115,25 +115,6 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "flops_text": _flops_text(history, summary),
         "disk_text": _disk_text(summary),
     }
-
-
-_DESCRIPTIONS = {
-    "timeline": "Timeline of the search: one branch per roll-out",
-    "loss": "Training loss over the epochs trained, and the number of active sub-datasets",
-    "flops": "FLOPs by what they were for",
-    "disk": "Copies of the weights on disk over the epochs trained",
-}
-
-
-def _figures(history: History, branches: list[Branch]) -> dict[str, Picture]:
-    draw = {
-        "timeline": partial(timeline, history, branches),
-        "loss": partial(costs.loss, history, branches),
-        "flops": partial(costs.flops, history),
-        "disk": partial(costs.disk, history, branches),
-    }
-    with drawing():
-        return {key: picture(key, text, draw[key]) for key, text in _DESCRIPTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, spread_of
 from msft.report.compare.olmo2_compute import OLMO_2
-from msft.report.compare.statistics import mean
 from msft.report.figures import costs
-from msft.report.figures.branches import branches_of
+from msft.report.figures.branches import Branch, branches_of
 from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
 from msft.report.figures.methods import (
     budget_figure,
@@ -29,7 +28,6 @@ from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
-from msft.report.wording import method_name
 from msft.run.history import History
 from msft.text import counted, epochs, epochs_in_words, listed
 
@@ -53,19 +51,25 @@ def run_sections(history: History) -> list[Section]:
     return found
 
 
+def page_figures(history: History, branches: Sequence[Branch]) -> list[Section]:
+    """The figures that the page of every run has; their texts stand in its template."""
+    searched = "Timeline of the search: one branch per roll-out"
+    learned = "Training loss over the epochs trained, and the number of active sub-datasets"
+    copied = "Copies of the weights on disk over the epochs trained"
+    return [
+        Section("timeline", searched, "", partial(timeline, history, branches)),
+        Section("loss", learned, "", partial(costs.loss, history, branches)),
+        Section("flops", "FLOPs by what they were for", "", partial(costs.flops, history)),
+        Section("disk", copied, "", partial(costs.disk, history, branches)),
+    ]
+
+
 def run_figures(history: History) -> list[Section]:
     """All figures of one run: those of its page, and the paper's."""
     if not any(stage.points for stage in history.stages):
         return []
-    branches = branches_of(history)
-    method = method_name(history.start.method)
-    return [
-        Section("timeline", f"The search of {method}", "", partial(timeline, history, branches)),
-        *run_sections(history),
-        Section("loss", "Training loss", "", partial(costs.loss, history, branches)),
-        Section("flops", "FLOPs", "", partial(costs.flops, history)),
-        Section("disk", "Copies on disk", "", partial(costs.disk, history, branches)),
-    ]
+    first, *others = page_figures(history, branches_of(history))
+    return [first, *run_sections(history), *others]
 
 
 def comparison_figures(
@@ -212,7 +216,7 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
 def _share(contest: Contest) -> Section:
     """Fig. 1 with the costs of these runs."""
     assert contest.sft is not None
-    flops = {entrant.label: _flops(contest, entrant) for entrant in contest.entrants}
+    flops = {entrant.label: float(contest.flops(entrant, "total")) for entrant in contest.entrants}
     own = flops[contest.sft.label] or 1.0
     factors = {entrant.label: flops[entrant.label] / own for entrant in contest.others}
     low, high = (100 * pick(model.share("SFT") for model in OLMO_2) for pick in (min, max))
@@ -223,10 +227,6 @@ def _share(contest: Contest) -> Section:
     )
     draw = partial(share_figure, factors)
     return Section("share", "Share of SFT in training compute", text, draw)
-
-
-def _flops(contest: Contest, entrant: Entrant) -> float:
-    return float(mean([run.summary["flops"]["total"] for run in entrant.over(contest.seeds)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ escapes every text, since names come from recipes and data.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from textwrap import fill
@@ -216,9 +216,8 @@ def _csv(text: str) -> str:
 
 
 def markdown_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:
-    return "\n".join(
-        [f"# {_md(title)}", "", *_spaced(map(_md, paragraphs)), *map(markdown, tables)]
-    )
+    texts = [f"# {_md(title)}", *map(_md, paragraphs), "\n".join(map(markdown, tables))]
+    return "\n\n".join(texts)
 
 
 def latex_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:
@@ -226,8 +225,3 @@ def latex_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -
     said = [f"% {plain(text, keep='')}" for text in (title, *paragraphs)]
     needs = "% In the preamble: \\usepackage[T1]{fontenc} \\usepackage{booktabs}"
     return "\n".join([*said, needs, "", *map(latex, tables)])
-
-
-def _spaced(texts: Iterator[str]) -> Iterator[str]:
-    for text in texts:
-        yield from (text, "")

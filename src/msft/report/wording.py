@@ -1,7 +1,7 @@
 """How scores, differences and methods are written in tables and sentences, and drawn in figures."""
 
 from fractions import Fraction
-from typing import overload
+from typing import TypeVar
 
 from msft.search.scores import Metric, Number
 
@@ -16,6 +16,7 @@ _METHODS = {
     "msft": "mSFT",
 }
 
+Score = TypeVar("Score", Number, Number | None)
 Unit = Metric | None
 """The metric of a score; None for a mean over mixed metrics, which is a mean gain."""
 
@@ -68,15 +69,7 @@ def p_value(p: Fraction | float) -> str:
     return f"p\u00a0=\u00a0{number_of:.{3 if number_of < 0.1 else 2}f}"
 
 
-@overload
-def height(value: Number, unit: Unit) -> Number: ...
-
-
-@overload
-def height(value: Number | None, unit: Unit) -> Number | None: ...
-
-
-def height(value: Number | None, unit: Unit) -> Number | None:
+def height(value: Score, unit: Unit) -> Score:
     """A score or a difference, turned so that higher is better."""
     return None if value is None else -value if unit == "nll" else value
 

@@ -40,23 +40,21 @@ class LiveTable:
         self._drawn = 0.0
 
     def event(self, event: Event, live: bool) -> None:
+        from rich.text import Text
+
         self._live.start()  # at the first event: a run that is refused shows no table
         self._board.event(event, live)
         stays = isinstance(event, Ended) or (isinstance(event, Decided) and event.what == "exclude")
         if live and stays:
             stage = len(self._board.history.stages) - 1
-            self._print(f"stage {stage} {event_text(event, self._board)}")
+            line = Text(f"stage {stage} {event_text(event, self._board)}", style="bold")
+            self._live.console.print(line, soft_wrap=True)
         self._draw()
 
     def step(self, step: Step) -> None:
         self._board.step(step)
         if time.monotonic() - self._drawn > REDRAWN:
             self._draw()
-
-    def _print(self, line: str) -> None:
-        from rich.text import Text
-
-        self._live.console.print(Text(line, style="bold"), soft_wrap=True)
 
     def _draw(self) -> None:
         self._drawn = time.monotonic()

@@ -110,16 +110,6 @@ class Board:
         return self._best.get(name)
 
 
-class Silent:
-    """Says nothing."""
-
-    def event(self, event: Event, live: bool) -> None:
-        pass
-
-    def step(self, step: Step) -> None:
-        pass
-
-
 class PlainLines:
     """One line per tick and per decision, for files and pipes.
 
@@ -205,11 +195,13 @@ def _some(texts: list[str], between: str) -> str:
 
 
 @contextmanager
-def progress(title: str, quiet: bool = False, kept: Collection[str] = ()) -> Iterator[Progress]:
-    """The right one for where the output goes."""
+def progress(
+    title: str, quiet: bool = False, kept: Collection[str] = ()
+) -> Iterator[Progress | None]:
+    """The right one for where the output goes; None says nothing."""
     out = sys.stdout
     if quiet:
-        yield Silent()
+        yield None
     elif out.isatty():
         from rich.console import Console
         from rich.live import Live

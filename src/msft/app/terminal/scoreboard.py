@@ -40,15 +40,12 @@ class Scoreboard:
         rows += [(f"[{name}]", *_cells(line), "mean") for name, line in self.groups.items()]
         if self.mean is not None:
             rows.append(("mean", *_cells(self.mean), ""))
-        return "\n".join([*table(rows), *self._why_no_mean()])
-
-    def _why_no_mean(self) -> list[str]:
-        if self.mean is not None:
-            return []
-        return [
+            return "\n".join(table(rows))
+        why = (
             f"no mean: metrics differ ({', '.join(sorted({*self.metrics.values()}))}), and a mean "
             "of gains would need the base model's scores, which one evaluation does not have"
-        ]
+        )
+        return "\n".join([*table(rows), why])
 
     def content(self) -> dict[str, Any]:
         """For a JSON file."""

@@ -56,23 +56,11 @@ def validation_text(recipe: Recipe, corpus: Corpus) -> str:
 
 
 def _row(dataset: SubDataset) -> tuple[str, ...]:
-    rows = dataset.train.rows
-    tokens = sum(len(row.tokens) for row in rows)
-    answers = sum(row.answer_tokens for row in rows)
-    return (
-        dataset.name,
-        dataset.format,
-        dataset.spec.metric,
-        f"{len(rows):,}",
-        f"{len(dataset.validation.rows):,}",
-        f"{len(dataset.test.rows) if dataset.test else 0:,}",
-        str(len(dataset.exemplars)),
-        f"{tokens:,}",
-        f"{answers:,}",
-        f"{tokens / len(rows):.1f}",
-        f"{max(len(row.tokens) for row in rows):,}",
-        balance([_label(example) for example in dataset.train.examples]),
-    )
+    counts = _counts(dataset)
+    *first, longest = (n if isinstance(n, str) else f"{n:,}" for n in counts.values())
+    mean = f"{counts['tokens'] / counts['train_rows']:.1f}"
+    labels = balance([_label(example) for example in dataset.train.examples])
+    return (dataset.name, *first, mean, longest, labels)
 
 
 def validation_content(
@@ -92,6 +80,12 @@ def validation_content(
 
 
 def _content(dataset: SubDataset, tokenizer: Tokenizer, show: int) -> dict[str, Any]:
+    shown = [marked(row, tokenizer) for row in dataset.train.rows[:show]]
+    return {**_counts(dataset), "notes": list(dataset.notes), "shown": shown}
+
+
+def _counts(dataset: SubDataset) -> dict[str, Any]:
+    """What a sub-dataset is and has, in the order of the table; the longest row last."""
     rows = dataset.train.rows
     return {
         "format": dataset.format,
@@ -103,8 +97,6 @@ def _content(dataset: SubDataset, tokenizer: Tokenizer, show: int) -> dict[str, 
         "tokens": sum(len(row.tokens) for row in rows),
         "answer_tokens": sum(row.answer_tokens for row in rows),
         "longest": max(len(row.tokens) for row in rows),
-        "notes": list(dataset.notes),
-        "shown": [marked(row, tokenizer) for row in rows[:show]],
     }
 
 

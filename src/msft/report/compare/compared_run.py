@@ -168,7 +168,7 @@ def same_rows(
 
 def rows_apart(one: ComparedRun, rows: PairedVerdicts) -> Paired | None:
     """On how many of the same rows the first run is better, and on how many worse."""
-    total = Paired(0, 0, 0)
+    total = Paired(0, 0)
     for name, (first, second) in rows.items():
         pair = paired(first, second, one.history.unit_of(name) == "nll")
         if pair is None:

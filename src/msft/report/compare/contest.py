@@ -6,6 +6,7 @@ What tables and figures show of an entrant is the mean over the seeds that all o
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from msft.errors import UsageError
@@ -103,6 +104,10 @@ class Contest:
         runs = self.baseline.over(self.seeds)
         return known_mean(run.score(names, split, BASE) for run in runs)
 
+    def flops(self, entrant: Entrant, kind: str) -> Number:
+        """What it computed, mean over the seeds."""
+        return mean([Fraction(run.summary["flops"][kind]) for run in entrant.over(self.seeds)])
+
     def gain(self, entrant: Entrant, name: str) -> float | None:
         """Gain over SFT on a sub-dataset, as figures show it."""
         unit = self.unit()
@@ -156,10 +161,8 @@ def contest_of(
     return _contest(entrants_by_method(finished), report_split, warnings)
 
 
-def contest_of_each(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> Contest:
+def contest_of_each(runs: Sequence[ComparedRun]) -> Contest:
     """Every run an entrant by itself under its label, and the first is the baseline."""
-    if not runs:
-        raise ValueError("no run was given; expected at least one")
     entrants = tuple(Entrant(run.label, run.method, {0: run}) for run in runs)
     warnings: list[str] = []
     running = [run.label for run in runs if run.history.ended is None]
@@ -167,7 +170,7 @@ def contest_of_each(runs: Sequence[ComparedRun], report_split: ReportSplit = "te
         warnings.append(f"Not finished yet: {listed(running)}.")
     if not same_datasets(runs):
         warnings.append("The runs have different sub-datasets; no means are shown.")
-    return _contest(entrants, report_split, warnings, entrants[0])
+    return _contest(entrants, "test", warnings, entrants[0])
 
 
 def contests_of(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> list[Contest]:

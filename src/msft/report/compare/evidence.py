@@ -1,6 +1,5 @@
 """How sure a score or a difference is: intervals of counts, and paired tests over rows."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb, sqrt
@@ -41,45 +40,25 @@ class Paired:
 
     better: int
     worse: int
-    rows: int
 
     @property
     def p(self) -> Fraction:
         return sign_test(self.better, self.worse)
 
     def __add__(self, other: "Paired") -> "Paired":
-        return Paired(self.better + other.better, self.worse + other.worse, self.rows + other.rows)
+        return Paired(self.better + other.better, self.worse + other.worse)
 
 
 def paired(first: Verdict, second: Verdict, lower_is_better: bool = False) -> Paired | None:
     """Row by row; None where the two are not of the same rows."""
     if len(first) != len(second) or isinstance(first, str) != isinstance(second, str):
         return None
-    one, two = _numbers(first), _numbers(second)
+    one, two = [*map(float, first)], [*map(float, second)]
     higher = sum(a > b for a, b in zip(one, two, strict=True))
     lower = sum(a < b for a, b in zip(one, two, strict=True))
     if lower_is_better:
         higher, lower = lower, higher
-    return Paired(higher, lower, len(first))
-
-
-def paired_at(
-    history: History,
-    verdicts: VerdictsByKey,
-    name: str,
-    split: str,
-    first: CheckpointId,
-    second: CheckpointId,
-) -> Paired | None:
-    """A sub-dataset at two checkpoints of one run; None without verdicts of both, or with something
-    else than rows in their place."""
-    one = verdict_at(history, verdicts, first, split, name)
-    two = verdict_at(history, verdicts, second, split, name)
-    try:
-        lower = history.unit_of(name) == "nll"
-        return None if one is None or two is None else paired(one, two, lower)
-    except (ValueError, TypeError):  # somebody else's file
-        return None
+    return Paired(higher, lower)
 
 
 def verdict_at(
@@ -93,7 +72,3 @@ def verdict_at(
             break
         checkpoint = checkpoint_id(rollout, tick - 1) if tick > 1 else stage.asked.start
     return verdict
-
-
-def _numbers(verdict: Verdict) -> Sequence[float]:
-    return [float(row) for row in verdict]

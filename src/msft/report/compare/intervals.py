@@ -1,9 +1,10 @@
-"""Confidence intervals of single scores: Wilson's of counts, a bootstrap over rows of the rest."""
+"""How sure the scores of a run are: Wilson's intervals of counts, a bootstrap over the rows of
+others, and the same rows at two checkpoints."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.report.compare.evidence import verdict_at, wilson
+from msft.report.compare.evidence import Paired, paired, verdict_at, wilson
 from msft.report.compare.statistics import MIDDLE, draws_of
 from msft.report.wording import number
 from msft.run.history import History
@@ -31,7 +32,7 @@ class Intervals:
     """
 
     def __init__(self, history: History, verdicts: VerdictsByKey) -> None:
-        self._history = history
+        self.history = history
         self._verdicts = verdicts
         self._known: dict[tuple[CheckpointId, str], Interval | None] = {}
         self._shares: dict[int, NDArray[np.float64]] = {}
@@ -40,30 +41,43 @@ class Intervals:
         """Of a sub-dataset at a checkpoint; None without a score, or without its rows."""
         key = (checkpoint, name)
         if key not in self._known:
-            score = self._history.known(checkpoint).get(name)
+            score = self.history.known(checkpoint).get(name)
             self._known[key] = None if score is None else self._of(score, checkpoint, name)
         return self._known[key]
 
     def text(self, checkpoint: CheckpointId, name: str) -> str:
         """The interval in the unit of its score, or nothing."""
-        score, found = self._history.known(checkpoint).get(name), self.at(checkpoint, name)
+        score, found = self.history.known(checkpoint).get(name), self.at(checkpoint, name)
         if score is None or found is None:
             return ""
         return " to ".join(number(bound, score.metric) for bound in found)
 
+    def paired(self, name: str, first: CheckpointId, second: CheckpointId) -> Paired | None:
+        """Its rows at two checkpoints; None without verdicts of both, or with something else than
+        rows in their place."""
+        one, two = (
+            verdict_at(self.history, self._verdicts, checkpoint, SELECTION, name)
+            for checkpoint in (first, second)
+        )
+        try:
+            lower = self.history.unit_of(name) == "nll"
+            return None if one is None or two is None else paired(one, two, lower)
+        except (ValueError, TypeError):  # somebody else's file
+            return None
+
     def kinds(self) -> set[str]:
         """What the intervals of this run are made from: of `counts`, of `rows`."""
-        best = self._history.best or BASE
+        best = self.history.best or BASE
         return {
             "counts" if score.metric == "accuracy" else "rows"
-            for name, score in self._history.known(best).items()
+            for name, score in self.history.known(best).items()
             if self.at(best, name) is not None
         }
 
     def _of(self, score: Score, checkpoint: CheckpointId, name: str) -> Interval | None:
         if score.metric == "accuracy":
             return wilson(int(score.total), score.count)
-        rows = verdict_at(self._history, self._verdicts, checkpoint, SELECTION, name)
+        rows = verdict_at(self.history, self._verdicts, checkpoint, SELECTION, name)
         if rows is None or isinstance(rows, str) or len(rows) < 2:
             return None
         scale = len(rows) / score.count if score.metric == "nll" else 1.0

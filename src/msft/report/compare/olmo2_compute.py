@@ -43,10 +43,6 @@ class Training:
     def total(self) -> float:
         return sum(self.flops.values())
 
-    @property
-    def post(self) -> float:
-        return sum(self.flops[stage] for stage in POST_STAGES)
-
     def share(self, stage: str, factor: float = 1.0) -> float:
         """The share of a stage in all training compute, if that stage cost `factor` as much."""
         cost = self.flops[stage] * factor

@@ -45,17 +45,8 @@ def sample_sd(values: Sequence[Number]) -> float | None:
     return sqrt(mean(squares) * len(values) / (len(values) - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class PairedT:
-    """Student's t-test of paired differences: t, its degrees of freedom, and the two-sided p."""
-
-    t: float
-    df: int
-    p: float
-
-
-def paired_t(first: Sequence[Number], second: Sequence[Number]) -> PairedT | None:
-    """Whether the mean of `first - second` differs from 0, two-sided as in the paper's table.
+def paired_t(first: Sequence[Number], second: Sequence[Number]) -> tuple[float, float] | None:
+    """Student's t of paired differences, and the two-sided p that their mean is 0.
 
     None of fewer than two pairs, and where all differences are equal: t has no value there.
     """
@@ -65,7 +56,7 @@ def paired_t(first: Sequence[Number], second: Sequence[Number]) -> PairedT | Non
         return None
     count = len(differences)
     t = float(mean(differences)) / (spread / sqrt(count))
-    return PairedT(t, count - 1, min(1.0, 2 * t_survival(abs(t), count - 1)))
+    return t, min(1.0, 2 * t_survival(abs(t), count - 1))
 
 
 def t_survival(t: float, df: float) -> float:

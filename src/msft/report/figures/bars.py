@@ -5,16 +5,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from msft.report.figures.chart import (
-    GRID,
-    MUTED,
-    NARROW,
-    PAPER,
-    add_axes,
-    beside,
-    name_rows,
-    new_figure,
-)
+from msft.report.figures.chart import NARROW, add_axes, beside, name_rows, new_figure
+from msft.report.figures.colours import GRID, MUTED, PAPER
 from msft.report.figures.legend import Entry, draw_legend, legend_height, text_width
 from msft.report.wording import NOTHING
 from msft.text import label

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msft.report.figures.chart import BEST, FAINT, WENT_ON
+from msft.report.figures.colours import BEST, FAINT, WENT_ON
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId, place_of
 
@@ -114,12 +114,5 @@ def epochs_to(history: History, checkpoint: CheckpointId) -> float:
 
 def rolled_back(history: History, number: int) -> bool:
     """Whether the next roll-out began elsewhere than where this one ended."""
-    if number + 1 >= len(history.stages):
-        decisions = history.stages[number].decisions
-        if not decisions:
-            return False
-        following = decisions[-1].checkpoint
-    else:
-        following = history.stages[number + 1].asked.start
-    rollout, tick = place_of(following)
-    return (rollout, tick) != (number, history.stages[number].ticks)
+    this, following = history.stages[number], history.stages[number + 1]
+    return place_of(following.asked.start) != (number, this.ticks)

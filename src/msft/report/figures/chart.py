@@ -14,6 +14,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from msft.report.figures.colours import FAINT, GRID, INK, MUTED, VARIABLES, variable
 from msft.text import plain
 
 if TYPE_CHECKING:
@@ -21,26 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Transform
 
-COLOURS = {
-    "ink": "#1d2127",
-    "muted": "#5c6570",
-    "grid": "#e3e6ea",
-    "faint": "#aeb6bf",
-    "paper": "#fefefe",
-    "best": "#0b63c5",
-    "went-on": "#6e7883",
-    "left": "#c2410c",
-    "other": "#8b5cf7",
-    "green": "#15803e",
-    "gold": "#a16208",
-    "teal": "#0e7491",
-    "pink": "#be185e",
-}
-INK, MUTED, GRID, FAINT, PAPER, BEST, WENT_ON, LEFT, OTHER, GREEN, GOLD, TEAL, PINK = (
-    COLOURS.values()
-)
-_VARIABLES = {colour: name for name, colour in COLOURS.items()}
-_COLOUR = re.compile("|".join(_VARIABLES))
+_COLOUR = re.compile("|".join(VARIABLES))
 _REFERENCE = re.compile(r"(?:^|url\()#([^)]+)")
 _TIDIED = [
     (re.compile(pattern), replacement)
@@ -53,25 +35,17 @@ _TIDIED = [
     )
 ]
 """What the page wants otherwise in attributes."""
-SERIES = (WENT_ON, BEST, LEFT, GREEN, OTHER, GOLD, TEAL, PINK)
-"""Colours of the runs of a comparison, in order."""
-
-
-def colour_at(place: int) -> str:
-    """The colour of the run or method at a place of a comparison."""
-    return SERIES[place % len(SERIES)]
-
-
 WIDE, NARROW = 1000, 360
 """Pixels that figures are drawn for: a screen and a phone."""
 
+DASHED: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (3, 3))}
+"""A line where a search turned back."""
+
 _RC: dict[str, Any] = {
-    "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 12,
     "svg.fonttype": "none",
     "svg.hashsalt": "msft",
-    "text.usetex": False,
     "text.parse_math": False,
     "text.color": INK,
     "axes.edgecolor": FAINT,
@@ -84,7 +58,6 @@ _RC: dict[str, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "axes.unicode_minus": True,
     "grid.color": GRID,
     "grid.linewidth": 1.0,
     "xtick.color": FAINT,
@@ -158,6 +131,11 @@ def beside(
     )
 
 
+def above(axes: "Axes", place: tuple[float, float], text: str, gap: float, size: float) -> None:
+    """A text so many pixels above a place."""
+    axes.annotate(text, place, (0, gap), textcoords="offset points", ha="center", fontsize=size)
+
+
 def name_rows(axes: "Axes", names: Mapping[float, str], size: float = 11.5) -> None:
     """Names left of the axes at their heights, without an axis there.
 
@@ -218,8 +196,3 @@ def svg_element(width: float, height: float, description: str, body: str) -> str
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'role="img" aria-label="{escape(plain(description))}">{body}</svg>'
     )
-
-
-def variable(colour: str) -> str:
-    """A colour as the page's CSS has it."""
-    return f"var(--{_VARIABLES[colour]})"

@@ -5,19 +5,17 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from msft.report.figures.branches import Branch, Polyline, rolled_back
-from msft.report.figures.chart import (
+from msft.report.figures.chart import DASHED, NARROW, add_axes, new_figure
+from msft.report.figures.colours import (
     BEST,
-    COLOURS,
     FAINT,
     INK,
     LEFT,
     MUTED,
-    NARROW,
     OTHER,
     PAPER,
+    VARIABLES,
     WENT_ON,
-    add_axes,
-    new_figure,
 )
 from msft.run.flops import TRAIN, flops_of, path_tokens
 from msft.run.history import History
@@ -51,16 +49,8 @@ def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     below.stairs(active, edges, color=MUTED, linewidth=1.5)
     back = [b.before for b in branches[1:] if rolled_back(history, b.number - 1)]
     for each in (axes, below):
-        each.vlines(
-            back,
-            [0],
-            [1],
-            transform=each.get_xaxis_transform(),
-            color=LEFT,
-            linewidth=1,
-            linestyle=(0, (3, 3)),
-            zorder=0.9,
-        )
+        across = each.get_xaxis_transform()
+        each.vlines(back, [0], [1], transform=across, color=LEFT, zorder=0.9, **DASHED)
     axes.tick_params(labelbottom=False)
     axes.set_ylabel("training loss")
     axes.locator_params(axis="y", nbins=5)
@@ -113,9 +103,8 @@ def flop_rows(history: History) -> list[tuple[str, str, str, str]]:
     """The same as rows: name, amount, share, and the CSS variable of the colour."""
     shares = flops_shares(history)
     total = sum(amount for _, amount, _ in shares)
-    variables = {colour: name for name, colour in COLOURS.items()}
     return [
-        (name, si(amount), f"{amount / total:.1%}" if total else "–", variables[colour])
+        (name, si(amount), f"{amount / total:.1%}" if total else "–", VARIABLES[colour])
         for name, amount, colour in shares
     ]
 
@@ -140,14 +129,9 @@ def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure"
         axes.fill_between(xs, held, step="post", color=MUTED, alpha=0.25, linewidth=0)
         axes.plot(xs, held, color=MUTED, linewidth=1.5, drawstyle="steps-post")
         axes.axhline(mean, color=BEST, linewidth=1.4, linestyle=(0, (4, 3)))
+        within = axes.transAxes
         axes.text(
-            1,
-            1.03,
-            f"mean {mean:.2f}",
-            transform=axes.transAxes,
-            ha="right",
-            color=BEST,
-            fontsize=12,
+            1, 1.03, f"mean {mean:.2f}", transform=within, ha="right", color=BEST, fontsize=12
         )
     axes.set_ylim(0, max([1, *peaks]) * 1.15)
     axes.set_ylabel("copies")

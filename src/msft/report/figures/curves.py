@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from msft.report.compare.intervals import Intervals
 from msft.report.figures.branches import Branch, Polyline, epochs_to
-from msft.report.figures.chart import (
-    BEST,
-    FAINT,
-    INK,
-    LEFT,
-    MUTED,
-    PAPER,
-    WENT_ON,
-    add_axes,
-    new_figure,
-    svg_element,
-    variable,
-)
+from msft.report.figures.chart import add_axes, new_figure, svg_element
+from msft.report.figures.colours import BEST, FAINT, INK, LEFT, MUTED, PAPER, WENT_ON, variable
 from msft.report.figures.timeline import MANY
 from msft.run.history import Exclusion, History
 from msft.search.rollout import BASE, CheckpointId

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from msft.report.compare.contest import Contest
 from msft.report.compare.entrant import Entrant
 from msft.report.figures.branches import Polyline, branches_of, rolled_back
-from msft.report.figures.chart import FAINT, MUTED, NARROW, PAPER, add_axes, colour_at, new_figure
+from msft.report.figures.chart import DASHED, NARROW, above, add_axes, new_figure
+from msft.report.figures.colours import FAINT, MUTED, PAPER, colour_at
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.run.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-NamedHistory = tuple[str, History]
 
 _FAR = 8
 """Highest over lowest loss from which the axis is logarithmic."""
@@ -108,9 +107,7 @@ def _rollbacks(history: History) -> list[tuple[float, int]]:
 def _rollback_lines(axes: "Axes", history: History, colour: str, numbered: bool) -> None:
     across = axes.get_xaxis_transform()
     marks = dict(_rollbacks(history))  # of several at one place, the last
-    axes.vlines(
-        list(marks), 0, 1, transform=across, color=colour, linewidth=1, linestyle=(0, (3, 3))
-    )
+    axes.vlines(list(marks), 0, 1, transform=across, color=colour, **DASHED)
     if not numbered:
         return
     edges = [0.0, *marks, max(branch.end for branch in branches_of(history))]
@@ -118,16 +115,8 @@ def _rollback_lines(axes: "Axes", history: History, colour: str, numbered: bool)
     span = (edges[-1] or 1.0) / max(axes.get_position().width * 72, 1)
     for (left, right), count in zip(pairwise(edges), counts, strict=True):
         if right - left > 1.2 * span:
-            axes.text(
-                (left + right) / 2,
-                1.01,
-                str(count),
-                transform=across,
-                ha="center",
-                va="bottom",
-                color=colour,
-                fontsize=11,
-            )
+            text = axes.text((left + right) / 2, 1.01, str(count), transform=across, fontsize=11)
+            text.set(ha="center", va="bottom", color=colour)
 
 
 def rows_per_epoch(history: History) -> list[int]:
@@ -142,7 +131,7 @@ def rows_per_epoch(history: History) -> list[int]:
     return [sum(rows[first : first + per_epoch]) for first in range(0, whole, per_epoch)]
 
 
-def rows_figure(runs: Sequence[NamedHistory], width: float) -> "Figure":
+def rows_figure(runs: Sequence[tuple[str, History]], width: float) -> "Figure":
     """Rows still trained in each epoch, in per cent of the first epoch's."""
     colours = [colour_at(place + 1) for place in range(len(runs))]
     entries = [Entry(name, colour, "line") for (name, _), colour in zip(runs, colours, strict=True)]
@@ -159,14 +148,7 @@ def rows_figure(runs: Sequence[NamedHistory], width: float) -> "Figure":
         longest = max(longest, len(rows))
         if len(runs) == 1:
             for epoch, share in zip(at, shares, strict=True):
-                axes.annotate(
-                    f"{share:.0f}",
-                    (epoch, share),
-                    (0, 7),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=10.5,
-                )
+                above(axes, (epoch, share), f"{share:.0f}", 7, 10.5)
     axes.set_ylim(0, 112)
     axes.set_yticks([0, 25, 50, 75, 100])
     axes.set_xlim(0.6, longest + 0.4)

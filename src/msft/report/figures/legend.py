@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from unicodedata import east_asian_width
 
-from msft.report.figures.chart import MUTED, add_axes
+from msft.report.figures.chart import add_axes
+from msft.report.figures.colours import MUTED
 from msft.text import label
 
 if TYPE_CHECKING:

@@ -10,20 +10,8 @@ from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.compare.statistics import Places, first_places, mean
 from msft.report.figures.bars import Series, horizontal_axes, horizontal_bars, room, rows_of
-from msft.report.figures.chart import (
-    BEST,
-    FAINT,
-    INK,
-    MUTED,
-    NARROW,
-    OTHER,
-    PAPER,
-    WENT_ON,
-    add_axes,
-    beside,
-    colour_at,
-    new_figure,
-)
+from msft.report.figures.chart import NARROW, above, add_axes, beside, new_figure
+from msft.report.figures.colours import BEST, FAINT, MUTED, OTHER, PAPER, WENT_ON, colour_at
 from msft.report.figures.costs import flops_shares
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.wording import difference, gain_unit, points, score_unit
@@ -163,14 +151,8 @@ def _budget_scores(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) 
     for place, value in enumerate(values):
         colour = BEST if place in searched else MUTED
         axes.plot([place], [value], "o", markersize=9, color=colour, markeredgecolor=PAPER)
-        axes.annotate(
-            f"{value:.1f}" if unit == "accuracy" else f"{value:.3f}",
-            (place, value),
-            (0, 8),
-            textcoords="offset points",
-            ha="center",
-            fontsize=11,
-        )
+        text = f"{value:.1f}" if unit == "accuracy" else f"{value:.3f}"
+        above(axes, (place, value), text, 8, 11)
         if place not in searched:
             axes.axhline(value, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
     axes.margins(y=0.22)
@@ -188,9 +170,7 @@ def _budget_flops(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) -
         for colour, height_of in parts.items():
             axes.bar([place], [height_of], bottom=[bottom], width=0.62, color=colour)
             bottom += height_of
-        axes.annotate(
-            si(bottom), (place, bottom), (0, 4), textcoords="offset points", ha="center", color=INK
-        )
+        above(axes, (place, bottom), si(bottom), 4, 12)
         tops.append(bottom)
     axes.set_ylim(0, max([*tops, 0.0]) * 1.14 or 1.0)
     axes.yaxis.set_major_formatter(lambda value, _: si(value))

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, Training
 from msft.report.figures.bars import horizontal_axes, rows_of
-from msft.report.figures.chart import BEST, LEFT, MUTED, NARROW, PAPER, WENT_ON, beside
+from msft.report.figures.chart import NARROW, beside
+from msft.report.figures.colours import BEST, LEFT, MUTED, PAPER, WENT_ON
 from msft.report.figures.legend import Entry
 
 if TYPE_CHECKING:

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING
 from msft.report.compare.divergence import mean_shift
 from msft.report.figures.bars import Series, horizontal_bars, name_bars, name_margin, rows_of
 from msft.report.figures.branches import Polyline
-from msft.report.figures.chart import (
-    BEST,
-    INK,
-    LEFT,
-    NARROW,
-    PAPER,
-    WENT_ON,
-    add_axes,
-    beside,
-    new_figure,
-)
+from msft.report.figures.chart import NARROW, add_axes, beside, new_figure
+from msft.report.figures.colours import BEST, INK, LEFT, PAPER, WENT_ON
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.wording import points, score_unit
 from msft.run.history import History

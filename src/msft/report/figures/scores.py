@@ -2,7 +2,7 @@
 what the gain is made of (Fig. 8)."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from msft.report.compare.contest import Contest
@@ -24,10 +24,11 @@ from msft.report.figures.bars import (
     room,
     rows_of,
 )
-from msft.report.figures.chart import GREEN, INK, LEFT, MUTED, NARROW, PAPER, beside, colour_at
+from msft.report.figures.chart import NARROW, beside
+from msft.report.figures.colours import GREEN, INK, LEFT, MUTED, PAPER, colour_at
 from msft.report.figures.legend import Entry
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
-from msft.search.scores import SELECTION, TEST
+from msft.search.scores import SELECTION, TEST, Number
 from msft.text import listed
 
 if TYPE_CHECKING:
@@ -103,12 +104,12 @@ def gains(contest: Contest) -> dict[str, list[float | None]]:
         name: [contest.gain(entrant, name) for entrant in contest.others] for name in contest.names
     }
     place = contest.others.index(leader)
+    return {name: table[name] for name in _falling({name: table[name][place] for name in table})}
 
-    def key(name: str) -> float:
-        value = table[name][place]
-        return float("inf") if value is None else -value
 
-    return {name: table[name] for name in sorted(table, key=key)}
+def _falling(values: Mapping[str, Number | None]) -> list[str]:
+    """The names, the highest value's first; those without one last."""
+    return sorted(values, key=lambda name: inf if (value := values[name]) is None else -value)
 
 
 def gains_figure(contest: Contest, width: float) -> "Figure":
@@ -149,7 +150,7 @@ def parts_of(contest: Contest, entrant: Entrant) -> tuple[dict[str, Parts], str]
 
 def parts_figure(parts: Mapping[str, Parts], split: str, unit: Unit, width: float) -> "Figure":
     """Fig. 8: the gain over SFT as overfitting prevented plus forgetting or transfer."""
-    order = _sorted(parts)
+    order = _falling({name: part.gain for name, part in parts.items()})
     names = ["mean", *order]
     shares = [mean_parts([*parts.values()]), *(parts[name] for name in order)]
     rows = rows_of(len(names))
@@ -185,13 +186,3 @@ def parts_figure(parts: Mapping[str, Parts], split: str, unit: Unit, width: floa
     axes.set_xlabel(f"gain over SFT on {split}, {gain_unit(unit)}".rstrip(", "))
     axes.locator_params(axis="x", nbins=4 if width <= NARROW else 7)
     return figure
-
-
-def _sorted(parts: Mapping[str, Parts]) -> list[str]:
-    """The highest gain first; those without one last."""
-
-    def key(name: str) -> float:
-        gain = parts[name].gain
-        return float("inf") if gain is None else -float(gain)
-
-    return sorted(parts, key=key)

@@ -6,19 +6,8 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from msft.report.figures.branches import Branch, Polyline, epochs_to, rolled_back
-from msft.report.figures.chart import (
-    BEST,
-    FAINT,
-    LEFT,
-    MUTED,
-    NARROW,
-    PAPER,
-    WENT_ON,
-    add_axes,
-    beside,
-    name_rows,
-    new_figure,
-)
+from msft.report.figures.chart import NARROW, add_axes, beside, name_rows, new_figure
+from msft.report.figures.colours import BEST, FAINT, LEFT, MUTED, PAPER, WENT_ON
 from msft.run.history import Exclusion, History
 from msft.text import label
 
