@@ -23,7 +23,7 @@ import torch
 import transformers
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.build import Suited, engine_over
+from msft.engine.build import engine_over
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import context_of
 from msft.example import Encoded
@@ -296,7 +296,7 @@ def corpus_of(recipe: Recipe, tokenizer: Any, config: Any) -> Corpus:
 
 
 def engine_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel) -> Any:
-    return engine_over(Suited(loaded, True), recipe, corpus, device_of())
+    return engine_over(loaded, True, recipe, corpus, device_of())
 
 
 def evaluator_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel, engine: Any) -> Evaluator:

@@ -61,6 +61,20 @@ def layout(present: Layout) -> Iterator[None]:
         _layouts.pop()
 
 
+def logits_of(
+    model: Any, tokens: Tensor, positions: Tensor, present: Layout, targets: Tensor
+) -> Tensor:
+    """What a model predicts at the targets of a line."""
+    with layout(present):
+        logits: Tensor = model(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            logits_to_keep=targets,
+            use_cache=False,
+        ).logits
+    return logits[0]
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # layouts change; fused layers do not
 def _attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from msft.engine.attention import layout
+from msft.engine.attention import logits_of
 from msft.engine.decode.batch_plans import (
     AnswerPlan,
     PromptBatch,
@@ -143,14 +143,9 @@ class FastDecoder:
 
     def _forward(self, line: Line, reach: int) -> Tensor:
         """Logits at the targets."""
-        with self._layers, layout(LineLayout(self._kernels, line, self._store, reach)):
-            logits: Tensor = self._model(
-                input_ids=line.tokens[None],
-                position_ids=line.positions[None],
-                logits_to_keep=line.targets,
-                use_cache=False,
-            ).logits[0]
-        return logits
+        present = LineLayout(self._kernels, line, self._store, reach)
+        with self._layers:
+            return logits_of(self._model, line.tokens, line.positions, present, line.targets)
 
     def _generate(self, batch: PromptBatch, plan: PromptPlan, texts: Texts) -> None:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
