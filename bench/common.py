@@ -25,7 +25,6 @@ import transformers
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.build import engine_over
 from msft.engine.model.loading import LoadedModel, load_model
-from msft.engine.model.tokenizers import context_of
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.scoring.evaluation import Evaluator
@@ -292,7 +291,7 @@ def recipe_of(file: str, data: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, tokenizer: Any, config: Any) -> Corpus:
-    return load_corpus(recipe, tokenizer, context_of(config))
+    return load_corpus(recipe, tokenizer, getattr(config, "max_position_embeddings", None))
 
 
 def engine_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel) -> Any:

@@ -82,9 +82,12 @@ def engine_over(
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
     if not fast:
         refuse_fast_keys(recipe)
-        saving, tokens = recipe.gradient_checkpointing is True, recipe.micro_batch_tokens
-        changes = {"gradient_checkpointing": saving, "micro_batch_tokens": tokens or SIMPLE_TOKENS}
-        return SimpleEngine(loaded, rows, replace(settings, **changes))
+        settings = replace(
+            settings,
+            gradient_checkpointing=recipe.gradient_checkpointing is True,
+            micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
+        )
+        return SimpleEngine(loaded, rows, settings)
     demand = demand_of(recipe, corpus, device)
     fit = fit_of(loaded.model, device, demand, recipe.gradient_checkpointing)
     settings = replace(

@@ -120,8 +120,8 @@ def _decoding_leak(model: Any) -> str | None:
     decoder = Decoder(model, [], 10**6)
     prefix = rows[0].tokens[:5]
     asked = [Encoded(prefix + row.tokens, (False,) * 5 + row.answer) for row in rows]
-    together = decoder.likelihoods(asked).rows
-    alone = [decoder.likelihoods([row]).rows[0] for row in asked]
+    together = decoder.measure(asked)().rows
+    alone = [decoder.measure([row])().rows[0] for row in asked]
     packed = [
         loss * row.answer_tokens
         for row, loss in zip(asked, _packed_losses(model, asked), strict=True)

@@ -88,16 +88,11 @@ class Decoder:
 
         return self._done(work)
 
-    def likelihoods(
-        self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
-    ) -> Likelihoods:
-        """-log p of each row's answer tokens, given everything before them."""
-        return self.measure(rows, groups)()
-
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
     ) -> Callable[[], Likelihoods]:
-        """Begin with it: it may go on beside a generation until it is asked for."""
+        """-log p of each row's answer tokens, given everything before them; it may go on beside a
+        generation until it is asked for."""
         return self._done(lambda way: way.measure(rows, groups))
 
     def _done(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:

@@ -70,7 +70,7 @@ class FastDecoder:
         self._graphs = DecodeGraphs(recorder and recorder())
         self._store = Store(0)
         self._said = torch.zeros(0, dtype=torch.long, device=device)
-        small = _is_small(model)
+        small = sum(p.numel() for p in model.parameters()) <= RECORDED_UP_TO  # bound by launches
         self._measurer = Measurer(recorder() if recorder and small else None)
         self.width = min(width or (WIDTH_OF_SMALL if small else WIDTH), most_tokens)
         self.steps = 0
@@ -195,12 +195,6 @@ class FastDecoder:
             more = groups + 1 - len(plan.prefix_slots)
             stepper.see_prefixes(members, [*plan.prefix_slots, *plan.prefix_slots[-1:] * more])
         return stepper
-
-
-def _is_small(model: Any) -> bool:
-    """Whether a model is bound by launches, so that it is worth its memory to record its work."""
-    weights: int = sum(parameter.numel() for parameter in model.parameters())
-    return weights <= RECORDED_UP_TO
 
 
 class Mail:
