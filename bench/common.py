@@ -23,9 +23,8 @@ import torch
 import transformers
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.build import Suited, engine_over
+from msft.engine.build import engine_over
 from msft.engine.model.loading import LoadedModel, load_model
-from msft.engine.model.tokenizers import context_of
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.scoring.evaluation import Evaluator
@@ -292,11 +291,11 @@ def recipe_of(file: str, data: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def corpus_of(recipe: Recipe, tokenizer: Any, config: Any) -> Corpus:
-    return load_corpus(recipe, tokenizer, context_of(config))
+    return load_corpus(recipe, tokenizer, getattr(config, "max_position_embeddings", None))
 
 
 def engine_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel) -> Any:
-    return engine_over(Suited(loaded, True), recipe, corpus, device_of())
+    return engine_over(loaded, True, recipe, corpus, device_of())
 
 
 def evaluator_for(recipe: Recipe, corpus: Corpus, loaded: LoadedModel, engine: Any) -> Evaluator:

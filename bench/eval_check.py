@@ -166,13 +166,13 @@ def main() -> None:
             marks = (False,) * len(prompt) + (True,) * len(answer)
             rows.append(Encoded(prompt + answer, marks))
             owners.append(group)
-    decoder.likelihoods(rows, owners)
-    fast, took = timed(lambda: decoder.likelihoods(rows, owners))
+    decoder.measure(rows, owners)()
+    fast, took = timed(lambda: decoder.measure(rows, owners)())
     with torch.inference_mode():
         (slow_sums, tokens), slow = timed(
-            lambda: PlainDecoder(model, AT_ONCE, CUDA).likelihoods(rows, owners)
+            lambda: PlainDecoder(model, AT_ONCE, CUDA).measure(rows, owners)()
         )
-        sums, _ = PlainDecoder(exact, AT_ONCE, CUDA).likelihoods(rows, owners)
+        sums, _ = PlainDecoder(exact, AT_ONCE, CUDA).measure(rows, owners)()
     print(
         f"likelihoods of {len(rows)} rows: fast {took * 1e3:.0f} ms ({fast.tokens:,} tokens), "
         f"plain {slow * 1e3:.0f} ms ({tokens:,} tokens)"

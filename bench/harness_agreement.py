@@ -38,7 +38,6 @@ from msft.data.corpus import Corpus, Task, load_corpus
 from msft.data.encoding import encoded_choices
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, load_model
-from msft.engine.model.tokenizers import context_of
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Generated, Leaves, Likelihoods
@@ -81,7 +80,7 @@ class Remembered:
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
         key = tuple(rows)
         if key not in self._known:
-            self._known[key] = self._decoder.likelihoods(rows, groups)
+            self._known[key] = self._decoder.measure(rows, groups)()
         return lambda: self._known[key]
 
     def generate(
@@ -195,7 +194,8 @@ def recipe_of(
 
 
 def corpus_of(recipe: Recipe, loaded: LoadedModel) -> Corpus:
-    return load_corpus(recipe, loaded.tokenizer, context_of(loaded.model.config))
+    context = getattr(loaded.model.config, "max_position_embeddings", None)
+    return load_corpus(recipe, loaded.tokenizer, context)
 
 
 def compared_choices(

@@ -61,6 +61,20 @@ def layout(present: Layout) -> Iterator[None]:
         _layouts.pop()
 
 
+def logits_of(
+    model: Any, tokens: Tensor, positions: Tensor, present: Layout, targets: Tensor
+) -> Tensor:
+    """What a model predicts at the targets of a line."""
+    with layout(present):
+        logits: Tensor = model(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            logits_to_keep=targets,
+            use_cache=False,
+        ).logits
+    return logits[0]
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # layouts change; fused layers do not
 def _attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
@@ -160,7 +174,8 @@ class RowLayout:
     def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
         if _way(q, q.shape[-1], how, self.longest).path != "sdpa":
             if self._packed is None:
-                self._packed = PackedLayout(self._bounds(), q.shape[1], self.longest)
+                ends = torch.tensor([0, *self._lengths]).cumsum(0, dtype=torch.int32)
+                self._packed = PackedLayout(ends.to(self._device), q.shape[1], self.longest)
             return self._packed.attend(module, q, k, v, how)
         if self._padding is None:
             self._padding = Padding(self._lengths, self._device)
@@ -168,10 +183,6 @@ class RowLayout:
         mask = window_mask(self.longest, self.longest, 0, how, q.device)
         rows = (padding.spread(q), padding.spread(k), padding.spread(v))
         return padding.gather(scaled_dot_product(*rows, mask, how))
-
-    def _bounds(self) -> Tensor:
-        bounds = torch.tensor([0, *self._lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return bounds.to(self._device)
 
 
 class Padding:

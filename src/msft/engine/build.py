@@ -1,7 +1,7 @@
 """The door of the engine: from a recipe to an engine, or to an evaluator of any model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,18 +26,10 @@ SIMPLE_TOKENS = 4096
 """Tokens, with padding, of one forward pass of the simple engine that has a gradient."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suited:
-    """A loaded model, and whether the fast engine suits it."""
-
-    loaded: LoadedModel
-    fast: bool
-
-
 def load_suited(
     recipe: Recipe, name: str, device: torch.device, tokenizer: Any, notice: Callable[[str], None]
-) -> Suited:
-    """Load a model for the engine that the recipe asks for.
+) -> tuple[LoadedModel, bool]:
+    """Load a model for the engine that the recipe asks for; True: for the fast one.
 
     `auto` is the fast engine where it suits the model (see `isolation.py`), else the simple one;
     `notice` is told why. RecipeError where `fast` does not suit, or no engine does.
@@ -50,7 +42,7 @@ def load_suited(
         except Unsuited as error:
             leak = str(error)
         if leak is None:
-            return Suited(loaded, True)
+            return loaded, True
         if recipe.engine == "fast":
             raise RecipeError(
                 f"engine is fast, which does not suit {name}: {leak}; leave engine out, or set "
@@ -66,7 +58,7 @@ def load_suited(
             "decoder-only language model",
             ("model_name_or_path",),
         )
-    return Suited(loaded, False)
+    return loaded, False
 
 
 def engine_of(
@@ -77,29 +69,35 @@ def engine_of(
     notice: Callable[[str], None] = lambda text: None,
 ) -> FastEngine | SimpleEngine:
     """The engine that a recipe asks for, with its model loaded."""
-    suited = load_suited(recipe, recipe.model(), device, tokenizer, notice)
-    return engine_over(suited, recipe, corpus, device)
+    loaded, fast = load_suited(recipe, recipe.model(), device, tokenizer, notice)
+    return engine_over(loaded, fast, recipe, corpus, device)
 
 
 def engine_over(
-    suited: Suited, recipe: Recipe, corpus: Corpus, device: torch.device
+    loaded: LoadedModel, fast: bool, recipe: Recipe, corpus: Corpus, device: torch.device
 ) -> FastEngine | SimpleEngine:
-    """An engine over a model that is loaded already."""
+    """An engine over a model that is loaded already; the simple one takes small batches, and saves
+    memory only where it is told to."""
+    settings = _settings(recipe, corpus, device)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
-    if not suited.fast:
+    if not fast:
         refuse_fast_keys(recipe)
-        return SimpleEngine(suited.loaded, rows, _simple_settings(recipe, corpus, device))
+        settings = replace(
+            settings,
+            gradient_checkpointing=recipe.gradient_checkpointing is True,
+            micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
+        )
+        return SimpleEngine(loaded, rows, settings)
     demand = demand_of(recipe, corpus, device)
-    fit = fit_of(suited.loaded.model, device, demand, recipe.gradient_checkpointing)
+    fit = fit_of(loaded.model, device, demand, recipe.gradient_checkpointing)
     settings = replace(
-        _settings(recipe, corpus, device),
+        settings,
         gradient_checkpointing=fit.gradient_checkpointing,
         micro_batch_tokens=recipe.micro_batch_tokens or fit.micro_batch_tokens,
         batch_rows=recipe.train_batch_size if fit.recorded else 0,
         half_moments=demand.half_moments,
     )
-    layers = layers_of(suited.loaded.model, demand.fused)
-    return FastEngine(suited.loaded, rows, settings, layers)
+    return FastEngine(loaded, rows, settings, layers_of(loaded.model, demand.fused))
 
 
 def refuse_fast_keys(recipe: Recipe) -> None:
@@ -129,15 +127,6 @@ def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingS
     )
 
 
-def _simple_settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingSettings:
-    """The simple engine takes small batches, and saves memory only where it is told to."""
-    return replace(
-        _settings(recipe, corpus, device),
-        gradient_checkpointing=recipe.gradient_checkpointing is True,
-        micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
-    )
-
-
 def load_evaluator(
     recipe: Recipe, name: str, split: str, notice: Callable[[str], None]
 ) -> tuple[Evaluator, dict[str, str]]:
@@ -152,16 +141,16 @@ def load_evaluator(
     tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
-    suited = load_suited(recipe, name, device, tokenizer, notice)
+    loaded, fast = load_suited(recipe, name, device, tokenizer, notice)
     bf16, tokens = in_bf16(recipe, device), _evaluated_tokens(recipe, device)
     predictor: Predictor
-    if suited.fast:
+    if fast:
         if bf16:
-            for parameter in suited.loaded.model.parameters():
+            for parameter in loaded.model.parameters():
                 parameter.data = parameter.data.bfloat16()  # buffers stay as they are
-        predictor = Decoder(suited.loaded.model, end_tokens(suited.loaded), tokens)
+        predictor = Decoder(loaded.model, end_tokens(loaded), tokens)
     else:
-        predictor = SimplePredictor(suited.loaded, tokens, bf16)
+        predictor = SimplePredictor(loaded, tokens, bf16)
     groups = {name: corpus.datasets[name].group for name in tasks}
     return Evaluator(tasks, predictor, tokenizer), groups
 

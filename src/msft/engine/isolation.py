@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from msft.engine.attention import NAME as ATTENTION
-from msft.engine.attention import RowLayout, layout
+from msft.engine.attention import RowLayout, logits_of
 from msft.engine.decode.decoder import Decoder
-from msft.engine.packing import TrainingRow, packed
+from msft.engine.packing import TrainingRow, answer_losses, packed
 from msft.engine.simple import answer_nll
 from msft.example import Encoded
 
@@ -92,14 +92,9 @@ def _packed_leak(model: Any) -> str | None:
 
 def _packed_losses(model: Any, rows: Sequence[Encoded]) -> list[float]:
     line = packed([TrainingRow.of(row) for row in rows], model.device)
-    with layout(RowLayout([len(row.tokens) for row in rows], model.device)):
-        logits = model(
-            input_ids=line.tokens[None],
-            position_ids=line.positions[None],
-            logits_to_keep=line.targets,
-            use_cache=False,
-        ).logits
-    nll = torch.nn.functional.cross_entropy(logits[0].float(), line.labels, reduction="none")
+    present = RowLayout([len(row.tokens) for row in rows], model.device)
+    logits = logits_of(model, line.tokens, line.positions, present, line.targets)
+    nll = answer_losses(logits, line.labels)
     return [nll[line.owners == number].mean().item() for number in range(len(rows))]
 
 
@@ -125,8 +120,8 @@ def _decoding_leak(model: Any) -> str | None:
     decoder = Decoder(model, [], 10**6)
     prefix = rows[0].tokens[:5]
     asked = [Encoded(prefix + row.tokens, (False,) * 5 + row.answer) for row in rows]
-    together = decoder.likelihoods(asked).rows
-    alone = [decoder.likelihoods([row]).rows[0] for row in asked]
+    together = decoder.measure(asked)().rows
+    alone = [decoder.measure([row])().rows[0] for row in asked]
     packed = [
         loss * row.answer_tokens
         for row, loss in zip(asked, _packed_losses(model, asked), strict=True)
@@ -146,9 +141,8 @@ def _is_greedy(model: Any, prompt: Sequence[int], text: Sequence[int]) -> bool:
     """Whether each token of a text is the most likely one, by a forward pass over all of it."""
     tokens = torch.tensor([*prompt, *text], device=model.device)
     places = torch.arange(len(tokens), device=model.device)
-    with layout(RowLayout([len(tokens)], model.device)):
-        logits = model(input_ids=tokens[None], position_ids=places[None], use_cache=False).logits[0]
-    asked = logits[len(prompt) - 1 : -1].float()
+    present, targets = RowLayout([len(tokens)], model.device), places[len(prompt) - 1 : -1]
+    asked = logits_of(model, tokens, places, present, targets).float()
     chosen = asked.gather(1, tokens[len(prompt) :, None])[:, 0]
     spread = (asked.amax(1) - asked.amin(1)).clamp(min=1e-6)
     return bool(((asked.amax(1) - chosen) / spread < ROUNDING).all())

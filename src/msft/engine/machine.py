@@ -10,6 +10,7 @@ import torch
 from msft.errors import NoRoom
 
 UNKNOWN_MEMORY = 4 * 2**30
+"""Free bytes of a host that does not say: a modest guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +25,11 @@ class Room:
 
 def room_of(device: torch.device) -> Room:
     """What is free on this machine now."""
-    host = free_host_memory()
+    host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
     if device.type != "cuda":
         return Room("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)
     return Room("cuda", free, total, host)
-
-
-def free_host_memory() -> int:
-    """Bytes of memory that can be had now; a modest guess where the system does not say."""
-    return _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
 
 
 def used_memory() -> int:

@@ -173,7 +173,3 @@ def _is_plain(model: nn.Module) -> bool:
     dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
     dropout = dropout or bool(getattr(config, "attention_dropout", 0.0))
     return not dropout and getattr(config, "attn_logit_softcapping", None) is None
-
-
-BASE_ON_DEVICE = 0.05
-"""The base model's weights stay on the device if they take less than this share of its memory."""

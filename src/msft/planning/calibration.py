@@ -101,17 +101,16 @@ def training_rate(
     rates: list[float] = []
     feed = SHUFFLED.open(place)
     begun = clock()
-    for tick in range(1, place.ticks + 1):
-        for batch in feed.batches(tick):
-            if compiling:
-                engine.work(batch)[0].rows[0]
-            start = clock()
-            losses, tokens = engine.work(batch)
-            losses.rows[0]  # waits for the device
-            rates.append(tokens / (clock() - start))
-            late = clock() - begun > seconds
-            if late and len(rates) > compiling * WARM_UP:
-                return median(rates[min(WARM_UP, len(rates) - 1) :])
+    for batch in (batch for tick in range(1, place.ticks + 1) for batch in feed.batches(tick)):
+        if compiling:
+            engine.work(batch)[0].rows[0]
+        start = clock()
+        losses, tokens = engine.work(batch)
+        losses.rows[0]  # waits for the device
+        rates.append(tokens / (clock() - start))
+        late = clock() - begun > seconds
+        if late and len(rates) > compiling * WARM_UP:
+            break
     return median(rates[min(WARM_UP, len(rates) - 1) :])
 
 

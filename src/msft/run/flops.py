@@ -35,12 +35,9 @@ class Flops:
     train: int
     evaluation: int
     lookahead: int
+    total: int
     kept: int
     discarded: int
-
-    @property
-    def total(self) -> int:
-        return self.train + self.evaluation + self.lookahead
 
 
 def flops_of(history: History) -> Flops:
@@ -52,7 +49,8 @@ def flops_of(history: History) -> Flops:
     path = path_tokens(history, history.best) if history.best else Tokens()
     kept = train_flops(size, path.train) + look_ahead_flops(size, path.lookahead)
     evaluation = inference_flops(size, tokens.evaluation)
-    return Flops(train, evaluation, ahead, kept, train + ahead - kept)
+    total = train + evaluation + ahead
+    return Flops(train, evaluation, ahead, total, kept, train + ahead - kept)
 
 
 def path_tokens(history: History, checkpoint: CheckpointId) -> Tokens:

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +11,21 @@ from msft.run.log import Ended, Event, read_log
 from msft.run.verdicts import VerdictsByKey, read_verdicts
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's files, as the contract names them."""
 
-    path: Path
-
-    @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.yaml"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "run.jsonl"
-
-    @property
-    def verdicts(self) -> Path:
-        return self.path / "verdicts.jsonl"
-
-    @property
-    def steps(self) -> Path:
-        return self.path / "steps.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def best(self) -> Path:
-        return self.path / "best"
-
-    @property
-    def schedule(self) -> Path:
-        return self.path / "schedule.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.log = path / "run.jsonl"
+        self.verdicts = path / "verdicts.jsonl"
+        self.steps = path / "steps.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.environment = path / "environment.json"
+        self.best = path / "best"
+        self.schedule = path / "schedule.json"
+        self.summary = path / "summary.json"
+        self.report = path / "report.html"
 
     def events(self) -> list[Event]:
         """What the log says so far; nothing if there is none."""

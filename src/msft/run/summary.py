@@ -12,7 +12,6 @@ from msft.search.scores import SELECTION, TEST
 def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
     """The summary as the contract has it; of an unfinished run, what is known so far."""
     best = history.best or BASE
-    flops = flops_of(history)
     ended = history.ended
     return {
         "method": history.start.method,
@@ -31,14 +30,7 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         },
         "epochs_trained": sum(stage.ticks for stage in history.stages) / history.evals_per_epoch,
         "tokens": asdict(history.tokens),
-        "flops": {
-            "train": flops.train,
-            "evaluation": flops.evaluation,
-            "lookahead": flops.lookahead,
-            "total": flops.total,
-            "kept": flops.kept,
-            "discarded": flops.discarded,
-        },
+        "flops": asdict(flops_of(history)),
         "disk": disk_of(history),
     }
 

@@ -140,3 +140,7 @@ class BackgroundDisk:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+DurableTier = DiskTier | BackgroundDisk
+"""A place that outlives the process."""

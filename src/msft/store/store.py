@@ -10,8 +10,11 @@ from typing import Any
 
 from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId
+from msft.store.background_disk import DurableTier
 from msft.store.retention import PARTS, WEIGHTS, Part, Retained, parts_of
-from msft.store.tiers import DurableTier, MemoryTier, Tier
+from msft.store.tiers import MemoryTier
+
+Tier = MemoryTier | DurableTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ class CheckpointStore:
         return sum(tier.name in tiers for tiers in self._ledger.values())
 
     def _tiers(self, checkpoint: CheckpointId) -> list[Tier]:
-        tiers: list[Tier] = [*self._memory, *([self._disk] if self._disk else [])]
+        tiers = [*self._memory, *([self._disk] if self._disk else [])]
         return [tier for tier in tiers if tier.name in self._ledger.get(checkpoint, ())]
 
 

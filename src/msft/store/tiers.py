@@ -1,4 +1,4 @@
-"""Tiers: the places that hold checkpoints, behind one interface.
+"""Tiers: the places that hold checkpoints; `get` gives None for what is not there (any more).
 
 The disk's promise: a checkpoint is there under its final name only when complete and hashed. It
 is written to a temporary folder, synced, given a manifest with sizes and hashes, synced, renamed,
@@ -22,30 +22,6 @@ class Codec(Protocol):
     def write(self, payload: Any, folder: Path) -> None: ...
 
     def read(self, folder: Path) -> Any: ...
-
-
-class Tier(Protocol):
-    """A place that holds checkpoints; `None` means that it is not there (any more)."""
-
-    name: str
-
-    def __contains__(self, key: str) -> bool: ...
-
-    def put(self, key: str, payload: Any) -> None: ...
-
-    def get(self, key: str) -> Any | None: ...
-
-    def drop(self, key: str) -> None: ...
-
-
-class DurableTier(Tier, Protocol):
-    """A place that outlives the process."""
-
-    def listed(self) -> list[str]:
-        """Everything there that could be a checkpoint, unfinished ones too."""
-
-    def flush(self) -> None:
-        """Wait until everything put is safe and everything dropped is gone."""
 
 
 class MemoryTier:
@@ -139,6 +115,7 @@ class DiskTier:
         _remove(self._folder / key)
 
     def listed(self) -> list[str]:
+        """Everything there that could be a checkpoint, unfinished ones too."""
         return sorted(path.name for path in self._folder.iterdir() if path.suffix != ".bad")
 
     def flush(self) -> None:

@@ -30,8 +30,9 @@ from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import Method, ScoreTest, Settings, ticks_of
 from msft.search.scores import Score, accuracy
+from msft.store.background_disk import DurableTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier, DurableTier, MemoryTier
+from msft.store.tiers import DiskTier, MemoryTier
 
 FORGET = 0.005
 """Skill lost per pass over others."""

@@ -27,7 +27,7 @@ def main(place: str) -> None:
     losses = [list(engine.work(batch)[0].rows) for _ in range(5)]
     decoder = Decoder(model, [END], 10**6)
     said = decoder.generate([row.tokens for row in rows], [6] * 8).rows
-    likelihoods = decoder.likelihoods(rows).rows
+    likelihoods = decoder.measure(rows)().rows
     msft.train(recipe_of(folder, method="sft", num_train_epochs=1), folder / "run")
     print(
         json.dumps(

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from families import END, model_of
+from plain_varlen import plain_varlen
 
 from msft.engine.accel.cuda_graphs import Recorder
 from msft.engine.decode.batch_plans import AnswerPlan, answer_plan
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.likelihoods import RECORDS_KEPT, Measurer
-from msft.engine.decode.shared_attention import Kernels, Line, plain_varlen
+from msft.engine.decode.shared_attention import Kernels, Line
 from msft.engine.decode.texts import Texts
 from msft.engine.packing import answer_losses
 from msft.engine.paths import Way

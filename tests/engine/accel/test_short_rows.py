@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from families import END, model_of
+from plain_varlen import plain_varlen
 from torch import Tensor
 
 from msft.engine import paths
 from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.shared_attention import Kernels, plain_varlen
+from msft.engine.decode.shared_attention import Kernels
 
 short_rows = pytest.importorskip(
     "msft.engine.accel.short_rows", reason="Triton is not installed", exc_type=ImportError

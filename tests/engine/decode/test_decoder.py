@@ -100,7 +100,7 @@ def test_likelihoods_are_those_of_a_plain_forward_pass(family: str, prefix: int)
     rows = [
         Encoded(shared + row.tokens, (False,) * prefix + row.answer) for row in rows_of(10, seed=3)
     ]
-    ours = Decoder(model, [END], 10**6).likelihoods(rows)
+    ours = Decoder(model, [END], 10**6).measure(rows)()
     model.set_attn_implementation("eager")
     for row, mine in zip(rows, ours.rows, strict=True):
         with torch.no_grad():

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 import torch
 from families import END, model_of
+from plain_varlen import plain_varlen
 
 from msft.engine.decode.batch_plans import (
     BUCKET,
@@ -24,7 +25,7 @@ from msft.engine.decode.draft import (
     tokens_ahead,
 )
 from msft.engine.decode.fast import FastDecoder
-from msft.engine.decode.shared_attention import Kernels, plain_varlen
+from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
 
 CPU = torch.device("cpu")

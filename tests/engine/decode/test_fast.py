@@ -13,13 +13,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 from families import END, FAMILIES, VOCABULARY, model_of
+from plain_varlen import plain_varlen
 from test_decoder import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
 from msft.engine.decode.batch_plans import bucket_of, smaller_bucket
 from msft.engine.decode.decoder import Decoder
 from msft.engine.decode.prefix_lines import answer_lines, bounds_of, grouped
-from msft.engine.decode.shared_attention import Kernels, Store, plain_varlen
+from msft.engine.decode.shared_attention import Kernels, Store
 from msft.engine.decode.step import DecodeGraphs, HostWaits, Stepper
 from msft.engine.paths import Way
 from msft.example import Encoded
@@ -187,7 +188,7 @@ def test_small_memory_makes_batches_and_the_same_answers() -> None:
     poor = Decoder(model, [END], 30, kernels=KERNELS, most_slots=120)
     assert poor.generate(prompts, [NEW] * 36, groups=groups) == whole
     rows = [Encoded(prompt, (False,) * (len(prompt) - 1) + (True,)) for prompt in prompts]
-    few, many = poor.likelihoods(rows, groups), fast(model).likelihoods(rows, groups)
+    few, many = poor.measure(rows, groups)(), fast(model).measure(rows, groups)()
     assert few.rows == pytest.approx(many.rows, rel=1e-5)
 
 
@@ -206,7 +207,7 @@ def test_when_memory_runs_out_lines_get_shorter_and_answers_stay() -> None:
     assert poor.most_tokens == 300 // 8
     hopeless = Decoder(model, [END], 300, kernels=Kernels(Mock(side_effect=torch.OutOfMemoryError)))
     with pytest.raises(torch.OutOfMemoryError):
-        hopeless.likelihoods(answered(prompts), groups)
+        hopeless.measure(answered(prompts), groups)()
 
 
 def test_when_memory_runs_out_the_old_store_is_let_go_at_once() -> None:
@@ -236,7 +237,7 @@ def test_when_memory_runs_out_the_old_store_is_let_go_at_once() -> None:
     finally:
         gc.enable()
     assert poor.most_tokens == 10**6 // 2
-    assert pending() == fast(model).likelihoods(answered(prompts), groups)
+    assert pending() == fast(model).measure(answered(prompts), groups)()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma"])
@@ -245,14 +246,14 @@ def test_poison_a_changed_row_leaves_all_other_rows_as_they_were(family: str) ->
     prompts, groups = grouped_prompts([20, 0, 33], 6)
     rows = answered(prompts)
     whole = fast(model).generate(prompts, [NEW] * 18, groups=groups).rows
-    losses = fast(model).likelihoods(rows, groups).rows
+    losses = fast(model).measure(rows, groups)().rows
     for number in (0, 7, 17):
         poisoned = list(prompts)
         poisoned[number] = (*prompts[number][:-1], 98 - prompts[number][-1])
         said = fast(model).generate(poisoned, [NEW] * 18, groups=groups).rows
         assert [a == b for a, b in zip(said, whole, strict=True)].count(False) <= 1
         assert said[:number] + said[number + 1 :] == whole[:number] + whole[number + 1 :]
-        changed = fast(model).likelihoods(answered(poisoned), groups).rows
+        changed = fast(model).measure(answered(poisoned), groups)().rows
         assert changed[number] != losses[number]
         del changed[number], said
         assert changed == pytest.approx(losses[:number] + losses[number + 1 :], abs=1e-5)
@@ -289,9 +290,9 @@ def test_likelihoods_are_the_plain_ones(family: str, prefixes: list[int]) -> Non
     model = model_of(family).eval()
     prompts, groups = grouped_prompts(prefixes, 24 // len(prefixes))
     for rows, owners in (with_choices(prompts, groups), (answered(prompts), groups)):
-        expected = plain(model).likelihoods(rows, owners)
+        expected = plain(model).measure(rows, owners)()
         for most in (10**6, 90):
-            ours = fast(model, most).likelihoods(rows, owners)
+            ours = fast(model, most).measure(rows, owners)()
             assert ours.rows == pytest.approx(expected.rows, rel=1e-5, abs=1e-5)
             assert family in WINDOWED or ours.tokens < expected.tokens
 
@@ -304,9 +305,9 @@ def test_turns_of_a_conversation_count_even_where_rows_start_alike() -> None:
         Encoded((*start, number, 7, 8), (*(10 <= i < 14 for i in range(20)), False, True, True))
         for number in range(2, 6)
     ]
-    alone = [plain(model).likelihoods([row]).rows[0] for row in rows]
-    assert fast(model).likelihoods(rows).rows == pytest.approx(alone, rel=1e-5)
-    assert plain(model).likelihoods(rows).rows == pytest.approx(alone, rel=1e-5)
+    alone = [plain(model).measure([row])().rows[0] for row in rows]
+    assert fast(model).measure(rows)().rows == pytest.approx(alone, rel=1e-5)
+    assert plain(model).measure(rows)().rows == pytest.approx(alone, rel=1e-5)
 
 
 def test_a_question_with_several_answers_stands_in_the_line_once() -> None:
@@ -372,7 +373,7 @@ def test_half_precision_goes_the_same_way() -> None:
             for decoder in (fast(model), plain(model))
         )
         losses, expected = (
-            decoder.likelihoods(rows, owners).rows for decoder in (fast(model), plain(model))
+            decoder.measure(rows, owners)().rows for decoder in (fast(model), plain(model))
         )
     assert sum(a[0] == b[0] for a, b in zip(ours, theirs, strict=True)) >= 10
     assert losses == pytest.approx(expected, rel=0.05, abs=0.5)

@@ -194,8 +194,8 @@ def test_out_of_memory_in_generation_halves_the_batch_and_says_the_same() -> Non
     plain = Decoder(model_of("llama").eval(), [0], 10**6)
     poor = Decoder(forgetful(model_of("llama").eval(), 60), [0], 10**6)
     assert poor.generate(prompts, [6] * 12).rows == plain.generate(prompts, [6] * 12).rows
-    assert poor.likelihoods(rows_of(12)).rows == pytest.approx(
-        plain.likelihoods(rows_of(12)).rows, rel=1e-5
+    assert poor.measure(rows_of(12))().rows == pytest.approx(
+        plain.measure(rows_of(12))().rows, rel=1e-5
     )
 
 
@@ -206,7 +206,7 @@ def test_the_score_before_a_snapshot_is_the_score_after_its_restore_bitwise() ->
 
     def scored() -> Any:
         said = decoder.generate(prompts, [6] * 6).rows
-        return said, decoder.likelihoods(rows_of(12, seed=4)).rows
+        return said, decoder.measure(rows_of(12, seed=4))().rows
 
     engine.work(ALL)
     before, weights, moments = scored(), engine.weights(), engine.optimizer()

@@ -16,6 +16,7 @@ from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.shared_attention import Kernels
 from msft.engine.decode.texts import Texts
 from msft.engine.memory_model import MEMORY_OF_KEYS
+from msft.engine.model.shape import shape_of
 from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.errors import Unsuited
 from msft.example import Encoded
@@ -33,6 +34,7 @@ class Decoder:
     kernels: of the fast way, to take it on any device.
     layers: the model's, compiled for the fast way.
     most_slots: tokens whose keys are kept; None: as an eighth of the device's memory holds.
+    fast: what goes the fast way; None: nothing has.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Decoder:
         self._halved = 0
         self._most_slots = most_slots
         self._kernels = kernels
-        self._fast: FastDecoder | None = None
+        self.fast: FastDecoder | None = None
         self._unsuited = ""
 
     @property
@@ -60,11 +62,6 @@ class Decoder:
         kernels, reason = self._chosen()
         reason = self._unsuited if kernels else reason
         return Way("plain" if reason else "fast", reason)
-
-    @property
-    def fast(self) -> FastDecoder | None:
-        """What goes the fast way; None: nothing has."""
-        return self._fast
 
     @property
     def most_tokens(self) -> int:
@@ -91,16 +88,11 @@ class Decoder:
 
         return self._done(work)
 
-    def likelihoods(
-        self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
-    ) -> Likelihoods:
-        """-log p of each row's answer tokens, given everything before them."""
-        return self.measure(rows, groups)()
-
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
     ) -> Callable[[], Likelihoods]:
-        """Begin with it: it may go on beside a generation until it is asked for."""
+        """-log p of each row's answer tokens, given everything before them; it may go on beside a
+        generation until it is asked for."""
         return self._done(lambda way: way.measure(rows, groups))
 
     def _done(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
@@ -113,7 +105,7 @@ class Decoder:
             except torch.OutOfMemoryError:
                 if not self.most_tokens >> 1:
                     raise
-            self._fast = None
+            self.fast = None
             self._halved += 1
             torch.cuda.empty_cache()
 
@@ -121,13 +113,13 @@ class Decoder:
         device = next(self._model.parameters()).device
         kernels, _ = self._chosen()
         if kernels is not None:
-            if self._fast is None:
+            if self.fast is None:
                 slots = (self._most_slots or slots_of(self._model, device)) >> self._halved
                 sizes = (self.most_tokens, slots, device)
                 recorder = recorder_of(device).item
-                self._fast = FastDecoder(self._model, kernels, *sizes, self._layers, recorder)
+                self.fast = FastDecoder(self._model, kernels, *sizes, self._layers, recorder)
             try:
-                result = work(self._fast)
+                result = work(self.fast)
             except Unsuited as error:
                 self._unsuited = f"{error} in attention"
                 say_once(f"evaluation goes the plain way, which is slower: {self._unsuited}")
@@ -151,10 +143,6 @@ def slots_of(model: Any, device: torch.device) -> int:
     """Tokens whose keys and values may be kept."""
     if device.type != "cuda":
         return SLOTS_ELSEWHERE
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
-    width = next(model.parameters()).element_size()
+    width: int = next(model.parameters()).element_size()
     memory = int(torch.cuda.mem_get_info(device)[1] * MEMORY_OF_KEYS)
-    return memory // int(2 * config.num_hidden_layers * key_heads * dim * width)
+    return memory // (shape_of(model).keys * width)

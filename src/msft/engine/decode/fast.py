@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from msft.engine.attention import layout
+from msft.engine.attention import logits_of
 from msft.engine.decode.batch_plans import (
     AnswerPlan,
     PromptBatch,
@@ -70,7 +70,7 @@ class FastDecoder:
         self._graphs = DecodeGraphs(recorder and recorder())
         self._store = Store(0)
         self._said = torch.zeros(0, dtype=torch.long, device=device)
-        small = _is_small(model)
+        small = sum(p.numel() for p in model.parameters()) <= RECORDED_UP_TO  # bound by launches
         self._measurer = Measurer(recorder() if recorder and small else None)
         self.width = min(width or (WIDTH_OF_SMALL if small else WIDTH), most_tokens)
         self.steps = 0
@@ -143,14 +143,9 @@ class FastDecoder:
 
     def _forward(self, line: Line, reach: int) -> Tensor:
         """Logits at the targets."""
-        with self._layers, layout(LineLayout(self._kernels, line, self._store, reach)):
-            logits: Tensor = self._model(
-                input_ids=line.tokens[None],
-                position_ids=line.positions[None],
-                logits_to_keep=line.targets,
-                use_cache=False,
-            ).logits[0]
-        return logits
+        present = LineLayout(self._kernels, line, self._store, reach)
+        with self._layers:
+            return logits_of(self._model, line.tokens, line.positions, present, line.targets)
 
     def _generate(self, batch: PromptBatch, plan: PromptPlan, texts: Texts) -> None:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
@@ -200,12 +195,6 @@ class FastDecoder:
             more = groups + 1 - len(plan.prefix_slots)
             stepper.see_prefixes(members, [*plan.prefix_slots, *plan.prefix_slots[-1:] * more])
         return stepper
-
-
-def _is_small(model: Any) -> bool:
-    """Whether a model is bound by launches, so that it is worth its memory to record its work."""
-    weights: int = sum(parameter.numel() for parameter in model.parameters())
-    return weights <= RECORDED_UP_TO
 
 
 class Mail:

@@ -17,11 +17,11 @@ from msft.engine.attention import (
     Layout,
     Padding,
     RowLayout,
-    layout,
+    logits_of,
     scaled_dot_product,
     window_mask,
 )
-from msft.engine.decode.prefix_lines import LineBuilder, PrefixGroup, grouped, question
+from msft.engine.decode.prefix_lines import LineBuilder, PrefixGroup, add_targets, grouped, question
 from msft.engine.decode.texts import Texts
 from msft.engine.packing import answer_losses, batches
 from msft.example import Encoded
@@ -91,14 +91,7 @@ class PlainDecoder:
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None
     ) -> Callable[[], Likelihoods]:
-        """As the fast way has it; here it is done at once."""
-        likelihoods = Likelihoods(*self.likelihoods(rows, groups))
-        return lambda: likelihoods
-
-    def likelihoods(
-        self, rows: Sequence[Encoded], groups: Sequence[int] | None
-    ) -> tuple[list[float], int]:
-        """-log p of each row's answer, and tokens through the model."""
+        """-log p of each row's answer, as the fast way has it; here it is done at once."""
         sums = torch.zeros(len(rows))
         tokens = 0
         for group in grouped([question(row) for row in rows], groups):
@@ -111,9 +104,7 @@ class PlainDecoder:
                 for number in (group.rows[place] for place in places):
                     row = rows[number]
                     start = builder.piece(row.tokens[shared:], shared) - shared
-                    for index in range(shared + 1, len(row.tokens)):
-                        if row.answer[index]:
-                            builder.target(start + index - 1, row.tokens[index], number)
+                    add_targets(builder, row, number, start, shared)
                 line = builder.line(self._device)
                 present: Layout
                 if prefix is None:
@@ -123,11 +114,12 @@ class PlainDecoder:
                     cache.share(prefix)
                     starts = [shared] * len(line.lengths)
                     present = CacheLayout(cache, line.lengths, starts, self._device)
-                logits = self._forward(line.tokens, line.positions, present, line.targets)
+                logits = logits_of(self._model, line.tokens, line.positions, present, line.targets)
                 nll = answer_losses(logits, line.labels)
                 sums.index_add_(0, line.owners, nll.cpu())
                 tokens += len(line.tokens)
-        return sums.tolist(), tokens
+        likelihoods = Likelihoods(sums.tolist(), tokens)
+        return lambda: likelihoods
 
     def _prefix(self, group: PrefixGroup) -> Cache | None:
         if not group.prefix:
@@ -136,7 +128,7 @@ class PlainDecoder:
         line = torch.tensor(group.prefix, device=self._device)
         places = torch.arange(len(line), device=self._device)
         present = CacheLayout(cache, [len(line)], [0], self._device)
-        self._forward(line, places, present, places[-1:])
+        logits_of(self._model, line, places, present, places[-1:])
         return cache
 
     def _group(self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: Texts) -> int:
@@ -168,7 +160,8 @@ class PlainDecoder:
             builder.target(start + len(prompts[number]) - shared - 1, 0, number)
         line = builder.line(self._device)
         present = CacheLayout(cache, line.lengths, [shared] * len(numbers), self._device)
-        chosen = self._forward(line.tokens, line.positions, present, line.targets).argmax(-1)
+        where = (line.tokens, line.positions, present, line.targets)
+        chosen = logits_of(self._model, *where).argmax(-1)
         tokens = len(line.tokens)
         while True:
             for number, token in zip(numbers, chosen.tolist(), strict=True):
@@ -185,18 +178,8 @@ class PlainDecoder:
             present = CacheLayout(cache, [1] * len(numbers), starts, self._device)
             places = torch.tensor(starts, device=self._device)
             every = torch.arange(len(numbers), device=self._device)
-            chosen = self._forward(chosen, places, present, every).argmax(-1)
+            chosen = logits_of(self._model, chosen, places, present, every).argmax(-1)
             tokens += len(numbers)
-
-    def _forward(self, tokens: Tensor, places: Tensor, present: Layout, keep: Tensor) -> Tensor:
-        with layout(present):
-            logits: Tensor = self._model(
-                input_ids=tokens[None],
-                position_ids=places[None],
-                logits_to_keep=keep,
-                use_cache=False,
-            ).logits[0]
-        return logits
 
 
 class CacheLayout:

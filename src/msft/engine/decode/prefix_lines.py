@@ -235,7 +235,7 @@ def _add_answers(
             builder.piece(row.tokens[shared : shared + stem] if stem else _fed(row, shared), shared)
         )
         if not stem:
-            _add_targets(builder, row, numbers[0], stems[-1] - shared, shared)
+            add_targets(builder, row, numbers[0], stems[-1] - shared, shared)
     for start, (numbers, stem) in zip(stems, units, strict=True):
         if not stem:
             continue
@@ -243,7 +243,7 @@ def _add_answers(
         for number in numbers:
             tail = builder.piece(_fed(rows[number], shared + stem), shared + stem)
             builder.target(start + stem - 1, rows[number].tokens[shared + stem], number)
-            _add_targets(builder, rows[number], number, tail - shared - stem, shared + stem)
+            add_targets(builder, rows[number], number, tail - shared - stem, shared + stem)
         builder.see_stem(begun, (start, start + stem))
     builder.see_prefix(first, group.slots)
 
@@ -256,7 +256,7 @@ def _fed(row: Encoded, begin: int) -> tuple[int, ...]:
     return row.tokens[begin : max(begin, end - 1)]
 
 
-def _add_targets(builder: LineBuilder, row: Encoded, number: int, offset: int, begin: int) -> None:
+def add_targets(builder: LineBuilder, row: Encoded, number: int, offset: int, begin: int) -> None:
     """Answer tokens that are predicted by tokens from `begin` on; token i stands at i + offset."""
     for index in range(begin + 1, len(row.tokens)):
         if row.answer[index]:

@@ -35,23 +35,19 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
-def context_of(config: Any) -> int | None:
-    """How many tokens a model has places for; None: it does not say."""
-    found: int | None = getattr(config, "max_position_embeddings", None)
-    return found
-
-
 def load_context(name: str, trust_remote_code: bool = False) -> int | None:
-    """The same without reading weights."""
+    """How many tokens a model has places for, without its weights; None: it does not say."""
     if name == TINY:
         return TINY_CONTEXT
     header = gguf_header(name)
+    places: int | None
     if header:
-        found: int | None = header[0].get(f"{header[0].get('general.architecture')}.context_length")
-        return found
+        places = header[0].get(f"{header[0].get('general.architecture')}.context_length")
+        return places
     config = pretrained("AutoConfig", name, trust_remote_code, {})
     _refuse_kind(config, name)
-    return context_of(config)
+    places = getattr(config, "max_position_embeddings", None)
+    return places
 
 
 def _refuse_kind(config: Any, name: str) -> None:

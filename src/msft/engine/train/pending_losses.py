@@ -1,9 +1,9 @@
 """Losses that are still on their way from the device, so that nobody waits for them now."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from math import isfinite
-from typing import overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,16 +37,7 @@ class PendingLosses(Sequence[float]):
     def __len__(self) -> int:
         return len(self._where)
 
-    def __iter__(self) -> Iterator[float]:
-        return iter(self._values)
-
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[float]: ...
-
-    def __getitem__(self, index: int | slice) -> float | list[float]:
+    def __getitem__(self, index: Any) -> Any:
         return self._values[index]
 
     def __eq__(self, other: object) -> bool:

@@ -98,10 +98,6 @@ class StepGraphs:
         cuda = self._device.type == "cuda"
         self._buffer = torch.zeros(2 * size, dtype=torch.int64, device=self._device)
         self._stages = [
-            (torch.zeros(2 * size, dtype=torch.int64, pin_memory=cuda), _event())
+            (torch.zeros(2 * size, dtype=torch.int64, pin_memory=cuda), torch.cuda.Event())  # type: ignore[no-untyped-call]
             for _ in range(STAGES)
         ]
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]
