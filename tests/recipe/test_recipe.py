@@ -70,6 +70,7 @@ def test_defaults_are_the_contracts() -> None:
         "method_options": {},
         "micro_batch_tokens": None,
         "deterministic": False,
+        "engine": "auto",
         "report_to": "none",
         "trust_remote_code": False,
     }
