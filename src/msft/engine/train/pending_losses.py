@@ -40,11 +40,6 @@ class PendingLosses(Sequence[float]):
     def __getitem__(self, index: Any) -> Any:
         return self._values[index]
 
-    def __eq__(self, other: object) -> bool:
-        return self._values == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 def refuse_not_numbers(losses: Sequence[float], where: Sequence[Row]) -> None:
     """NotANumber, with the first row whose loss is none."""
