@@ -99,7 +99,7 @@ class Update:
     ) -> None:
         tensors = [*masters.values(), *exp_avgs, *exp_avg_sqs, *working, *averages]
         self._averaged = bool(averages)
-        self._share = share
+        self._share: float = torch.tensor(share).item()  # in fp32, as a GPU has it
         self._names = list(masters)
         self._device = tensors[0].device
         self._betas = betas
