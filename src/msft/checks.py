@@ -65,6 +65,20 @@ class Above:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """A bound for an annotated option."""
+
+    low: float
+    high: float
+
+    def __contains__(self, number: float) -> bool:
+        return self.low < number < self.high
+
+    def __str__(self) -> str:
+        return f"more than {self.low} and less than {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
 class Between:
     """A bound for an annotated option."""
 

@@ -187,7 +187,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
         "seconds": None,
     }
     load = {"rows": 1, "tokens": 4, "written": 0}
-    sizes = ("held", "base", "libraries", "work", "checkpoints")
+    sizes = ("held", "average", "base", "libraries", "work", "checkpoints")
     memory = dict.fromkeys((*sizes, "peak", "program", "free"), 1000) | {"fits": False}
     found = {"rows": 1, "tokens": 3, "longest": 3, "validation": load}
     epoch = {"rows": 1, "tokens": 3, "steps": 2, "batch_size": 1, "evaluations": 1}
@@ -216,6 +216,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
     )
     assert "\x1b" not in text
     assert text.count("does NOT fit") == 2
+    assert "the moving average 1.00 kB" in text
     assert "time: not known, since it is a test" in text
     assert "one epoch: 1 row, 3 tokens, 2 steps of 1 row, 1 evaluation\n" in text
     assert "one evaluation: 1 row, 4 tokens through" in text

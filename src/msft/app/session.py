@@ -71,8 +71,8 @@ class Session:
     def _make_store(self, datasets: int) -> CheckpointStore:
         """Memory for what is needed at a time, and a disk that is written beside training."""
         rollback = self._method.rollout_options.on_rollback
-        trainable = self._engine.num_trainable
-        needed = Checkpoints.of(trainable, self._recipe.optim, rollback, datasets)
+        trainable, averaged = self._engine.num_trainable, self._recipe.ema_decay is not None
+        needed = Checkpoints.of(trainable, self._recipe.optim, rollback, datasets, averaged)
         tiers, follow = (
             self._engine.memory(needed.each, needed.aside, needed.most)
             if isinstance(self._engine, HoldsCheckpoints)

@@ -235,4 +235,5 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         mean=recipe.mean,
         score_test=recipe.score_test if corpus.has_test else "none",
         optim=recipe.optim,
+        ema_decay=recipe.ema_decay,
     )

@@ -26,6 +26,7 @@ from msft.engine.memory_model import (
     MEMORY_OF_KEYS,
     Checkpointing,
     Demand,
+    average_bytes,
     best_fit,
     cpu_fit,
     demand_of,
@@ -72,7 +73,8 @@ class Workload:
 class MemoryParts:
     """Bytes where training is, by what they are for.
 
-    held: weights, moments and the working copy. base: the base model's weights, if they are here.
+    held: weights, moments and the working copy. average: the weights' moving average.
+    base: the base model's weights, if they are here.
     step: gradients and what the optimizer's step needs. backward: activations of a batch.
     row: the same of the longest row alone, recomputed where that is allowed, and what micro-batches
         add up in where there are some.
@@ -91,11 +93,12 @@ class MemoryParts:
     snapshot: int
     checkpoints: int
     recorded: bool
+    average: int = 0
 
     @property
     def state(self) -> int:
         """What is there all the time."""
-        return self.held + self.base + self.libraries
+        return self.held + self.average + self.base + self.libraries
 
     @property
     def least(self) -> int:
@@ -163,8 +166,8 @@ def needs_of(
         predicted=round(answers * line),
     )
     rollback = method.rollout_options.on_rollback
-    number = len(corpus.datasets)
-    checkpoints = Checkpoints.of(shape.parameters, recipe.optim, rollback, number)
+    number, averaged = len(corpus.datasets), recipe.ema_decay is not None
+    checkpoints = Checkpoints.of(shape.parameters, recipe.optim, rollback, number, averaged)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 
@@ -196,6 +199,9 @@ def refuse_no_room(
         "max_length: 64, which leaves longer rows out": {"max_length": min(recipe.max_length, 64)},
     }
 
+    if recipe.ema_decay is not None:
+        changes["ema_decay: null"] = {"ema_decay": None}
+
     def least(changed: Recipe) -> int:
         return needs_of(changed, corpus, method, shape, room).memory.least
 
@@ -220,8 +226,9 @@ def memory_of(
     sums = 0 if whole else gradient_bytes(shape, demand, parts=True)
     allowed = workload.checkpointing is not False and room.kind == "cuda"
     least = token_bytes(shape, demand, again or allowed)
+    average = average_bytes(shape, demand)
     parts = MemoryParts(
-        held=held_bytes(shape, demand),
+        held=held_bytes(shape, demand) - average,
         base=base,
         libraries=LIBRARIES[room.kind],
         step=step_bytes(shape, demand),
@@ -231,6 +238,7 @@ def memory_of(
         snapshot=checkpoints.aside,
         checkpoints=0,
         recorded=fit.recorded and demand.bf16 and whole,
+        average=average,
     )
     here = checkpoints.held(_less(room, parts.state))[0]
     before = min(workload.points, here) - 1  # when the next one is made

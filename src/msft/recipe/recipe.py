@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft.checks import Above, AtLeast, Between, fit_fields, recipe_place, refuse_unknown, shown
+from msft.checks import (
+    Above,
+    AtLeast,
+    Between,
+    Inside,
+    fit_fields,
+    recipe_place,
+    refuse_unknown,
+    shown,
+)
 from msft.errors import OptionError, Place, RecipeError
 from msft.recipe.blocks import peak_options, plain_options, tracker_names
 from msft.recipe.dataset_spec import DatasetSpec
@@ -40,6 +49,7 @@ class Recipe:
     max_grad_norm: 0 is off; the paper does not clip.
     gradient_checkpointing: auto is only if a batch does not fit into memory without it.
     optim: adamw_bf16 keeps the moments in bf16, for models whose fp32 moments do not fit.
+    ema_decay: what is scored, kept and returned is the moving average of the weights over steps.
     torch_compile: fuse a layer's kernels on a GPU; auto is in runs that are long enough to repay
         the time it takes, and not where `deterministic` asks for the same bits again.
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
@@ -71,6 +81,7 @@ class Recipe:
     bf16: Literal["auto"] | bool = "auto"
     gradient_checkpointing: Literal["auto"] | bool = "auto"
     optim: Literal["adamw", "adamw_bf16"] = "adamw"
+    ema_decay: Annotated[float | None, Inside(0, 1)] = None
     torch_compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False

@@ -72,7 +72,8 @@ class Trainer(Protocol):
         """The trained weights, as a copy that later training does not touch."""
 
     def optimizer(self) -> Any:
-        """The moments, likewise."""
+        """The moments, likewise, and whatever else training goes on with that weights do not say:
+        `load(weights)` and then `load_optimizer` of these must stand where they were taken."""
 
     def average(self, weights: Sequence[Any]) -> Any:
         """The mean of several weights: added up in fp32, in the order given."""

@@ -190,6 +190,7 @@ class RecordedRun:
                     "rollout": asdict(self._method.rollout_options),
                     "method": dict(self._method.options),
                     **({} if settings.engine == FAST else {"engine": settings.engine}),
+                    **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
                 },
                 fingerprint=settings.fingerprint,
             )

@@ -184,6 +184,7 @@ class Settings:
     """What a run is: together with the method and the data it determines the log.
 
     optim: the optimizer, where it is not the usual one in full precision.
+    ema_decay: of the moving average that is scored and kept; recorded where there is one.
     engine: what trains; recorded where it is not the fast engine.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
@@ -198,5 +199,6 @@ class Settings:
     mean: MeanRule = "macro"
     score_test: ScoreTest = "none"
     optim: str = "adamw"
+    ema_decay: float | None = None
     engine: str = FAST
     fingerprint: Mapping[str, str] = field(default_factory=dict)
