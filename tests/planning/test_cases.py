@@ -108,6 +108,12 @@ def test_without_the_start_a_patient_stage_is_a_tick_longer() -> None:
     assert figures(both.best)[:3] == (2, 12, 2 * 180 + 2 * 80)
 
 
+def test_peaks_by_probability_are_planned_as_peaks_by_score() -> None:
+    corpus, soft = corpus_of(recipe_of()), recipe_of(peaks={"by": "probability"})
+    found = cases_of(soft, corpus, EVALUATION)["msft"]
+    assert (found.best, found.worst) == (cases("msft").best, cases("msft").worst)
+
+
 def test_dynamix_looks_ahead_before_every_step_of_a_short_run() -> None:
     both = cases("dynamix")
     assert both.best.tokens.lookahead == both.worst.tokens.lookahead == 8 * 180

@@ -6,7 +6,7 @@ when, which rows stop bending, whom a bandit favours) is written down beforehand
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
 
@@ -88,6 +88,7 @@ def counted_run(
     most_rollouts: int = MOST_ROLLOUTS,
 ) -> Case:
     """A whole run in which the script decides; UsageError after so many roll-outs."""
+    settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
     engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta)
 
     def watch(event: Event, live: bool) -> None:

@@ -22,7 +22,7 @@ from msft.checks import (
     shown,
 )
 from msft.errors import OptionError, Place, RecipeError
-from msft.recipe.blocks import peak_options, plain_options, tracker_names
+from msft.recipe.blocks import peak_options, plain_options, refuse_no_choices, tracker_names
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.foreign_keys import canonical, unused_length
 from msft.recipe.overrides import read_recipe
@@ -58,7 +58,7 @@ class Recipe:
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
-    peaks: always complete once the recipe is built.
+    peaks: always complete once the recipe is built, but for a `by` that is `score`.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
     """
@@ -134,6 +134,7 @@ class Recipe:
         fit_fields(self, "", except_for=apart)
         self._check_datasets()
         object.__setattr__(self, "peaks", peak_options(self.peaks))
+        refuse_no_choices(self.peak_rule, {s.name: s.metric for s in self.datasets})
         object.__setattr__(self, "method_options", plain_options(self.method_options))
         object.__setattr__(self, "report_to", tracker_names(self.report_to))
         with recipe_place():

@@ -173,7 +173,8 @@ class History:
         """Heights of an active sub-dataset over a roll-out, its start included."""
         record = self.stages[stage]
         checkpoints = [record.asked.start, *(point.checkpoint for point in record.points)]
-        return [self.known(checkpoint)[name].height for checkpoint in checkpoints]
+        height = self.rule.height
+        return [height(self.known(checkpoint)[name]) for checkpoint in checkpoints]
 
     def path(self, checkpoint: CheckpointId) -> list[tuple[int, int]]:
         """Roll-outs and ticks in them on the way from the base model to a checkpoint."""

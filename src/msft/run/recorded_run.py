@@ -183,7 +183,7 @@ class RecordedRun:
                     "evals_per_epoch": settings.evals_per_epoch,
                     "compute_budget": settings.compute_budget,
                     "train_ticks": settings.train_ticks,
-                    "peaks": asdict(settings.peaks),
+                    "peaks": settings.peaks.recorded(),
                     "mean": settings.mean,
                     "score_test": settings.score_test,
                     "optim": settings.optim,

@@ -6,7 +6,7 @@ holds, and to hand out its state. It knows nothing of methods, logs or stores.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, isfinite
+from math import fsum, isfinite, nan
 from typing import Any, Protocol
 
 from msft.errors import BadScore
@@ -69,7 +69,8 @@ def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> S
     """The scores, if there is a finite one for every name."""
     for name in names:
         score = scored.scores.get(name)
-        if score is None or score.count < 1 or not isfinite(score.total):
+        numbers = (score.total, score.probability or 0.0) if score else (nan,)
+        if score is None or score.count < 1 or not all(map(isfinite, numbers)):
             raise BadScore(
                 f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
                 "nothing was decided: mend the metric or the data, then run the same command"

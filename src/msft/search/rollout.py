@@ -96,8 +96,8 @@ class Rollout:
         return self.points[tick].checkpoint
 
     def curve(self, name: str) -> Curve:
-        """score(i, c) for every tick c, the start included."""
-        return [point.scores[name].height for point in self.points]
+        """score(i, c) for every tick c, the start included; by the rule, its probability."""
+        return [self.rule.height(point.scores[name]) for point in self.points]
 
     def peaks(self) -> dict[str, int]:
         """c_i* = argmax_c score(i, c) for every active sub-dataset i."""

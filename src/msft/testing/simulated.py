@@ -13,7 +13,7 @@ Time is counted in passes: one row of a sub-dataset of n rows is 1/n of a pass.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, fsum
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,15 @@ class SimulatedEngine:
         }
         return Scored(scores, tokens, verdicts)
 
+    def soft_score(self, names: Sequence[str], split: str) -> Scored:
+        """As `score`, with the quality itself as the probability of the right choice."""
+        scored = self.score(names, split)
+        soft = {
+            name: replace(score, probability=min(1.0, max(0.0, self._quality(name))))
+            for name, score in scored.scores.items()
+        }
+        return replace(scored, scores=soft)
+
     def _learn(self, rows: Sequence[Row], rate: float) -> None:
         seen = Counter(name for name, _ in rows)
         passes = {name: rate * count / self._learners[name].rows for name, count in seen.items()}
@@ -215,7 +224,7 @@ def simulate(
     engine = engine or SimulatedEngine(learners)
     worker = EngineWorker(
         engine,
-        engine.score,
+        engine.score if rule.by == "score" else engine.soft_score,
         seed=seed,
         batch_size=train_batch_size,
         evals_per_epoch=evals_per_epoch,
