@@ -121,5 +121,5 @@ def rolled_back(history: History, number: int) -> bool:
         following = decisions[-1].checkpoint
     else:
         following = history.stages[number + 1].asked.start
-    rollout, tick = place_of(following)
+    rollout, tick = place_of(history.reach(following))
     return (rollout, tick) != (number, history.stages[number].ticks)
