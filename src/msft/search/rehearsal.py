@@ -1,11 +1,23 @@
-"""A rehearsal: a method comes as far as its first question, before which it checks its options."""
+"""A rehearsal: a method comes as far as its first question, before which it checks its options.
+
+That question also says how many checkpoints the run will have to hold.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
-from msft.search.rollout import BASE, CONTENDERS, CheckpointId, EndedBy, Keep, Run
+from msft.search.rollout import (
+    BASE,
+    CONTENDERS,
+    CheckpointId,
+    EndedBy,
+    Keep,
+    Run,
+    Settings,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +65,26 @@ def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> Firs
         first: FirstRollout | None = asked.args[0]
         return first
     return None
+
+
+def most_held(method: PreparedMethod, settings: Settings) -> int:
+    """Checkpoints that a run may need at a time, as its method's first roll-out says: those ticks,
+    the start, the newest and the best, and the averages that it makes."""
+    names = settings.mixture.active
+    run = Rehearsal(
+        settings.mixture, settings.compute_budget, settings.train_ticks, settings.evals_per_epoch
+    )
+    try:
+        first = rehearse(method.carry_out, run)
+    except Exception:  # a method of the user's own; the run will say what is wrong
+        first = None
+    besides = 2 + max(1, method.averages)  # a method that averages starts from the base model
+    match first.keep if first else CONTENDERS:
+        case "contenders":
+            return len(names) + besides
+        case "best":
+            return besides
+        case "span" | "all":
+            return (first.ticks if first else 0) + method.averages
+        case numbers:
+            return len(numbers) + besides

@@ -33,10 +33,13 @@ class Checkpoints:
     most: int
 
     @staticmethod
-    def of(parameters: int, optim: str, on_rollback: str, datasets: int) -> "Checkpoints":
+    def of(
+        parameters: int, optim: str, on_rollback: str, datasets: int, most: int | None = None
+    ) -> "Checkpoints":
+        """most: where a method says how many it needs; else what its sub-datasets' peaks need."""
         weights = FP32 * parameters
         moments = weights if optim == "adamw_bf16" else 2 * weights
-        return Checkpoints(weights, moments, on_rollback == "restore", datasets + 3)
+        return Checkpoints(weights, moments, on_rollback == "restore", most or datasets + 3)
 
     @property
     def each(self) -> int:
