@@ -124,9 +124,7 @@ def test_an_average_is_the_result_only_by_report() -> None:
         rollout = run.rollout(run.base, run.mixture, 2, keep="all")
         run.average([rollout.at(1), rollout.at(2)])
 
-    out = scripted(
-        method, ["a"], lambda *_: {"a": [0.0, 0.2, 0.1]}, average=lambda ids: {"a": 0.9}
-    )
+    out = scripted(method, ["a"], lambda *_: {"a": [0.0, 0.2, 0.1]}, average=lambda ids: {"a": 0.9})
     assert out.best == "r0-t1"
     assert out.history.candidates == 3, "the base model and two ticks"
     assert float(out.history.mean(CheckpointId("a0"))) == 0.9
@@ -266,8 +264,8 @@ def test_a_damaged_part_is_noticed_while_it_is_averaged(folder: Path) -> None:
     whole.mkdir()
     small("soup", whole, method_options=ALL)
     place.mkdir()
+    log = MortalLog(place / "run.jsonl", last=7, written=False)
     with pytest.raises(Killed):
-        log = MortalLog(place / "run.jsonl", last=7, written=False)
         small("soup", place, log=log, method_options=ALL)
     (place / "checkpoints" / "r0-t3.weights" / "state.json").write_text("{}")
     small("soup", place, method_options=ALL)
