@@ -195,13 +195,14 @@ def test_without_room_for_what_must_be_held_the_store_says_so() -> None:
 
 
 class WatchedEngine(SimulatedEngine):
-    """Counts steps and averages, and how many parts were fetched before the first was used."""
+    """Counts steps and averages, and what happened while the parts of one were fetched."""
 
     def __init__(self) -> None:
         super().__init__(LEARNERS)
         self.steps = 0
         self.averages = 0
-        self.fetched_early = 0
+        self.passes: list[float] = []
+        self.steps_beside = 0
 
     def work(self, batch: Any) -> Any:
         self.steps += 1
@@ -209,11 +210,10 @@ class WatchedEngine(SimulatedEngine):
 
     def average(self, weights: Iterable[Any]) -> Any:
         self.averages += 1
-        taken: list[Any] = []
-        for number, part in enumerate(weights):
-            self.fetched_early += len(taken) != number
-            taken.append(part)
-        return super().average(taken)
+        before, parts = self.steps, list(weights)
+        self.passes = [part["passes"] for part in parts]
+        self.steps_beside += self.steps - before
+        return super().average(parts)
 
 
 ALL = {"of": "all"}
@@ -256,7 +256,19 @@ def test_a_lost_average_is_made_again_from_its_parts(
     else:  # memory died with the process: every tick is trained again, none of them twice
         assert engine.averages == 1
         assert engine.steps <= 10
-    assert engine.fetched_early == 0
+    assert engine.steps_beside == 0, "what was lost is trained before the sum is begun"
+
+
+def test_parts_are_averaged_in_the_order_given_and_as_often() -> None:
+    def method(run: Run) -> None:
+        rollout = run.rollout(run.base, run.mixture, 3, keep="all")
+        run.report(run.average([rollout.at(3), rollout.at(1), run.base, rollout.at(3)]))
+
+    engine = WatchedEngine()
+    history = small(method, engine=engine)
+    last, first, base, again = engine.passes
+    assert base == 0 < first < last == again
+    assert history.best == "a0"
 
 
 def test_a_damaged_part_is_noticed_while_it_is_averaged(folder: Path) -> None:
