@@ -77,6 +77,12 @@ VARIED = {
     "continual-accounted": Case("continual", {"score_excluded": "rollback"}, score_test="every"),
     "continual-restored": Case("continual", {"on_rollback": "restore", "patience": 1}),
     "sro-rehearsed": Case("sro", {"rehearsal_fraction": 0.25}, {"include_start": False}),
+    "soup-controls": Case(
+        "soup", {"of": ["span", "peaks", "last", "random", "all"], "k": 2}, score_test="best"
+    ),
+    "soup-peaks": Case("soup", {"of": "peaks"}, {"smooth": 1}, score_test="every"),
+    "soup-last": Case("soup", {"of": "last", "k": 2}),
+    "soup-random": Case("soup", {"of": "random", "k": 2}, score_test="rollbacks"),
     "ies-permanent": Case("ies", {"track_excluded": False, "threshold": 0.5}, score_test="best"),
 }
 """Options that change what is scored, kept or trained."""

@@ -156,12 +156,15 @@ def _is_a(value: Any, kind: Any) -> bool:
         return kind is bool
     if kind is float:
         return isinstance(value, int | float)
+    kind = get_origin(kind) or kind
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _described(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(repr(choice) for choice in get_args(kind))
+    if get_origin(kind) is list:
+        return "a list"
     names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 

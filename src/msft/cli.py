@@ -130,7 +130,7 @@ def _evaluate(parser: ArgumentParser) -> None:
 
 def _compare(parser: ArgumentParser) -> None:
     _recipe(parser)
-    methods = "e.g. sft,msft (default: all seven built-in ones)"
+    methods = "e.g. sft,msft (default: all eight built-in ones)"
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
     parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
     out = "folder of the runs (METHOD-sSEED) and of compare.html"

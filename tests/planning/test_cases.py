@@ -66,6 +66,8 @@ def figures(case: Case) -> tuple[int, int, int, int]:
     ("method", "keys", "best", "worst"),
     [
         ("sft", {}, (1, 8, 360, 54), (1, 8, 360, 54)),
+        # Soup: SFT, and one more evaluation
+        ("soup", {}, (1, 8, 360, 54 + 18), (1, 8, 360, 54 + 18)),
         ("continual", {}, (2, 8, 360, 90), (2, 8, 360, 90)),
         # IES: all rows rest in epochs 4 and 5, and are looked at; or none ever does
         ("ies", {"num_train_epochs": 5}, (1, 12, 540, 72 + 360), (1, 20, 900, 108)),

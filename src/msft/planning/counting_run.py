@@ -5,7 +5,7 @@ when, which rows stop bending, whom a bandit favours) is written down beforehand
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
@@ -161,8 +161,9 @@ class CountingEngine:
     def optimizer(self) -> Any:
         return {}
 
-    def average(self, weights: Sequence[Any]) -> Any:
-        return {name: fsum(w[name] for w in weights) / len(weights) for name in self._heights}
+    def average(self, weights: Iterable[Any]) -> Any:
+        held = list(weights)
+        return {name: fsum(each[name] for each in held) / len(held) for name in self._heights}
 
     def seed(self, number: int) -> None:
         pass  # nothing here is random

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from msft.data.corpus import Corpus
+from msft.data.corpus import Corpus, settings_for
 from msft.engine.decode.batch_plans import SPARE_OF_ROW
 from msft.engine.decode.fast import LINE_TOKENS
 from msft.engine.machine import Room, no_room
@@ -41,6 +41,7 @@ from msft.planning.counting_run import Case
 from msft.planning.evaluation_tokens import EvaluationSize, EvaluationSizes
 from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
+from msft.search.rehearsal import most_held
 from msft.search.scores import SELECTION
 
 LIBRARIES = {"cuda": 650_000_000, "cpu": 140_000_000}
@@ -160,14 +161,17 @@ def needs_of(
         longest=min(recipe.max_length, max(len(row.tokens) for row in rows)),
         micro_batch_tokens=recipe.micro_batch_tokens,
         checkpointing=recipe.gradient_checkpointing,
-        points=_points(worst, recipe.evals_per_epoch, len(corpus.datasets)),
+        points=_points(worst, recipe.evals_per_epoch, len(corpus.datasets)) + method.averages,
         slots=_slots(scored, room, most),
         read=line,
         predicted=round(answers * line),
     )
     rollback = method.rollout_options.on_rollback
-    number, averaged = len(corpus.datasets), recipe.ema_decay is not None
-    checkpoints = Checkpoints.of(shape.parameters, recipe.optim, rollback, number, averaged)
+    number = len(corpus.datasets)
+    most = most_held(method, settings_for(recipe, corpus, method))
+    averaged = recipe.ema_decay is not None
+    parameters, optim = shape.parameters, recipe.optim
+    checkpoints = Checkpoints.of(parameters, optim, rollback, number, most, averaged)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 

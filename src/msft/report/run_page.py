@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.report.averages import run_averages_table
 from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.figures import costs, curves
@@ -37,6 +38,8 @@ _HOW = {
     "model and each sub-dataset leaves at the peak that was found for it.",
     "soft_sro": "This method excludes nobody: one roll-out (stage 0) finds every peak, and a "
     "second one sees each sub-dataset in proportion to it. The peaks of the first:",
+    "soup": "This method excludes nobody and trains as SFT does; its result is the mean of the "
+    "weights over several ticks. This is where each sub-dataset peaked, from tick 1 on:",
 }
 _HOW_NOT = "This method excludes nobody. This is where each sub-dataset peaked by itself:"
 
@@ -106,6 +109,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "decided": bool(decisions),
         "decisions": folded(decisions or peaks, 10),
         "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
+        "averages": run_averages_table(history),
         "scores": folded(scores, 10),
         "mean": mean,
         "scores_text": _scores_text(history),
@@ -198,6 +202,7 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
             for branch in branches
             for name in history.start.datasets
         ),
+        "average": bool(history.average_of),
         "back": any(rolled_back(history, branch.number) for branch in branches[:-1]),
     }
 

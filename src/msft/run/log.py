@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from msft.errors import LogError
-from msft.search.rollout import CheckpointId, EndedBy, Tokens
+from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import Score, Scores
 from msft.store.store import Disk
 
@@ -45,6 +45,7 @@ class Asked:
     feed: Mapping[str, Any]
     optimizer: str
     eligible: bool
+    keep: Keep = CONTENDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,16 @@ class Reached:
     tokens: Tokens
     disk: Disk
     scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """The mean of the weights at some checkpoints was made and saved; one may be named twice."""
+
+    event: ClassVar[str] = "average"
+    checkpoint: CheckpointId
+    of: tuple[CheckpointId, ...]
+    disk: Disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +105,9 @@ class Ended:
     best: CheckpointId
 
 
-Event = Opened | Asked | Reached | Measured | Decided | Ended
+Event = Opened | Asked | Reached | Averaged | Measured | Decided | Ended
 _KINDS: dict[str, type[Event]] = {
-    kind.event: kind for kind in (Opened, Asked, Reached, Measured, Decided, Ended)
+    kind.event: kind for kind in (Opened, Asked, Reached, Averaged, Measured, Decided, Ended)
 }
 
 
@@ -104,6 +115,8 @@ def to_json(event: Event) -> dict[str, Any]:
     """An event as the JSON object of its line."""
     raw: dict[str, Any] = {"event": event.event}
     for part in fields(event):
+        if part.name == "keep" and getattr(event, part.name) == CONTENDERS:
+            continue  # logs from before there was a choice stay as they are
         raw[part.name] = _plain(part.name, getattr(event, part.name))
     return raw
 
@@ -138,8 +151,10 @@ def _typed(name: str, raw: Any) -> Any:
             return Tokens(**raw)
         case "disk":
             return Disk(**raw)
-        case "names" | "loss":
+        case "names" | "loss" | "of":
             return tuple(raw)
+        case "keep":
+            return tuple(raw) if isinstance(raw, list) else raw
     return raw
 
 

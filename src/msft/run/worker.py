@@ -4,7 +4,7 @@ A run asks its worker to stand at a tick of a roll-out, to advance by one tick, 
 holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite, nan
 from typing import Any, Protocol
@@ -106,6 +106,9 @@ class Worker(Protocol):
     def training(self) -> Any:
         """Optimizer and feed, likewise."""
 
+    def average(self, parts: Iterable[Any]) -> Any:
+        """The mean of several weights, which are taken one at a time."""
+
 
 class EngineWorker:
     """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds."""
@@ -131,6 +134,7 @@ class EngineWorker:
         self.score = score
         self.weights = engine.weights
         self.load = engine.load
+        self.average = engine.average
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
         place = Place(

@@ -17,11 +17,21 @@ from msft.search.peaks import Curve, PeakRule
 from msft.search.scores import MeanRule, Scores
 
 CheckpointId = NewType("CheckpointId", str)
-"""`base`, or `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1."""
+"""`base`, `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1, or `a<n>`: the
+average numbered n, from 0."""
 
 BASE = CheckpointId("base")
 
 OptimizerStart = Literal["fresh", "kept"]
+Keep = Literal["contenders", "span", "best", "all"] | tuple[int, ...]
+"""Which ticks of a roll-out a method may ask for when it is over, besides the best so far.
+
+contenders: those that could still become a sub-dataset's peak; when it is over, the peaks.
+span: every tick from the first of those on.
+best: none, for methods that never go back.
+all: every one; numbers: these ticks. Both are held to the end of the run.
+"""
+CONTENDERS: Keep = "contenders"
 EndedBy = Literal["all_excluded", "max_stages", "max_epochs", "budget"]
 
 
@@ -29,8 +39,17 @@ def checkpoint_id(rollout: int, tick: int) -> CheckpointId:
     return CheckpointId(f"r{rollout}-t{tick}")
 
 
+def average_id(number: int) -> CheckpointId:
+    return CheckpointId(f"a{number}")
+
+
+def is_average(checkpoint: CheckpointId) -> bool:
+    return checkpoint.startswith("a")
+
+
 def place_of(checkpoint: CheckpointId) -> tuple[int, int]:
-    """Roll-out and tick of a checkpoint; the base model stands before all of them."""
+    """Roll-out and tick of a checkpoint; the base model stands before all of them. An average has
+    no place: ask `History.reach` for the latest tick in it."""
     if checkpoint == BASE:
         return (-1, 0)
     rollout, tick = checkpoint.split("-")
@@ -126,6 +145,10 @@ class Run(Protocol):
     @property
     def evals_per_epoch(self) -> int: ...
 
+    @property
+    def seed(self) -> int:
+        """The recipe's, for a method that draws with `msft.search.draws`."""
+
     def rollout(
         self,
         start: CheckpointId,
@@ -135,12 +158,21 @@ class Run(Protocol):
         feed: FeedSpec = SHUFFLED,
         optimizer: OptimizerStart | None = None,
         eligible: bool = True,
+        keep: Keep = CONTENDERS,
     ) -> Rollout:
         """Train `mixture` from `start` and score every tick.
 
         optimizer: `fresh`, or `kept` to go on with the moments saved at `start`; by default what
             the recipe's `on_rollback` says.
         eligible: whether its points may be reported as the best.
+        keep: which of its ticks must be there when it is over; each takes a copy of the weights.
+        """
+
+    def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
+        """The mean of the weights at these checkpoints, scored like any point.
+
+        One that is named twice counts twice. The average starts no roll-out, is not averaged
+        again, and is the result only by `report`; unless it was, the next roll-out drops it.
         """
 
     def score(self, checkpoint: CheckpointId) -> Scores:

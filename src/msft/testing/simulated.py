@@ -12,7 +12,7 @@ Time is counted in passes: one row of a sub-dataset of n rows is 1/n of a pass.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, fsum
 from pathlib import Path
@@ -98,10 +98,11 @@ class SimulatedEngine:
     def optimizer(self) -> Any:
         return {"steps": self._steps}
 
-    def average(self, weights: Sequence[Any]) -> Any:
-        minds = [[*zip(*(each["minds"][n] for each in weights), strict=True)] for n in self._minds]
-        means = [[fsum(values) / len(weights) for values in mind] for mind in minds]
-        passes = fsum(each["passes"] for each in weights) / len(weights)
+    def average(self, weights: Iterable[Any]) -> Any:
+        held = list(weights)
+        minds = [[*zip(*(each["minds"][n] for each in held), strict=True)] for n in self._minds]
+        means = [[fsum(values) / len(held) for values in mind] for mind in minds]
+        passes = fsum(each["passes"] for each in held) / len(held)
         return {"passes": passes, "minds": dict(zip(self._minds, means, strict=True))}
 
     def seed(self, number: int) -> None:

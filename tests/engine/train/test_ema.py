@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from families import loaded, model_of, rows_of
+from plain_varlen import plain_varlen
 from torch import Tensor, nn
 
-from msft.engine.decode.shared_attention import plain_varlen
 from msft.engine.paths import Piece
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.engine.simple import SimpleEngine

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Protocol
 
 from msft.run.history import History
-from msft.run.log import Asked, Decided, Ended, Event, Measured, Reached
+from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Score, Scores
@@ -160,13 +160,15 @@ def event_text(event: Event, board: Board) -> str | None:
             mean = f"{mean_text(history, event.checkpoint)} " if full else ""
             scores = _scores(event.scores)
             return f"  {event.checkpoint:9} epoch {board.epoch:5.2f} {loss}{mean}| {scores}"
+        case Averaged():
+            return f"  {event.checkpoint} is the mean of the weights at {_some([*event.of], ', ')}"
         case Measured() if event.split == TEST:
             if not history.has_mean(event.checkpoint, TEST):
                 return f"  {event.checkpoint} on test: scored"
             return f"  {event.checkpoint} on test: {mean_text(history, event.checkpoint, TEST)}"
-        case Measured() if event.checkpoint == BASE:
+        case Measured() if event.checkpoint == BASE or event.checkpoint in history.averages:
             scores = _scores(event.scores)
-            return f"  base      {mean_text(history, BASE)} | {scores}"
+            return f"  {event.checkpoint:9} {mean_text(history, event.checkpoint)} | {scores}"
         case Decided(what="exclude"):
             here = history.stages[-1].points[-1:]
             stays = bool(here) and here[0].checkpoint == event.checkpoint

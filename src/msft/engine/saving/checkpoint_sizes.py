@@ -35,12 +35,19 @@ class Checkpoints:
 
     @staticmethod
     def of(
-        parameters: int, optim: str, on_rollback: str, datasets: int, averaged: bool = False
+        parameters: int,
+        optim: str,
+        on_rollback: str,
+        datasets: int,
+        most: int | None = None,
+        averaged: bool = False,
     ) -> "Checkpoints":
+        """most: where a method says how many it needs; else what its sub-datasets' peaks need.
+        averaged: moments have the raw weights beside them (`ema_decay`)."""
         weights = FP32 * parameters
         moments = weights if optim == "adamw_bf16" else 2 * weights
         moments += weights if averaged else 0
-        return Checkpoints(weights, moments, on_rollback == "restore", datasets + 3)
+        return Checkpoints(weights, moments, on_rollback == "restore", most or datasets + 3)
 
     @property
     def each(self) -> int:
