@@ -89,6 +89,8 @@ def counted_run(
 ) -> Case:
     """A whole run in which the script decides; UsageError after so many roll-outs."""
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
+    if method.peaks is not None:
+        method = replace(method, peaks=replace(method.peaks, by="score"))
     engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta)
 
     def watch(event: Event, live: bool) -> None:
