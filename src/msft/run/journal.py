@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 
 from msft.errors import Diverged
 from msft.run.history import History
-from msft.run.log import Event, Log, Measured, Opened, Reached, to_json, to_line
-from msft.search.rollout import CheckpointId
+from msft.run.log import Asked, Event, Log, Measured, Opened, Reached, Tested, to_json, to_line
+from msft.run.worker import Question
+from msft.search.feeds import described
+from msft.search.rollout import CheckpointId, OptimizerStart
 
-Answer = TypeVar("Answer", Reached, Measured)
+Answer = TypeVar("Answer", Reached, Measured, Tested)
 Watch = Callable[[Event, bool], None]
 """Called with every event, and whether it is new or was read from the log."""
 
@@ -78,6 +80,21 @@ class Journal:
     def _diverged(self, now: str) -> Diverged:
         then = "nothing more" if self._next is None else _shown(self._next)
         return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
+
+
+def asked(question: Question, optimizer: OptimizerStart, eligible: bool) -> Asked:
+    """A roll-out as the log has it."""
+    parts = question.mixture.parts
+    return Asked(
+        rollout=question.rollout,
+        start=question.start,
+        active={part.name: part.rows for part in parts if not part.rehearsed},
+        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
+        ticks=question.ticks,
+        feed=described(question.feed),
+        optimizer=optimizer,
+        eligible=eligible,
+    )
 
 
 def _difference(then: Event, now: Event) -> str:

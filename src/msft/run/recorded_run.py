@@ -11,13 +11,14 @@ from math import isfinite
 from typing import get_args
 
 from msft.errors import BadScore
+from msft.run.fall_test import FallTest
 from msft.run.history import History
-from msft.run.journal import Journal, Watch
-from msft.run.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
+from msft.run.journal import Journal, Watch, asked
+from msft.run.log import Decided, Ended, Log, Measured, Opened, Reached
 from msft.run.recovery import Recovery
 from msft.run.verdicts import Verdicts
 from msft.run.worker import Question, Scored, Worker, checked
-from msft.search.feeds import SHUFFLED, FeedSpec, described
+from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
 from msft.search.peaks import Follower
@@ -59,6 +60,8 @@ class RecordedRun:
         self._verdicts = verdicts or Verdicts()
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
+        test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
+        self.falls = test.answer
 
     @property
     def is_live(self) -> bool:
@@ -87,6 +90,10 @@ class RecordedRun:
     def evals_per_epoch(self) -> int:
         return self._settings.evals_per_epoch
 
+    @property
+    def best(self) -> CheckpointId | None:
+        return self.history.best
+
     def rollout(
         self,
         start: CheckpointId,
@@ -109,7 +116,8 @@ class RecordedRun:
         if self._journal.live():
             self._recovery.ensure(start, kept)
         self._store.secure(start, PARTS if kept else WEIGHTS)
-        self._journal.ask(_asked(question, optimizer, eligible))
+        self._journal.ask(asked(question, optimizer, eligible))
+        self._verdicts.forget(all_but=(BASE, start))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower, 0)
         if start == BASE:
@@ -219,7 +227,7 @@ class RecordedRun:
             scored = checked(self._worker.score(names, SELECTION), names, checkpoint)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
-        self._verdicts.add(checkpoint, SELECTION, scored.verdicts)
+        self._verdicts.add(checkpoint, SELECTION, scored.verdicts, scored.row_tokens)
         self._store.enter(checkpoint)
         self._store.put(checkpoint, self._worker.weights, self._worker.training)
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
@@ -242,7 +250,7 @@ class RecordedRun:
             else:
                 self._recovery.hold(checkpoint)
             scored = checked(self._worker.score(names, split), names, checkpoint)
-            self._verdicts.add(checkpoint, split, scored.verdicts)
+            self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._journal.record(event)
         self._journal.take(event)
@@ -278,17 +286,3 @@ class RecordedRun:
                 moments="contenders" if restore else "start" if kept else "none",
             )
         )
-
-
-def _asked(question: Question, optimizer: OptimizerStart, eligible: bool) -> Asked:
-    parts = question.mixture.parts
-    return Asked(
-        rollout=question.rollout,
-        start=question.start,
-        active={part.name: part.rows for part in parts if not part.rehearsed},
-        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
-        ticks=question.ticks,
-        feed=described(question.feed),
-        optimizer=optimizer,
-        eligible=eligible,
-    )

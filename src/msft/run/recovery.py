@@ -55,7 +55,11 @@ class Recovery:
         """Stand at a tick of a roll-out, training again whatever is not there any more."""
         if self._place == (rollout, tick):
             return
-        self._place = None
+        here, self._place = self._place, None
+        if here is not None and here[0] == rollout and here[1] < tick:
+            self._again(rollout, here[1], tick)
+            self._place = (rollout, tick)
+            return
         legs = [(rollout, tick)]
         opened = self._open_nearest(*legs[0])
         while opened is None:

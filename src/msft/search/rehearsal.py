@@ -22,11 +22,12 @@ class Rehearsal:
     train_ticks: int
     evals_per_epoch: int
     base: ClassVar[CheckpointId] = BASE
+    best: ClassVar[CheckpointId | None] = None
 
     def rollout(self, *question: Any, **how: Any) -> NoReturn:
         raise _Enough
 
-    score = exclude = go_on = report = rollout
+    score = falls = exclude = go_on = report = rollout
 
 
 def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> None:

@@ -20,6 +20,10 @@ from msft.store.tiers import MemoryTier
 Curves = Mapping[str, Sequence[float]]
 Answer = Callable[[int, CheckpointId, tuple[str, ...], int], Curves]
 """answer(index, start, active, ticks): every sub-dataset's score at tick 0, 1, …, ticks."""
+RowCurves = Mapping[str, Sequence[Sequence[float]]]
+RowAnswer = Callable[[int, CheckpointId, tuple[str, ...], int], RowCurves]
+"""rows(index, start, active, ticks): what each validation row of every active sub-dataset got
+(1 right, 0 wrong) at tick 0, 1, …, ticks."""
 
 ROWS = 100
 
@@ -51,21 +55,26 @@ def scripted(
     peaks: Mapping[str, Any] | None = None,
     method_options: Mapping[str, Any] | None = None,
     log: Log | None = None,
+    rows: RowAnswer | None = None,
 ) -> Scripted:
-    """Run a method (a name or a function) whose every roll-out is answered by `answer`."""
-    rows = _rows(datasets, sizes)
+    """Run a method (a name or a function) whose every roll-out is answered by `answer`.
+
+    rows: for methods that test falls, what each row got. Tick 0 of a later roll-out is where it
+        starts, so its rows are those of the roll-out before it.
+    """
+    sizes_by_name = _rows(datasets, sizes)
     rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
     settings = Settings(
-        mixture=Mixture.of(rows, prepared.mixture_options.rehearsal_fraction),
+        mixture=Mixture.of(sizes_by_name, prepared.mixture_options.rehearsal_fraction),
         compute_budget=budget,
         train_ticks=ticks_of(num_train_epochs, evals_per_epoch, "num_train_epochs"),
         evals_per_epoch=evals_per_epoch,
         peaks=rule,
     )
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
-    worker = _ScriptedWorker(answer, tuple(datasets))
+    worker = _ScriptedWorker(answer, tuple(datasets), rows)
     history = RecordedRun(settings, prepared, worker, log or Log(), store).carry_out()
     best = history.best or BASE
     return Scripted(
@@ -96,8 +105,12 @@ class _ScriptedWorker:
 
     num_parameters = 1
 
-    def __init__(self, answer: Answer, datasets: tuple[str, ...]) -> None:
+    def __init__(
+        self, answer: Answer, datasets: tuple[str, ...], rows: RowAnswer | None = None
+    ) -> None:
         self._answer = answer
+        self._rows_of = rows
+        self._rows: dict[int, RowCurves] = {}
         self._datasets = datasets
         self._curves: dict[int, Curves] = {}
         self._place = (0, 0)
@@ -106,6 +119,8 @@ class _ScriptedWorker:
         number, start, active = question.rollout, question.start, question.mixture.active
         if number not in self._curves:
             self._curves[number] = self._ask(number, start, active, question.ticks)
+            if self._rows_of is not None:
+                self._rows[number] = self._rows_of(number, start, active, question.ticks)
         self._place = (question.rollout, tick)
 
     def advance(self, tick: int) -> Work:
@@ -120,7 +135,9 @@ class _ScriptedWorker:
         curves = self._curves.get(rollout)
         if curves is None:  # the base model's score was asked for before any roll-out
             curves = self._ask(rollout, BASE, self._datasets, 0)
-        return Scored({name: value(float(curves[name][tick])) for name in names}, 0)
+        scores = {name: value(float(curves[name][tick])) for name in names}
+        rows = self._rows.get(rollout, {})
+        return Scored(scores, 0, {n: [*map(float, rows[n][tick])] for n in names if n in rows})
 
     def weights(self) -> Any:
         return self._place
