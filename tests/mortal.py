@@ -74,6 +74,12 @@ VARIED = {
     "msft-restored": Case("msft", {"on_rollback": "restore", "rehearsal_fraction": 0.25}),
     "msft-smoothed": Case("msft", {"patience": 2}, {"smooth": 1, "min_delta": 0.01}),
     "msft-probability": Case("msft", {"patience": 2}, {"by": "probability"}, "rollbacks"),
+    "msft-sure": Case("msft", {"exclude": {"confidence": 0.95}}, compute_budget=3),
+    "msft-sure-restored": Case(
+        "msft",
+        {"exclude": {}, "on_rollback": "restore", "score_excluded": "rollback"},
+        compute_budget=2,
+    ),
     "continual-accounted": Case("continual", {"score_excluded": "rollback"}, score_test="every"),
     "continual-restored": Case("continual", {"on_rollback": "restore", "patience": 1}),
     "sro-rehearsed": Case("sro", {"rehearsal_fraction": 0.25}, {"include_start": False}),

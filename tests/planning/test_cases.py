@@ -77,6 +77,13 @@ def figures(case: Case) -> tuple[int, int, int, int]:
         ("soft_sro", {}, (2, 16, 360 + 260, 90), (2, 16, 360 + 520, 90)),
         # mSFT: b leaves first, then a; or nobody in 2N stages
         ("msft", {}, (2, 12, 360 + 160, 90), (4, 32, 1440, 162)),
+        # the same where only sure falls count: four epochs a stage, b leaves first
+        (
+            "msft",
+            {"compute_budget": 4, "method_options": {"exclude": {"confidence": 0.95}}},
+            (2, 24, 2 * (360 + 160), 162),
+            (4, 64, 2880, 306),
+        ),
     ],
 )
 def test_steps_and_tokens_of_a_method(

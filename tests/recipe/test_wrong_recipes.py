@@ -115,6 +115,13 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
         ("permanent: false contradicts",),
     ),
     ("option out of range", key("method_options:\n  patience: 0"), 5, ("patience is 0",)),
+    (
+        "option of an option",
+        key("method_options:\n  exclude:\n    confidence: 2"),
+        6,
+        ("exclude: confidence is 2; expected 0.5 or more, below 1",),
+    ),
+    ("option without its options", key("method_options: {exclude: 0.9}"), 4, ("of the keys",)),
     ("options is a list", key("method_options: [1]"), 4, ("method_options is [1]",)),
     ("option is nan", key("method_options: {max_epochs: .nan}"), 4, ("is nan", "finite")),
     ("option off the grid", key("method_options: {max_epochs: 0.3}"), 4, ("max_epochs is 0.3",)),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,7 +16,7 @@ from msft.run.log import Asked, Event, Measured, Opened, Reached, read_log
 from msft.run.summary import disk_of, schedule_of, summary_of
 from msft.run.verdicts import Verdicts, read_verdicts
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, Run, Tokens, checkpoint_id, place_of
+from msft.search.rollout import BASE, EndedBy, Run, Tokens, checkpoint_id, place_of
 from msft.search.scores import Scores, accuracy, nll
 from msft.store.store import Disk
 from msft.testing import scripted, simulate
@@ -80,7 +80,7 @@ def test_the_summary_has_the_keys_of_the_contract(name: str, folder: Path) -> No
     assert all(fits(stage, STAGE) for stage in summary["stages"])
     assert len(summary["stages"]) == len(history.stages)
     assert summary["method"] == CASES[name].method
-    assert summary["ended_by"] in ("all_excluded", "max_stages", "max_epochs", "budget")
+    assert summary["ended_by"] in get_args(EndedBy)
     assert summary["tokens"]["train"] == sum(
         p.tokens.train for s in history.stages for p in s.points
     )

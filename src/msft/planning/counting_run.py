@@ -30,6 +30,8 @@ EvaluationTokens = Mapping[tuple[str, str], int]
 MOST_ROLLOUTS = 1000
 RESTLESS = 1e12
 """A row's loss grows by this, so that it bends whatever the threshold is."""
+FEW_ROWS = 4
+"""Rows of each sub-dataset, all alike: a fall is sure where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,4 +189,5 @@ class CountingEngine:
     def score(self, names: Sequence[str], split: str) -> Scored:
         self.evaluations += 1
         tokens = sum(self._evaluation[name, split] for name in names)
-        return Scored({name: value(self._heights[name]) for name in names}, tokens)
+        verdicts = {name: [self._heights[name]] * FEW_ROWS for name in names}
+        return Scored({name: value(self._heights[name]) for name in names}, tokens, verdicts)

@@ -255,8 +255,8 @@ class Recipe:
                 mixture = Mixture.of({spec.name: 1 for spec in self.datasets})
                 rehearse(method.carry_out, Rehearsal(mixture, *ticks, self.evals_per_epoch))
         except OptionError as error:
-            option = error.option
-            place = ("method_options", option) if option in self.method_options else (option,)
+            inside = error.place[0] in self.method_options
+            place = ("method_options", *error.place) if inside else error.place
             raise RecipeError(str(error), place) from error
         except ValueError as error:
             raise RecipeError(str(error), ("method",)) from error

@@ -26,6 +26,7 @@ from msft.text import counted, epochs, epochs_in_words, listed, si
 
 _ENDED_BY = {
     "all_excluded": "until all had left",
+    "no_gain": "until nothing was gained",
     "max_stages": "ended by max_stages",
     "max_epochs": "ended by max_epochs",
     "budget": "as planned",

@@ -4,10 +4,21 @@ The run builds it event by event while it works; `summary`, `schedule`, `flops` 
 build it from a log file. So there is one answer to "what is the best checkpoint", not two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Opened, Reached
+from msft.run.log import (
+    Asked,
+    Averaged,
+    Decided,
+    Ended,
+    Event,
+    Measured,
+    Opened,
+    Reached,
+    Tested,
+)
+from msft.search.falls import Fall
 from msft.search.peaks import Curve, PeakRule
 from msft.search.rollout import BASE, CheckpointId, Tokens, place_of
 from msft.search.scores import (
@@ -26,11 +37,15 @@ from msft.store.store import Disk
 
 @dataclass(slots=True)
 class Stage:
-    """One roll-out, its points as run, and what was decided after it."""
+    """One roll-out, its points as run, and what was decided after it.
+
+    falls: of each active sub-dataset, where the method had them tested.
+    """
 
     asked: Asked
     points: list[Reached] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
+    falls: Mapping[str, Fall] = field(default_factory=dict)
 
     @property
     def ticks(self) -> int:
@@ -104,6 +119,8 @@ class History:
             case Measured():
                 self.tokens += event.tokens
                 self._score(event.split, event.checkpoint, event.scores)
+            case Tested():
+                self.stages[event.rollout].falls = event.falls
             case Decided():
                 if self.stages:
                     self.stages[-1].decisions.append(event)

@@ -9,11 +9,12 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from msft.errors import LogError
+from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import Score, Scores
 from msft.store.store import Disk
@@ -97,6 +98,17 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Tested:
+    """Who fell for sure in a roll-out, which ended at this checkpoint."""
+
+    event: ClassVar[str] = "falls"
+    checkpoint: CheckpointId
+    rollout: int
+    confidence: float
+    falls: Mapping[str, Fall]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """Last event."""
 
@@ -105,9 +117,10 @@ class Ended:
     best: CheckpointId
 
 
-Event = Opened | Asked | Reached | Averaged | Measured | Decided | Ended
+Event = Opened | Asked | Reached | Averaged | Measured | Decided | Tested | Ended
 _KINDS: dict[str, type[Event]] = {
-    kind.event: kind for kind in (Opened, Asked, Reached, Averaged, Measured, Decided, Ended)
+    kind.event: kind
+    for kind in (Opened, Asked, Reached, Averaged, Measured, Decided, Tested, Ended)
 }
 
 
@@ -138,6 +151,8 @@ def from_line(line: bytes) -> Event:
 def _plain(name: str, value: Any) -> Any:
     if name == "scores":
         return {dataset: score.to_json() for dataset, score in value.items()}
+    if name == "falls":
+        return {dataset: asdict(fall) for dataset, fall in value.items()}
     if isinstance(value, Tokens | Disk):
         return {part.name: getattr(value, part.name) for part in fields(value)}
     return list(value) if isinstance(value, tuple) else value
@@ -147,6 +162,8 @@ def _typed(name: str, raw: Any) -> Any:
     match name:
         case "scores":
             return {dataset: Score.from_json(score) for dataset, score in raw.items()}
+        case "falls":
+            return {n: Fall(**{**fall, "peaks": tuple(fall["peaks"])}) for n, fall in raw.items()}
         case "tokens":
             return Tokens(**raw)
         case "disk":

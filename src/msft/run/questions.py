@@ -1,13 +1,39 @@
 """A method's questions: refused where they have no answer, and as the log has them."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 
 from msft.run.history import Stage
-from msft.run.log import Asked, Decided
+from msft.run.log import Asked, Decided, Opened
 from msft.run.worker import Question
 from msft.search.feeds import described
-from msft.search.rollout import BASE, CheckpointId, Keep, OptimizerStart, is_average
+from msft.search.methods import PreparedMethod
+from msft.search.rollout import BASE, FAST, CheckpointId, Keep, OptimizerStart, Settings, is_average
 from msft.store.retention import wanted
+
+
+def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:
+    """A run as the first line of its log; what is at its default and came later is not in it."""
+    return Opened(
+        method=method.name,
+        seed=settings.seed,
+        num_parameters=num_parameters,
+        datasets=settings.mixture.sizes,
+        settings={
+            "evals_per_epoch": settings.evals_per_epoch,
+            "compute_budget": settings.compute_budget,
+            "train_ticks": settings.train_ticks,
+            "peaks": settings.peaks.recorded(),
+            "mean": settings.mean,
+            "score_test": settings.score_test,
+            "optim": settings.optim,
+            "rollout": asdict(method.rollout_options),
+            "method": dict(method.options),
+            **({} if settings.engine == FAST else {"engine": settings.engine}),
+            **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
+        },
+        fingerprint=settings.fingerprint,
+    )
 
 
 def asked(question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep) -> Asked:

@@ -6,15 +6,23 @@ else than it did when the log was written, the run refuses and names the event.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import isfinite
 from typing import get_args
 
 from msft.errors import BadScore
+from msft.run.fall_test import FallTest
 from msft.run.history import History
 from msft.run.journal import Journal, Watch
-from msft.run.log import Averaged, Decided, Ended, Log, Measured, Opened, Reached
-from msft.run.questions import asked, held_ticks, parts_of_average, refuse_decision, refuse_gone
+from msft.run.log import Averaged, Decided, Ended, Log, Measured, Reached
+from msft.run.questions import (
+    asked,
+    held_ticks,
+    opened,
+    parts_of_average,
+    refuse_decision,
+    refuse_gone,
+)
 from msft.run.recovery import Recovery
 from msft.run.verdicts import Verdicts
 from msft.run.worker import Question, Scored, Worker, checked
@@ -25,7 +33,6 @@ from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
     CONTENDERS,
-    FAST,
     CheckpointId,
     EndedBy,
     Keep,
@@ -63,6 +70,8 @@ class RecordedRun:
         self._verdicts = verdicts or Verdicts()
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
+        test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
+        self.falls = test.answer
 
     @property
     def is_live(self) -> bool:
@@ -95,6 +104,10 @@ class RecordedRun:
     def seed(self) -> int:
         return self._settings.seed
 
+    @property
+    def best(self) -> CheckpointId | None:
+        return self.history.best
+
     def rollout(
         self,
         start: CheckpointId,
@@ -119,6 +132,7 @@ class RecordedRun:
             self._recovery.ensure(start, kept)
         self._store.secure(start, PARTS if kept else WEIGHTS)
         self._journal.ask(asked(question, optimizer, eligible, keep))
+        self._verdicts.forget(all_but=(BASE, start))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower)
         if start == BASE:
@@ -196,31 +210,9 @@ class RecordedRun:
     # Answer from the log, else do it and record it.
 
     def _open(self) -> None:
-        if self.history.opened is not None:
-            return
-        settings = self._settings
-        self._journal.ask(
-            Opened(
-                method=self._method.name,
-                seed=settings.seed,
-                num_parameters=self._worker.num_parameters,
-                datasets=settings.mixture.sizes,
-                settings={
-                    "evals_per_epoch": settings.evals_per_epoch,
-                    "compute_budget": settings.compute_budget,
-                    "train_ticks": settings.train_ticks,
-                    "peaks": settings.peaks.recorded(),
-                    "mean": settings.mean,
-                    "score_test": settings.score_test,
-                    "optim": settings.optim,
-                    "rollout": asdict(self._method.rollout_options),
-                    "method": dict(self._method.options),
-                    **({} if settings.engine == FAST else {"engine": settings.engine}),
-                    **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
-                },
-                fingerprint=settings.fingerprint,
-            )
-        )
+        if self.history.opened is None:
+            parameters = self._worker.num_parameters
+            self._journal.ask(opened(self._settings, self._method, parameters))
 
     def _point(self, question: Question, before: Point) -> Point:
         checkpoint = checkpoint_id(question.rollout, before.tick + 1)
@@ -246,7 +238,7 @@ class RecordedRun:
             scored = checked(self._worker.score(names, SELECTION), names, checkpoint)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
-        self._verdicts.add(checkpoint, SELECTION, scored.verdicts)
+        self._verdicts.add(checkpoint, SELECTION, scored.verdicts, scored.row_tokens)
         self._store.enter(checkpoint)
         self._store.put(checkpoint, self._worker.weights, self._worker.training)
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
@@ -269,7 +261,7 @@ class RecordedRun:
             else:
                 self._recovery.hold(checkpoint)
             scored = checked(self._worker.score(names, split), names, checkpoint)
-            self._verdicts.add(checkpoint, split, scored.verdicts)
+            self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._journal.record(event)
         self._journal.take(event)

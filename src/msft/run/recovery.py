@@ -84,6 +84,10 @@ class Recovery:
         if self._place == (rollout, tick):
             return
         here, self._place = self._place, None
+        if here is not None and here[0] == rollout and here[1] < tick:
+            self._again(rollout, here[1], tick)
+            self._place = (rollout, tick)
+            return
         legs = [(rollout, tick)]
         opened = self._open_nearest(*legs[0], here)
         while opened is None:

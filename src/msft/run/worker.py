@@ -54,11 +54,13 @@ class Scored:
     """Scores of some sub-datasets, tokens it took, and each row's verdict.
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
+    row_tokens: of a loss, how many tokens each row's sum is over.
     """
 
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
+    row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 Scorer = Callable[[Sequence[str], str], Scored]

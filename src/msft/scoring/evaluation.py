@@ -100,10 +100,12 @@ class Evaluator:
         """Counts and verdicts of answers."""
         scores: dict[str, Score] = {}
         verdicts: dict[str, str | list[float]] = {}
+        row_tokens: dict[str, list[int]] = {}
         for name, rows in answers.rows.items():
             worth = [row.worth for row in rows]
             if self._tasks[name].metric == "nll":
-                scores[name] = nll(fsum(worth), sum(row.weight for row in rows))
+                row_tokens[name] = [row.weight for row in rows]
+                scores[name] = nll(fsum(worth), sum(row_tokens[name]))
                 verdicts[name] = [float(loss) for loss in worth]
             elif all(isinstance(number, bool) for number in worth):
                 scores[name] = accuracy(int(sum(worth)), len(worth))
@@ -113,7 +115,7 @@ class Evaluator:
             else:
                 scores[name] = value(fsum(worth) / len(worth))
                 verdicts[name] = [float(number) for number in worth]
-        return Scored(scores, answers.tokens, verdicts)
+        return Scored(scores, answers.tokens, verdicts, row_tokens)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]

@@ -42,6 +42,7 @@ class Rehearsal:
     evals_per_epoch: int
     base: ClassVar[CheckpointId] = BASE
     seed: ClassVar[int] = 0
+    best: ClassVar[CheckpointId | None] = None
 
     def rollout(
         self, start: Any, mixture: Any, ticks: int, *, keep: Keep = CONTENDERS, **how: Any
@@ -51,7 +52,7 @@ class Rehearsal:
     def score(self, *question: Any, **how: Any) -> NoReturn:
         raise _Enough(None)
 
-    average = exclude = go_on = report = score
+    average = falls = exclude = go_on = report = score
 
 
 def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> FirstRollout | None:

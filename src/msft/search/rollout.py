@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
 from msft.errors import OptionError
+from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.mixture import Mixture
 from msft.search.peaks import Curve, PeakRule
@@ -32,7 +33,7 @@ best: none, for methods that never go back.
 all: every one; numbers: these ticks. Both are held to the end of the run.
 """
 CONTENDERS: Keep = "contenders"
-EndedBy = Literal["all_excluded", "max_stages", "max_epochs", "budget"]
+EndedBy = Literal["all_excluded", "no_gain", "max_stages", "max_epochs", "budget"]
 
 
 def checkpoint_id(rollout: int, tick: int) -> CheckpointId:
@@ -149,6 +150,10 @@ class Run(Protocol):
     def seed(self) -> int:
         """The recipe's, for a method that draws with `msft.search.draws`."""
 
+    @property
+    def best(self) -> CheckpointId | None:
+        """The best point so far; None before anything is scored."""
+
     def rollout(
         self,
         start: CheckpointId,
@@ -177,6 +182,9 @@ class Run(Protocol):
 
     def score(self, checkpoint: CheckpointId) -> Scores:
         """Scores of all sub-datasets; those not known yet are measured."""
+
+    def falls(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
+        """How every active sub-dataset fell after its peak in this roll-out, and who for sure."""
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         """Record that these sub-datasets leave at this tick, and that `checkpoint` goes on."""

@@ -29,6 +29,10 @@ from msft.store.tiers import MemoryTier
 Curves = Mapping[str, Sequence[float]]
 Answer = Callable[[int, CheckpointId, tuple[str, ...], int], Curves]
 """answer(index, start, active, ticks): every sub-dataset's score at tick 0, 1, …, ticks."""
+RowCurves = Mapping[str, Sequence[Sequence[float]]]
+RowAnswer = Callable[[int, CheckpointId, tuple[str, ...], int], RowCurves]
+"""rows(index, start, active, ticks): what each validation row of every active sub-dataset got
+(1 right, 0 wrong) at tick 0, 1, …, ticks."""
 
 AverageAnswer = Callable[[list[CheckpointId]], Mapping[str, float]]
 """average(ids): every sub-dataset's score of the mean of these checkpoints."""
@@ -66,24 +70,27 @@ def scripted(
     method_options: Mapping[str, Any] | None = None,
     log: Log | None = None,
     average: AverageAnswer | None = None,
+    rows: RowAnswer | None = None,
 ) -> Scripted:
     """Run a method (a name or a function) whose every roll-out is answered by `answer`.
 
     average: answers for averages; without it they score the mean of what was averaged.
+    rows: for methods that test falls, what each row got. Tick 0 of a later roll-out is where it
+        starts, so its rows are those of the roll-out before it.
     """
-    rows = _rows(datasets, sizes)
+    sizes_by_name = _rows(datasets, sizes)
     rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
     settings = Settings(
-        mixture=Mixture.of(rows, prepared.mixture_options.rehearsal_fraction),
+        mixture=Mixture.of(sizes_by_name, prepared.mixture_options.rehearsal_fraction),
         compute_budget=budget,
         train_ticks=ticks_of(num_train_epochs, evals_per_epoch, "num_train_epochs"),
         evals_per_epoch=evals_per_epoch,
         peaks=rule,
     )
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
-    worker = _ScriptedWorker(answer, tuple(datasets), average)
+    worker = _ScriptedWorker(answer, tuple(datasets), average, rows)
     history = RecordedRun(settings, prepared, worker, log or Log(), store).carry_out()
     best = history.best or BASE
     return Scripted(
@@ -117,11 +124,17 @@ class _ScriptedWorker:
     num_parameters = 1
 
     def __init__(
-        self, answer: Answer, datasets: tuple[str, ...], average: AverageAnswer | None
+        self,
+        answer: Answer,
+        datasets: tuple[str, ...],
+        average: AverageAnswer | None,
+        rows: RowAnswer | None = None,
     ) -> None:
         self._answer = answer
         self._average = average
         self._averaged: list[tuple[int, int]] = []
+        self._rows_of = rows
+        self._rows: dict[int, RowCurves] = {}
         self._datasets = datasets
         self._curves: dict[int, Curves] = {}
         self._place = (0, 0)
@@ -130,6 +143,8 @@ class _ScriptedWorker:
         number, start, active = question.rollout, question.start, question.mixture.active
         if number not in self._curves:
             self._curves[number] = self._ask(number, start, active, question.ticks)
+            if self._rows_of is not None:
+                self._rows[number] = self._rows_of(number, start, active, question.ticks)
         self._place, self._averaged = (question.rollout, tick), []
 
     def advance(self, tick: int) -> Work:
@@ -149,7 +164,10 @@ class _ScriptedWorker:
             return Scored({name: value(float(scores[name])) for name in names}, 0)
         places = self._averaged or [self._place]
         means = {name: fsum(self._at(p, name) for p in places) / len(places) for name in names}
-        return Scored({name: value(mean) for name, mean in means.items()}, 0)
+        rows = {} if self._averaged else self._rows.get(self._place[0], {})
+        tick = self._place[1]
+        verdicts = {n: [*map(float, rows[n][tick])] for n in names if n in rows}
+        return Scored({name: value(mean) for name, mean in means.items()}, 0, verdicts)
 
     def _at(self, place: tuple[int, int], name: str) -> float:
         rollout, tick = place

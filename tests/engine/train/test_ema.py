@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from families import loaded, model_of, rows_of
-from plain_varlen import plain_varlen
 from torch import Tensor, nn
 
 from msft.engine.paths import Piece
@@ -39,7 +38,8 @@ Engine = FastEngine | SimpleEngine
 def by_rows(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *sizes: Any, **options: Any) -> Tensor:
     """What torch's kernel for packed rows computes, anywhere."""
     cuts = bounds.diff().tolist()
-    parts = zip(*(tensor.transpose(0, 1).split(cuts, 1) for tensor in (q, k, v)), strict=True)
+    rows = (torch.split(tensor.transpose(0, 1), cuts, 1) for tensor in (q, k, v))
+    parts = zip(*rows, strict=True)
     how: dict[str, Any] = {"is_causal": True, "scale": options["scale"], "enable_gqa": True}
     attend = nn.functional.scaled_dot_product_attention
     return torch.cat([attend(*part, **how) for part in parts], 1).transpose(0, 1)

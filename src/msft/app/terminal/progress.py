@@ -20,6 +20,8 @@ MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
 
 
+STILL_RISING = "all were still at their highest"
+
 Placed = tuple[CheckpointId, Score]
 """A score and where it was measured."""
 
@@ -175,7 +177,8 @@ def event_text(event: Event, board: Board) -> str | None:
             where = "; on from" if stays else "; back to"
             return f"  -> {', '.join(event.names)} left{where} {event.checkpoint}"
         case Decided(what="go_on"):
-            return f"  -> nobody left: all were still at their highest; on from {event.checkpoint}"
+            why = "nobody fell for sure" if history.stages[-1].falls else STILL_RISING
+            return f"  -> nobody left: {why}; on from {event.checkpoint}"
         case Ended():
             return f"done ({event.by}); best is {event.best}, {mean_text(history, event.best)}"
     return None
