@@ -38,7 +38,9 @@ Engine = FastEngine | SimpleEngine
 def by_rows(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *sizes: Any, **options: Any) -> Tensor:
     """What torch's kernel for packed rows computes, anywhere."""
     cuts = bounds.diff().tolist()
-    parts = zip(*(tensor.transpose(0, 1).split(cuts, 1) for tensor in (q, k, v)), strict=True)
+    parts = zip(
+        *(torch.split(tensor.transpose(0, 1), cuts, 1) for tensor in (q, k, v)), strict=True
+    )
     how: dict[str, Any] = {"is_causal": True, "scale": options["scale"], "enable_gqa": True}
     attend = nn.functional.scaled_dot_product_attention
     return torch.cat([attend(*part, **how) for part in parts], 1).transpose(0, 1)
