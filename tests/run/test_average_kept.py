@@ -51,6 +51,9 @@ class AverageEngine:
     def optimizer(self) -> Any:
         return {**self._raw.optimizer(), "raw": self._raw.weights()}
 
+    def average(self, parts: Iterable[Any]) -> Any:
+        return self._raw.average(parts)
+
     def seed(self, number: int) -> None: ...
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
