@@ -178,7 +178,6 @@ def test_rows_are_not_read_and_the_hub_is_not_asked(
     assert not addresses
     with pytest.raises(DataError, match="owner/name"):
         loading.load_datasets(load_recipe(recipe, ["datasets.a.train=b.jsonl"]))
-    assert addresses
 
 
 def test_folders_are_looked_into(recipe: Path) -> None:

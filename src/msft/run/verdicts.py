@@ -45,7 +45,10 @@ class Verdicts:
     ) -> None:
         if split == SELECTION:
             self._held.update({(checkpoint, name): rows for name, rows in verdicts.items()})
-        new = {n: t for n, t in (row_tokens or {}).items() if (split, n) not in self._tokens}
+        counts = row_tokens or {}
+        if any((split, name) not in self._tokens for name in counts) and not self._read:
+            self._recall()  # a resumed run has them in its file
+        new = {n: t for n, t in counts.items() if (split, n) not in self._tokens}
         self._tokens.update({(split, name): tokens for name, tokens in new.items()})
         if self._path is None or not verdicts:
             return
