@@ -16,7 +16,10 @@ from msft.text import counted, epochs
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A stage and a sub-dataset that left after it, or one in which nobody left."""
+    """A stage and a sub-dataset that left after it, or one in which nobody left.
+
+    tested: whether only sure falls counted.
+    """
 
     stage: int
     active: int
@@ -29,6 +32,7 @@ class DecisionRow:
     fall: str = NOTHING
     sure: str = NOTHING
     p: str = ""
+    tested: bool = False
 
 
 def decision_rows(
@@ -45,7 +49,8 @@ def decision_rows(
         left = [name for name, _ in record.excluded]
         rows += [_row(history, verdicts, intervals, stage, search, name, left) for name in left]
         if any(decision.what == "go_on" for decision in record.decisions):
-            rows.append(DecisionRow(stage, len(record.asked.active), None))
+            tested = bool(record.falls)
+            rows.append(DecisionRow(stage, len(record.asked.active), None, tested=tested))
     return rows
 
 
