@@ -12,13 +12,14 @@ from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY
+from msft.report.headroom_in_words import headroom_section
 from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
 from msft.report.page import Folded, embedded, folded, page_sections, write_page
 from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
-from msft.run.folder import RunFolder, read_history, verdicts_of
+from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
@@ -56,6 +57,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     content = {
         **_content(history, verdicts, stopped),
         **_source(files, history),
+        "headroom": headroom_section(history, verdicts, row_tokens_of(folder)),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
     }

@@ -177,7 +177,8 @@ def event_text(event: Event, board: Board) -> str | None:
             where = "; on from" if stays else "; back to"
             return f"  -> {', '.join(event.names)} left{where} {event.checkpoint}"
         case Decided(what="go_on"):
-            why = "nobody fell for sure" if history.stages[-1].falls else STILL_RISING
+            tested = any(stage.falls for stage in history.stages[-1:])
+            why = "nobody fell for sure" if tested else STILL_RISING
             return f"  -> nobody left: {why}; on from {event.checkpoint}"
         case Ended():
             return f"done ({event.by}); best is {event.best}, {mean_text(history, event.best)}"
