@@ -21,7 +21,7 @@ from msft.errors import DataError
 ALL: dict[str, Benchmark] = {**SCIENCE, **COMMONSENSE, **MATHEMATICS, **LANGUAGE}
 NAMES = sorted(ALL)
 STYLES: tuple[Style, ...] = ("letters", "text")
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 ABCD = ["A", "B", "C", "D"]
 

@@ -34,11 +34,6 @@ from msft.store.background_disk import DurableTier
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, MemoryTier
 
-FORGET = 0.005
-"""Skill lost per pass over others."""
-DILUTION = 0.5
-"""Memory gained per own pass is (share of the step) to the power of this."""
-
 
 @dataclass(frozen=True, slots=True)
 class Learner:
@@ -73,12 +68,20 @@ class _Mind:
 
 
 class SimulatedEngine:
-    """A `Trainer` in numbers, with scores. A cold optimizer learns slowly."""
+    """A `Trainer` in numbers, with scores. A cold optimizer learns slowly.
+
+    forget: skill lost per pass over others.
+    dilution: memory gained per own pass is (share of the step) to the power of this.
+    """
 
     num_parameters = 1000
     num_trainable = 1000
 
-    def __init__(self, learners: Mapping[str, Learner]) -> None:
+    def __init__(
+        self, learners: Mapping[str, Learner], forget: float = 0.005, dilution: float = 0.5
+    ) -> None:
+        self._forget = forget
+        self._dilution = dilution
         self._learners = learners
         self.load(None)
         self.load_optimizer(None)
@@ -151,13 +154,13 @@ class SimulatedEngine:
         for name, own in passes.items():
             mind = self._minds[name]
             mind.skill = self._skill(mind) + own
-            mind.memory += own * (seen[name] / len(rows)) ** DILUTION
+            mind.memory += own * (seen[name] / len(rows)) ** self._dilution
             mind.passes = self._passes + own
             self._passes += own
 
     def _skill(self, mind: _Mind) -> float:
         """What is left after the passes over others since it was last trained."""
-        return max(0.0, mind.skill - FORGET * (self._passes - mind.passes))
+        return max(0.0, mind.skill - self._forget * (self._passes - mind.passes))
 
     def _quality(self, name: str) -> float:
         learner, mind = self._learners[name], self._minds[name]

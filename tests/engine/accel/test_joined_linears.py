@@ -13,7 +13,7 @@ from msft.engine.accel.joined_linears import Join, JoinedProjections, together
 from msft.engine.attention import RowLayout, layout
 
 LENGTHS = [12, 8]
-JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2"}
+JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2", "mixtral"}
 
 
 def computed(model: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:

@@ -19,12 +19,8 @@ SEAM = "engine/paths.py"
 
 def run(*command: str) -> str:
     """What a command of Python prints, with our folders of tests at hand."""
-    folders = [
-        HERE,
-        HERE.parent,
-        TESTS / "app",
-        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
-    ]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [HERE, HERE.parent, TESTS / "app", *given]
     done = subprocess.run(
         [sys.executable, *command],
         cwd=TESTS.parent,
