@@ -1,9 +1,7 @@
-"""Recording: the device's work as CUDA graphs; each set of them has its own memory and stream.
+"""CUDA graphs of the device's work; each set of them has its own memory and stream.
 
-Torch keeps one workspace of matrix products for each stream that graphs are captured on. All graphs
-of a stream write to it, whatever their memory is, so two of them must not run at the same time; and
-from torch 2.12 on the first of them that ends takes it away from the others
-(https://github.com/pytorch/pytorch/issues/193402). So whoever records has a `Recorder`.
+Graphs of one stream share its workspace for matrix products, so two of them must not run at the same
+time (https://github.com/pytorch/pytorch/issues/193402): each set has a `Recorder` of its own.
 """
 
 import gc
