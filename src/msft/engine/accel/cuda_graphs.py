@@ -1,6 +1,6 @@
 """CUDA graphs of the device's work; each set of them has its own memory and stream.
 
-Graphs of one stream share its workspace for matrix products, so two of them must not run at the same
+Graphs of one stream share its workspace for matrix products, so two of them must not run at one
 time (https://github.com/pytorch/pytorch/issues/193402): each set has a `Recorder` of its own.
 """
 
