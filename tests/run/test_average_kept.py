@@ -1,6 +1,6 @@
 """An engine that keeps an average and trains something else: a run needs to know nothing of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
