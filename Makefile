@@ -22,7 +22,7 @@ test: .venv/installed  ## all tests
 # Triton is a gigabyte, so it lies beside what everybody installs.
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
 	$(BIN)/pip install --quiet --no-deps --target .venv/triton triton
-	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py
+	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py tests/engine/train/test_ema.py
 
 check: .venv/installed  ## format check, lint, types
 	$(BIN)/ruff format --check .
@@ -64,6 +64,7 @@ bench-gpu:  ## on a machine with a GPU and torch: checks, then each target again
 		--out $(RESULTS)/train.jsonl
 	$(GPU) bench/eval_speed.py --data $(DATA) --out $(RESULTS)/eval.jsonl
 	$(GPU) bench/snapshots.py --out $(RESULTS)/snapshots.jsonl
+	$(GPU) bench/ema_cost.py --out $(RESULTS)/ema.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl \
 		--from $(RESULTS)/train.jsonl $(RESULTS)/eval.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --method sft

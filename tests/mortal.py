@@ -73,9 +73,22 @@ VARIED = {
     "msft-accounted": Case("msft", {"score_excluded": "rollback"}, score_test="rollbacks"),
     "msft-restored": Case("msft", {"on_rollback": "restore", "rehearsal_fraction": 0.25}),
     "msft-smoothed": Case("msft", {"patience": 2}, {"smooth": 1, "min_delta": 0.01}),
+    "msft-probability": Case("msft", {"patience": 2}, {"by": "probability"}, "rollbacks"),
+    "msft-sure": Case("msft", {"exclude": {"confidence": 0.95}}, compute_budget=3),
+    "msft-sure-restored": Case(
+        "msft",
+        {"exclude": {}, "on_rollback": "restore", "score_excluded": "rollback"},
+        compute_budget=2,
+    ),
     "continual-accounted": Case("continual", {"score_excluded": "rollback"}, score_test="every"),
     "continual-restored": Case("continual", {"on_rollback": "restore", "patience": 1}),
     "sro-rehearsed": Case("sro", {"rehearsal_fraction": 0.25}, {"include_start": False}),
+    "soup-controls": Case(
+        "soup", {"of": ["span", "peaks", "last", "random", "all"], "k": 2}, score_test="best"
+    ),
+    "soup-peaks": Case("soup", {"of": "peaks"}, {"smooth": 1}, score_test="every"),
+    "soup-last": Case("soup", {"of": "last", "k": 2}),
+    "soup-random": Case("soup", {"of": "random", "k": 2}, score_test="rollbacks"),
     "ies-permanent": Case("ies", {"track_excluded": False, "threshold": 0.5}, score_test="best"),
 }
 """Options that change what is scored, kept or trained."""

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from math import inf
 from reprlib import Repr
@@ -65,6 +65,20 @@ class Above:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """A bound for an annotated option."""
+
+    low: float
+    high: float
+
+    def __contains__(self, number: float) -> bool:
+        return self.low < number < self.high
+
+    def __str__(self) -> str:
+        return f"more than {self.low} and less than {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
 class Between:
     """A bound for an annotated option."""
 
@@ -76,6 +90,20 @@ class Between:
 
     def __str__(self) -> str:
         return f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A bound for an annotated option."""
+
+    least: float
+    below: float
+
+    def __contains__(self, number: float) -> bool:
+        return self.least <= number < self.below
+
+    def __str__(self) -> str:
+        return f"{self.least} or more, below {self.below}"
 
 
 def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -111,6 +139,8 @@ def _fit(value: Any, hint: Any, what: str, key: str) -> Any:
     for kind in kinds:
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
+        if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
+            return _nested(kind, value, at, key)
         if kind in (Any, inspect.Parameter.empty) or _is_a(value, kind):
             outside = [bound for bound in bounds if value not in bound]
             if outside:
@@ -123,6 +153,15 @@ def _fit(value: Any, hint: Any, what: str, key: str) -> Any:
         raise OptionError(f"{at} is {shown(value)}; expected text{cure}", key)
     expected = " or ".join(_described(kind) for kind in kinds)
     raise OptionError(f"{at} is {value!r}; expected {expected}", key)
+
+
+def _nested(kind: type[Any], value: Mapping[str, Any], at: str, key: str) -> Any:
+    """An option that has options: a dataclass from a mapping."""
+    try:
+        return kind(**checked(kind, value, at))
+    except OptionError as error:
+        error.place = (key, *error.place)
+        raise
 
 
 def _annotations(owner: Callable[..., Any]) -> dict[str, Any]:
@@ -142,12 +181,17 @@ def _is_a(value: Any, kind: Any) -> bool:
         return kind is bool
     if kind is float:
         return isinstance(value, int | float)
+    kind = get_origin(kind) or kind
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _described(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(repr(choice) for choice in get_args(kind))
+    if get_origin(kind) is list:
+        return "a list"
+    if is_dataclass(kind):
+        return "keys and values, of the keys " + ", ".join(f.name for f in fields(kind))
     names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 

@@ -130,7 +130,7 @@ def _evaluate(parser: ArgumentParser) -> None:
 
 def _compare(parser: ArgumentParser) -> None:
     _recipe(parser)
-    methods = "e.g. sft,msft (default: all seven built-in ones)"
+    methods = "e.g. sft,msft (default: all eight built-in ones)"
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
     parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
     out = "folder of the runs (METHOD-sSEED) and of compare.html"
@@ -169,6 +169,11 @@ def _analyze(parser: ArgumentParser) -> None:
     analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
     for name, summary in ANALYSES.items():
         analysis = analyses.add_parser(name, help=summary, description=_sentence(summary))
+        if name == "headroom":
+            analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
+            analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
+            _json(analysis)
+            continue
         _recipe(analysis)
         analysis.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
         analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
@@ -260,7 +265,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "compare": ("run methods and seeds, then the paper's tables", _compare),
     "report": ("rebuild report.html from logs alone", _report),
     "replay": ("train a found schedule in one straight run", _replay),
-    "analyze": ("the paper's analyses that need runs of their own", _analyze),
+    "analyze": ("the paper's analyses that need runs of their own, and headroom", _analyze),
     "env": ("versions and devices, for bug reports", _json),
 }
 """What each command is for, and what adds its arguments."""
@@ -269,6 +274,7 @@ ANALYSES = {
     "divergence": "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)",
     "budget": "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)",
     "size": "gain of mSFT over SFT on the first n sub-datasets (Fig. 5)",
+    "headroom": "what stopping each sub-dataset at its own peak would gain, from a run's logs",
 }
 
 if __name__ == "__main__":

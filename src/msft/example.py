@@ -24,6 +24,7 @@ class Example:
     asks: what a benchmark's row asks without the words around it, by which leaks are found.
     label: what the right answer is called, for the balance of labels.
     subject: the value by which the sub-dataset may be split.
+    others: the same row with each of its wrong choices as the answer, where `label_noise` asks.
     """
 
     prompt: str
@@ -35,6 +36,7 @@ class Example:
     asks: str = ""
     label: str = ""
     subject: str = ""
+    others: tuple["Example", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

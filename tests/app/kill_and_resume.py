@@ -1,6 +1,8 @@
 """Kills a run with SIGKILL at random moments, resumes it, and compares it with one left alone.
 
-    python kill_and_resume.py METHOD FOLDER
+    python kill_and_resume.py METHOD FOLDER [KEYS]
+
+KEYS: further keys of the recipe, as JSON.
 
 Runs in a process of its own and forks the runs, so that torch is imported once. Prints what
 differs; nothing if all is well.
@@ -17,6 +19,8 @@ from pathlib import Path
 from random import Random
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "engine"))  # a process of its own knows no pytest
 from toys import recipe_of, write_data
 
 from msft.app.train import train
@@ -24,17 +28,17 @@ from msft.app.train import train
 KILLS = 3
 
 
-def main(method: str, folder: Path) -> int:
+def main(method: str, folder: Path, keys: str = "{}") -> int:
     torch.set_num_threads(1)
     write_data(folder)
-    recipe = recipe_of(folder, method=method)
+    recipe = recipe_of(folder, **{"method": method, **json.loads(keys)})
     begun = time.monotonic()
     alone, mortal = folder / "alone", folder / "mortal"
     if _forked(lambda: train(recipe, alone)) != 0:
         print("the uninterrupted run failed")
         return 1
     seconds = time.monotonic() - begun
-    random = Random(f"kill {method}")
+    random = Random(f"kill {method}{keys if keys != '{}' else ''}")
     for _ in range(KILLS):
         _forked(lambda: train(recipe, mortal), kill_after=random.uniform(0.1, 0.7) * seconds)
     if _forked(lambda: train(recipe, mortal)) != 0:
@@ -63,6 +67,7 @@ def _weights(folder: Path) -> str:
 FACTS: dict[str, Callable[[Path], object]] = {
     "summary.json differs": lambda folder: json.loads((folder / "summary.json").read_text()),
     "run.jsonl differs": lambda folder: (folder / "run.jsonl").read_bytes(),
+    "verdicts.jsonl differs": lambda folder: (folder / "verdicts.jsonl").read_bytes(),
     "the weights of best/ differ": _weights,
     "files are left over": lambda folder: sorted(
         p.name for p in (folder / "checkpoints").iterdir()
@@ -71,4 +76,4 @@ FACTS: dict[str, Callable[[Path], object]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))

@@ -294,3 +294,18 @@ def test_a_stage_in_which_nobody_leaves_is_said() -> None:
     board = Board()
     said = event_text(Decided("go_on", checkpoint_id(1, 8)), board)
     assert said == "  -> nobody left: all were still at their highest; on from r1-t8"
+
+
+def test_a_stage_in_which_nobody_fell_for_sure_is_said(tmp_path: Path) -> None:
+    simulate(
+        "msft",
+        {"a": Learner(passes=3.0, limit=9.0)},
+        compute_budget=2,
+        method_options={"exclude": {}, "max_stages": 1},
+        folder=tmp_path,
+    )
+    board, said = Board(), list[str | None]()
+    for event in read_log(tmp_path / "run.jsonl"):
+        board.event(event, live=False)
+        said.append(event_text(event, board))
+    assert "  -> nobody left: nobody fell for sure; on from r0-t8" in said

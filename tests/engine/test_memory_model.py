@@ -25,6 +25,11 @@ def test_the_optimizer_in_bf16_takes_less() -> None:
     assert held_bytes(SHAPE, halved) == 10 * SHAPE.parameters
 
 
+def test_the_moving_average_is_one_more_copy() -> None:
+    demand = Demand(1000, 0.2, bf16=True, half_moments=True, averaged=True)
+    assert held_bytes(SHAPE, demand) == 14 * SHAPE.parameters
+
+
 def test_activations_are_recomputed_where_a_batch_does_not_fit() -> None:
     demand = Demand(8736, 0.185, bf16=True, half_moments=True)
     roomy, tight = (best_fit(SHAPE, n * GB, demand, "auto") for n in (300, 140))

@@ -1,5 +1,7 @@
 """The simple engine: the golden reference of the fast one, and the engine of every other model."""
 
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,23 @@ def test_the_average_is_in_fp32_and_in_order() -> None:
         weight = engine.average([{"w": tensor} for tensor in order])["w"]
         assert weight.equal(torch.tensor([float(total)]) / 3)
     assert big.item() == 2.0**24
+
+
+def test_of_what_is_averaged_one_is_held_at_a_time() -> None:
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def fetched() -> Iterator[dict[str, torch.Tensor]]:
+        for number in range(5):
+            assert sum(each() is not None for each in alive) <= 1, (
+                "the last tensor of the one before"
+            )
+            part = {name: torch.full((4,), float(number)) for name in ("v", "w")}
+            alive.extend(weakref.ref(tensor) for tensor in part.values())
+            yield part
+            del part
+
+    mean = simple_of().average(fetched())
+    assert mean["v"].tolist() == mean["w"].tolist() == [2.0] * 4
 
 
 def test_weights_of_another_model_are_refused() -> None:

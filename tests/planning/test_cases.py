@@ -66,6 +66,8 @@ def figures(case: Case) -> tuple[int, int, int, int]:
     ("method", "keys", "best", "worst"),
     [
         ("sft", {}, (1, 8, 360, 54), (1, 8, 360, 54)),
+        # Soup: SFT, and one more evaluation
+        ("soup", {}, (1, 8, 360, 54 + 18), (1, 8, 360, 54 + 18)),
         ("continual", {}, (2, 8, 360, 90), (2, 8, 360, 90)),
         # IES: all rows rest in epochs 4 and 5, and are looked at; or none ever does
         ("ies", {"num_train_epochs": 5}, (1, 12, 540, 72 + 360), (1, 20, 900, 108)),
@@ -75,6 +77,13 @@ def figures(case: Case) -> tuple[int, int, int, int]:
         ("soft_sro", {}, (2, 16, 360 + 260, 90), (2, 16, 360 + 520, 90)),
         # mSFT: b leaves first, then a; or nobody in 2N stages
         ("msft", {}, (2, 12, 360 + 160, 90), (4, 32, 1440, 162)),
+        # the same where only sure falls count: four epochs a stage, b leaves first
+        (
+            "msft",
+            {"compute_budget": 4, "method_options": {"exclude": {"confidence": 0.95}}},
+            (2, 24, 2 * (360 + 160), 162),
+            (4, 64, 2880, 306),
+        ),
     ],
 )
 def test_steps_and_tokens_of_a_method(
@@ -106,6 +115,12 @@ def test_without_the_start_a_patient_stage_is_a_tick_longer() -> None:
     peaks, options = {"include_start": False}, {"patience": 1}
     both = cases("msft", peaks=peaks, method_options=options, compute_budget=3)
     assert figures(both.best)[:3] == (2, 12, 2 * 180 + 2 * 80)
+
+
+def test_peaks_by_probability_are_planned_as_peaks_by_score() -> None:
+    corpus, soft = corpus_of(recipe_of()), recipe_of(peaks={"by": "probability"})
+    found = cases_of(soft, corpus, EVALUATION)["msft"]
+    assert (found.best, found.worst) == (cases("msft").best, cases("msft").worst)
 
 
 def test_dynamix_looks_ahead_before_every_step_of_a_short_run() -> None:
@@ -187,7 +202,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
         "seconds": None,
     }
     load = {"rows": 1, "tokens": 4, "written": 0}
-    sizes = ("held", "base", "libraries", "work", "checkpoints")
+    sizes = ("held", "average", "base", "libraries", "work", "checkpoints")
     memory = dict.fromkeys((*sizes, "peak", "program", "free"), 1000) | {"fits": False}
     found = {"rows": 1, "tokens": 3, "longest": 3, "validation": load}
     epoch = {"rows": 1, "tokens": 3, "steps": 2, "batch_size": 1, "evaluations": 1}
@@ -216,6 +231,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
     )
     assert "\x1b" not in text
     assert text.count("does NOT fit") == 2
+    assert "the moving average 1.00 kB" in text
     assert "time: not known, since it is a test" in text
     assert "one epoch: 1 row, 3 tokens, 2 steps of 1 row, 1 evaluation\n" in text
     assert "one evaluation: 1 row, 4 tokens through" in text

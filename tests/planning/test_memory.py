@@ -105,6 +105,7 @@ def test_keys_take_no_more_than_the_decoder_gives_them() -> None:
         (120, {}, ["optim: adamw_bf16 (110 GB), or a smaller model"]),
         (100, {}, ["optim: adamw_bf16", "still too much"]),
         (100, {"optim": "adamw_bf16"}, ["a smaller model"]),
+        (120, {"optim": "adamw_bf16", "ema_decay": 0.9}, ["ema_decay: null (110 GB)"]),
     ],
 )
 def test_an_8b_model_is_told_what_would_help(
@@ -119,6 +120,20 @@ def test_an_8b_model_is_told_what_would_help(
     for cure in cures:
         assert cure in str(refused.value)
     refuse_no_room(recipe, corpus, method, SHAPES["135M"], room)
+
+
+def test_the_moving_average_is_counted_where_it_is(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    without, averaged = (
+        needs_of(recipe, corpus_of(recipe), recipe.prepared(), SHAPES["135M"], H200)
+        for recipe in (recipe_of(tmp_path, method="sft", ema_decay=d) for d in (None, 0.98))
+    )
+    copy = 4 * SHAPES["135M"].parameters
+    assert (without.memory.average, averaged.memory.average) == (0, copy)
+    assert averaged.memory.held == without.memory.held
+    assert averaged.memory.state == without.memory.state + copy
+    assert averaged.memory.snapshot == without.memory.snapshot + copy
+    assert averaged.disk == without.disk + 2 * copy
 
 
 def test_plan_and_train_ask_for_the_same(tmp_path: Path) -> None:

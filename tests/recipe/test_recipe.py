@@ -59,6 +59,7 @@ def test_defaults_are_the_contracts() -> None:
         "bf16": "auto",
         "gradient_checkpointing": "auto",
         "optim": "adamw",
+        "ema_decay": None,
         "torch_compile": "auto",
         "num_fewshot": None,
         "prompt_style": "letters",

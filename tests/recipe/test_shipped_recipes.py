@@ -1,5 +1,6 @@
 """The recipes in recipes/: each says how it is run, and each fits the data it names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_the_recipes_are_there() -> None:
         "fifteen-tasks.yaml",
         "medmcqa-subjects.yaml",
         "smollm2-ten.yaml",
+        "smollm2-learnable.yaml",
+        "smollm2-learnable-noisy.yaml",
         "tiny.yaml",
     }
 
@@ -44,6 +47,20 @@ def test_a_recipe_has_as_many_tasks_as_its_name_says(name: str, count: int) -> N
         assert (spec.train_rows, spec.validation_rows, spec.test_rows) == (1800, 200, 200)
 
 
+def test_the_learnable_tasks_differ_in_their_wrong_labels_only() -> None:
+    clean, noisy = (
+        load_recipe(ROOT / "recipes" / f"{name}.yaml")
+        for name in ("smollm2-learnable", "smollm2-learnable-noisy")
+    )
+    wrong = {spec.name: spec.label_noise for spec in noisy.datasets if spec.label_noise}
+    assert wrong == dict.fromkeys(("sciq", "boolq", "piqa", "sst2"), 0.4)
+    assert len(clean.datasets) == 10
+    mended = tuple(replace(spec, label_noise=0.0) for spec in noisy.datasets)
+    assert replace(noisy, datasets=mended) == clean
+    for spec in clean.datasets:
+        assert (spec.train_rows, spec.validation_rows, spec.test_rows) == (1800, None, None)
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_a_recipe_fits_the_data_folder(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +79,8 @@ def test_a_recipe_fits_the_data_folder(path: Path, capsys: pytest.CaptureFixture
         assert names == [spec.name for spec in specs]
     assert rest.startswith("one epoch: ")
     assert "what trained rows of" not in rest or path.stem == "fifteen-tasks"
+    if path.stem == "smollm2-learnable-noisy":
+        wrong = [line for line in rest.splitlines() if "train labels are made wrong" in line]
+        assert [line.split(": ")[1] for line in wrong] == ["sciq", "boolq", "piqa", "sst2"]
+        assert "sciq: label_noise 0.4: 720 of 1,800 train labels are made wrong" in wrong[0]
+        assert "piqa: label_noise 0.4: 664 of 1,660 train labels are made wrong" in wrong[2]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -16,10 +16,10 @@ from msft.run.log import Asked, Event, Measured, Opened, Reached, read_log
 from msft.run.summary import disk_of, schedule_of, summary_of
 from msft.run.verdicts import Verdicts, read_verdicts
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, Tokens, checkpoint_id, place_of
+from msft.search.rollout import BASE, EndedBy, Run, Tokens, checkpoint_id, place_of
 from msft.search.scores import Scores, accuracy, nll
 from msft.store.store import Disk
-from msft.testing import scripted
+from msft.testing import scripted, simulate
 
 CASES = PLAIN | VARIED
 
@@ -35,6 +35,7 @@ SHAPE: dict[str, Any] = {
         "checkpoint": str,
         "epochs": float,
         "candidates": int,
+        "average_of": (list, type(None)),
         "validation": {"mean": float, "datasets": dict},
         "test": None,
     },
@@ -73,11 +74,13 @@ def test_the_summary_has_the_keys_of_the_contract(name: str, folder: Path) -> No
     history = CASES[name].run(folder)
     summary = summary_of(history)
     assert json.loads(json.dumps(summary)) == summary
+    controls = summary.pop("controls", [])
+    assert bool(controls) == (name == "soup-controls")
     assert fits(summary, SHAPE)
     assert all(fits(stage, STAGE) for stage in summary["stages"])
     assert len(summary["stages"]) == len(history.stages)
     assert summary["method"] == CASES[name].method
-    assert summary["ended_by"] in ("all_excluded", "max_stages", "max_epochs", "budget")
+    assert summary["ended_by"] in get_args(EndedBy)
     assert summary["tokens"]["train"] == sum(
         p.tokens.train for s in history.stages for p in s.points
     )
@@ -94,7 +97,7 @@ def test_a_summary_can_be_had_at_any_time(name: str, folder: Path) -> None:
         assert summary_of(history)["status"] == "running"
         assert summary_of(history)["ended_by"] is None
         assert summary_of(history, stopped=True)["status"] == "stopped"
-        assert set(summary_of(history)) == set(SHAPE)
+        assert set(summary_of(history)) - {"controls"} == set(SHAPE)
         assert schedule_of(history)["method"] == CASES[name].method
     assert summary_of(History(events), stopped=True)["status"] == "finished"
 
@@ -127,7 +130,101 @@ def test_the_best_is_the_highest_mean_of_the_eligible_points(method: str, folder
 
 
 def test_every_method_has_a_rule_for_the_best() -> None:
-    assert set(ELIGIBLE) | {"continual"} == set(METHODS)
+    assert set(ELIGIBLE) | {"continual", "soup"} == set(METHODS)
+
+
+# a peaks at tick 2, b at tick 3; both fall below the base model's mean afterwards.
+SOUP = {"a": [0.5, 0.4, 0.8, 0.5, 0.1, 0.0], "b": [0.9, 0.4, 0.2, 0.6, 0.5, 0.0]}
+
+
+def soup_by_hand(**options: Any) -> History:
+    return scripted(
+        "soup",
+        ["a", "b"],
+        lambda index, *_: SOUP,
+        num_train_epochs=2.5,
+        evals_per_epoch=2,
+        method_options=options,
+        average=lambda ids: {"a": 0.7, "b": 0.25 * len(ids)},
+    ).history
+
+
+def test_the_result_of_soup_is_its_average_whatever_scored_best() -> None:
+    history = soup_by_hand()
+    assert history.best_tick == BASE, "its mean of 0.7 is the highest"
+    summary = summary_of(history)
+    assert summary["best"] == {
+        "checkpoint": "a0",
+        "epochs": 1.5,
+        "candidates": 5,
+        "average_of": ["r0-t2", "r0-t3"],
+        "validation": {"mean": pytest.approx(0.6), "datasets": {"a": 0.7, "b": 0.5}},
+        "test": None,
+    }
+    assert summary["stages"][0]["peaks"] == {"a": 1.0, "b": 1.5}, "the start does not count"
+    assert "controls" not in summary
+
+
+def test_other_averages_of_the_same_training_are_controls_and_so_is_the_best_tick() -> None:
+    summary = summary_of(soup_by_hand(of=["peaks", "last"], k=3))
+    assert summary["best"]["average_of"] == ["r0-t2", "r0-t3"]
+    assert [(each["checkpoint"], each["average_of"]) for each in summary["controls"]] == [
+        ("a1", ["r0-t3", "r0-t4", "r0-t5"]),
+        ("base", None),
+    ]
+    assert summary["controls"][0]["validation"]["datasets"] == {"a": 0.7, "b": 0.75}
+
+
+def test_the_schedule_of_an_average_ends_at_its_latest_tick_and_names_all_of_them() -> None:
+    schedule = schedule_of(soup_by_hand())
+    assert [stage["epochs"] for stage in schedule["stages"]] == [1.5]
+    assert schedule["average_of"] == [1.0, 1.5]
+    assert schedule["datasets"] == {"a": 1.5, "b": 1.5}
+    assert "average_of" not in schedule_of(
+        scripted("sft", ["a", "b"], lambda index, *_: SOUP, 2, 2.5, 2).history
+    )
+
+
+def test_what_is_averaged_but_not_on_the_path_has_no_epochs_in_the_schedule() -> None:
+    def two_branches(run: Run) -> None:
+        first = run.rollout(run.base, run.mixture, 2, keep="all")
+        second = run.rollout(first.at(1), run.mixture, 2, keep="all")
+        run.report(run.average([run.base, first.at(1), first.at(2), second.at(2)]))
+
+    curves = {"a": [0.1, 0.2, 0.3]}
+    history = scripted(two_branches, ["a"], lambda index, *_: curves, evals_per_epoch=2).history
+    assert schedule_of(history)["average_of"] == [0.0, 0.5, None, 1.5]
+    assert summary_of(history)["best"]["epochs"] == 1.5
+    assert float(history.mean(history.best or BASE)) == pytest.approx((0.1 + 0.2 + 0.3 + 0.3) / 4)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("soup")])
+def test_kept_flops_of_an_average_reach_its_latest_tick(name: str, folder: Path) -> None:
+    history = CASES[name].run(folder)
+    flops = flops_of(history)
+    assert history.best is not None
+    tick = max(place_of(part)[1] for part in history.averages[history.best].of)
+    trained = [point.tokens.train for point in history.stages[0].points]
+    assert flops.kept == 6 * history.start.num_parameters * sum(trained[:tick])
+    assert flops.kept + flops.discarded == flops.train + flops.lookahead
+    assert flops.evaluation == 2 * history.start.num_parameters * history.tokens.evaluation
+
+
+def test_an_average_counts_where_the_disk_has_the_most(folder: Path) -> None:
+    """Four ticks and the newest one's moments, then the average beside the four."""
+    history = simulate(
+        "soup",
+        LEARNERS,
+        num_train_epochs=2,
+        evals_per_epoch=2,
+        train_batch_size=8,
+        method_options={"of": "all"},
+        folder=folder,
+    )
+    use = disk_of(history)
+    assert use["peak_copies"] == 5
+    assert use["mean_copies"] == (0 + 1 + 2 + 3) / 4, "the mean is over ticks"
+    assert max(point.peak_copies for point in history.disk) == 4
 
 
 def test_the_result_of_continual_is_the_model_after_the_last_stop() -> None:
@@ -209,6 +306,7 @@ def test_the_best_of_a_run_by_hand(by_hand: History) -> None:
         "checkpoint": "r1-t4",
         "epochs": 0.5 + 1.0,
         "candidates": 1 + 3 * 4,
+        "average_of": None,
         "validation": {"mean": 0.5, "datasets": {"a": 0.4, "b": 0.6}},
         "test": None,
     }

@@ -1,6 +1,8 @@
 """Scores are exact counts of what the model says."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import exp, log
 from typing import Any
 
 import pytest
@@ -132,6 +134,48 @@ def test_the_blank_before_a_choice_is_no_part_of_its_length() -> None:
         task = Task("a", "accuracy", {"test": split}, choice_norm=norm)  # type: ignore[arg-type]
         answers = Evaluator({"a": task}, Parrot({}), TOKENIZER).answered(["a"], "test")
         assert answers.rows["a"][0].likelihoods == expected
+
+
+class Weighed(Parrot):
+    """A parrot with losses of its own for the rows that are measured."""
+
+    def __init__(self, losses: list[float]) -> None:
+        super().__init__({})
+        self._losses = losses
+
+    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        return lambda: Likelihoods(self._losses, 0)
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"),
+    [
+        ("none", exp(-2.0) / (exp(-1.0) + exp(-2.0) + exp(-3.0))),
+        # 1, 2 and 3 characters, 2 on average: 2 · (-1/1, -2/2, -3/3) are all equal
+        ("chars", 1 / 3),
+        # with the blank 2, 3 and 4 tokens, 3 on average: 3 · (-1/2, -2/3, -3/4)
+        ("tokens", exp(-2.0) / (exp(-1.5) + exp(-2.0) + exp(-2.25))),
+    ],
+)
+def test_the_probability_of_the_right_choice_by_hand(norm: Any, expected: float) -> None:
+    example = Example("Q", " yy", choices=(" x", " yy", " zzz"), answer=1)
+    split = encoded_split([example], TOKENIZER, 512)
+    task = Task("a", "accuracy", {"test": split}, choice_norm=norm, soft=True)
+    judge = Evaluator({"a": task}, Weighed([1.0, 2.0, 3.0]), TOKENIZER)
+    score = judge(["a"], "test").scores["a"]
+    assert score.probability == pytest.approx(expected, rel=1e-12)
+    assert replace(score, probability=None) == accuracy(0, 1), "it decides nothing about right"
+
+
+def test_probabilities_are_averaged_over_rows_and_only_where_they_are_wanted() -> None:
+    rows = [Example(f"Q{n}", " x", choices=(" x", " y"), answer=0) for n in range(2)]
+    split = encoded_split(rows, TOKENIZER, 512)
+    losses = [0.0, log(3.0), 2000.0, 1000.0]  # 3/4, and 0 where e^-1000 is 0 too
+    for soft, expected in ((True, pytest.approx(0.375, rel=1e-12)), (False, None)):
+        task = Task("a", "accuracy", {"test": split}, soft=soft)
+        scored = Evaluator({"a": task}, Weighed(losses), TOKENIZER)(["a"], "test")
+        assert scored.scores["a"].probability == expected
+        assert scored.verdicts["a"] == "10"
 
 
 def graded(said: str, wanted: str, grader: Grader, hasty: bool) -> tuple[Any, int]:

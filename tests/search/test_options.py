@@ -93,6 +93,46 @@ def test_wrong_types_and_values_out_of_range_are_refused(
     assert expected in message
 
 
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        ({"confidence": 0.4}, "exclude: confidence is 0.4; expected 0.5 or more, below 1"),
+        ({"confidence": 1}, "exclude: confidence is 1; expected 0.5 or more, below 1"),
+        ({"confidence": float("nan")}, "exclude: confidence is nan; expected 0.5 or more"),
+        ({"confidence": "high"}, "exclude: confidence is 'high'; expected a number"),
+        ({"confidance": 0.9}, "exclude: 'confidance'; did you mean 'confidence'?"),
+        (0.95, "exclude is 0.95; expected keys and values, of the keys confidence or null"),
+        (True, "exclude is True; expected keys and values"),
+    ],
+)
+def test_the_option_with_an_option_is_checked(exclude: object, message: str) -> None:
+    assert message in refusal("msft", exclude=exclude)
+
+
+def test_it_is_in_the_log_as_it_stands_in_a_recipe() -> None:
+    options = prepare("msft", {"exclude": {"confidence": 0.9}}, 12, PeakRule()).options
+    assert options == {"exclude": {"confidence": 0.9}}
+    assert prepare("msft", {"exclude": {}}, 12, PeakRule()).options == {
+        "exclude": {"confidence": 0.95}
+    }
+    assert prepare("msft", {"exclude": None}, 12, PeakRule()).options == {"exclude": None}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "msft"])
+def test_sure_exclusion_is_refused_by_other_methods(method: str) -> None:
+    assert "unknown option" in refusal(method, exclude={"confidence": 0.95})
+
+
+def test_sure_exclusion_needs_rollouts_of_four_ticks() -> None:
+    with pytest.raises(OptionError, match="compute_budget is 3 ticks") as refused:
+        prepare("msft", {"exclude": {}}, 3, PeakRule())
+    assert refused.value.option == "compute_budget"
+    with pytest.raises(OptionError, match="patience is 3 ticks"):
+        prepare("msft", {"exclude": {}, "patience": 3}, 12, PeakRule())
+    prepare("msft", {"exclude": {}, "patience": 4}, 4, PeakRule())
+    prepare("msft", {"exclude": None, "patience": 1}, 1, PeakRule())
+
+
 @pytest.mark.parametrize("option", ["max_stages", "max_epochs", "patience"])
 def test_null_means_left_out(option: str) -> None:
     prepared = prepare("msft", {option: None}, 12, PeakRule())

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from msft.search.peaks import Follower, Leader, PeakRule
-from msft.search.scores import Number, value
+from msft.search.scores import Number, Score, accuracy, nll, value
 
 curves = st.lists(st.integers(0, 6).map(lambda n: n / 10), min_size=2, max_size=12)
 rules = st.builds(
@@ -162,3 +162,32 @@ def test_nobody_has_waited_before_the_first_tick_that_counts() -> None:
     follower = Follower(PeakRule(include_start=False), ["a"], ["a"])
     follower.follow({"a": value(1)})
     assert follower.waited == 0
+
+
+# by
+
+
+def test_the_curve_is_of_scores_or_of_probabilities() -> None:
+    score = Score("accuracy", 3, 4, 0.6)
+    assert PeakRule().height(score) == Fraction(3, 4)
+    assert PeakRule().height(nll(3.0, 2)) == -1.5
+    assert PeakRule(by="probability").height(score) == 0.6
+    with pytest.raises(ValueError, match="says nothing of probabilities"):
+        PeakRule(by="probability").height(accuracy(3, 4))
+
+
+def test_a_follower_follows_the_curve_that_the_rule_names() -> None:
+    ticks = [Score("accuracy", 9, 10, 0.5), Score("accuracy", 8, 10, 0.7)]
+    for rule, peak in ((PeakRule(), 0), (PeakRule(by="probability"), 1)):
+        follower = Follower(rule, ["a"], ["a"])
+        for score in ticks:
+            follower.follow({"a": score})
+        assert follower.contenders() == {peak}
+        assert follower.waited == 1 - peak
+
+
+def test_what_is_younger_than_a_log_is_written_down_only_where_it_is_used() -> None:
+    assert PeakRule(smooth=1).recorded() == {"smooth": 1, "min_delta": 0.0, "include_start": True}
+    soft = PeakRule(by="probability")
+    assert soft.recorded()["by"] == "probability"
+    assert PeakRule(**soft.recorded()) == soft

@@ -37,6 +37,7 @@ def test_heights_are_higher_is_better() -> None:
     ("score", "raw"),
     [
         (accuracy(3, 7), [3, 7]),
+        (Score("accuracy", 3, 7, 0.25), [3, 7, 0.25]),
         (nll(1.25, 9), {"nll": 1.25, "tokens": 9}),
         (value(0.125), 0.125),
     ],

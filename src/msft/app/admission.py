@@ -12,12 +12,15 @@ from msft.app.tracker_backends import refuse_missing
 from msft.data.loading import refuse_missing_files
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
+from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
 """What a recipe says that does not name a key."""
+SPEC_DEFAULTS = {key.name: key.default for key in fields(DatasetSpec) if key.name != "name"}
+"""The same of a sub-dataset."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
@@ -94,7 +97,7 @@ def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
     """Keys and values with the sub-datasets' own under their names."""
     flat = {key: value for key, value in recipe.items() if key != "datasets"}
     for number, spec in enumerate(recipe["datasets"]):
-        for key, value in spec.items():
+        for key, value in {**SPEC_DEFAULTS, **spec}.items():
             flat[f"datasets.{spec['name']}.{key}"] = value
         flat[f"datasets.{spec['name']}"] = f"number {number + 1}"
     return flat

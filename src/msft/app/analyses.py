@@ -1,9 +1,11 @@
-"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size.
+"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size; and
+headroom, which needs none.
 
 Each trains what is missing into run folders, which resume as `msft train` does, and folds their
 logs into a table and a JSON file.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.run.folder import RunFolder, read_history, write_json
+from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
@@ -186,6 +188,20 @@ def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Anal
         rows.append((str(each), f"{results['sft']['mean']:.4f}", *cells[1:3], cells[-1]))
     notes = _about([result["sft"] for result in found])
     return Analysis("sizes", {"sizes": found}, rows, notes, folders)
+
+
+def headroom(folder: Path, as_json: bool) -> str:
+    """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
+    from msft.report.compare.headroom import headroom_of
+    from msft.report.headroom_in_words import headroom_content, headroom_text
+
+    if not RunFolder(folder).log.is_file():
+        raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
+    history = read_history(folder)
+    found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
+    if as_json:
+        return json.dumps(headroom_content(found), indent=2, ensure_ascii=False)
+    return headroom_text(history, found)
 
 
 def runner(quiet: bool, say: Callable[[str], None]) -> Runner:

@@ -213,6 +213,9 @@ def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses
 
+    if options.analysis == "headroom":
+        print(analyses.headroom(Path(options.folder), options.json))
+        return
     recipe = _recipe(options)
     out = Path(options.out or f"runs/{options.analysis}")
     refuse_unwritable(out)

@@ -41,4 +41,6 @@ def _training(recipe: Recipe) -> list[tuple[str, Any]]:
         "bf16",
         "optim",
     )
-    return [(key, getattr(recipe, key)) for key in keys]
+    younger = ("ema_decay",)  # keys that older folders do not have count where they are set
+    used = [*keys, *(key for key in younger if getattr(recipe, key) is not None)]
+    return [(key, getattr(recipe, key)) for key in used]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from msft.report.averages import average_in_words
 from msft.report.wording import MEAN_OF_GAINS
 from msft.run.history import History
 from msft.run.summary import summary_of
@@ -21,9 +22,7 @@ def card_of(history: History, model: str) -> str:
         "",
         f"# {model}, fine-tuned with msft ({summary['method']})",
         "",
-        f"Checkpoint `{best['checkpoint']}` of a run with seed {summary['seed']}"
-        f" ({summary['status']}), after {counted(best['epochs'], 'epoch')} on the path to it;"
-        f" chosen from {counted(best['candidates'], 'scored point')} by the validation mean.",
+        _origin(history, summary),
         "",
         "| sub-dataset | rows | validation | test |",
         "| --- | --- | --- | --- |",
@@ -41,6 +40,19 @@ def card_of(history: History, model: str) -> str:
         lines += ["", "| stage | left | at epoch of that stage |", "| --- | --- | --- |"]
         lines += [f"| {s['stage']} | {n} | {s['rolled_back_to']:g} |" for s, n in left]
     return "\n".join(lines) + "\n"
+
+
+def _origin(history: History, summary: dict[str, Any]) -> str:
+    """Where in the run this model is from."""
+    best = summary["best"]
+    text = f"Checkpoint `{best['checkpoint']}` of a run with seed {summary['seed']}"
+    text += f" ({summary['status']}), "
+    if history.average_of:
+        return f"{text}{average_in_words(history)}."
+    return (
+        f"{text}after {counted(best['epochs'], 'epoch')} on the path to it;"
+        f" chosen from {counted(best['candidates'], 'scored point')} by the validation mean."
+    )
 
 
 def _shown(scores: dict[str, Any] | None, name: str) -> str:

@@ -30,6 +30,7 @@ from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Step
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
+from msft.search.rehearsal import most_held
 from msft.search.rollout import BASE
 from msft.store.background_disk import MOST_WAITING, BackgroundDisk
 from msft.store.store import CheckpointStore
@@ -72,7 +73,10 @@ class Session:
         """Memory for what is needed at a time, and a disk that is written beside training."""
         rollback = self._method.rollout_options.on_rollback
         trainable = self._engine.num_trainable
-        needed = Checkpoints.of(trainable, self._recipe.optim, rollback, datasets)
+        most = most_held(self._method, self._settings)
+        averaged = self._recipe.ema_decay is not None
+        optim = self._recipe.optim
+        needed = Checkpoints.of(trainable, optim, rollback, datasets, most, averaged)
         tiers, follow = (
             self._engine.memory(needed.each, needed.aside, needed.most)
             if isinstance(self._engine, HoldsCheckpoints)
@@ -80,7 +84,7 @@ class Session:
         )
         roomy = sum(tier.capacity for tier in tiers) >= needed.most
         if not self._folder.log.exists():
-            refuse_full_disk(self._folder.path, needed.disk(roomy))
+            refuse_full_disk(self._folder.path, needed.disk(roomy), _fewer_copies(self._method))
         self._folder.path.mkdir(parents=True, exist_ok=True)
         disk = DiskTier(self._folder.checkpoints, self._engine.codec(), self._notice)
         waiting = MOST_WAITING if roomy else 1  # what waits takes memory
@@ -193,3 +197,10 @@ class Session:
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
             self._steps.write(json.dumps(line) + "\n")
+
+
+def _fewer_copies(method: PreparedMethod) -> str:
+    """What would let a method need fewer checkpoints at a time."""
+    if method.averages and method.options.get("of", "span") not in ("last", "random"):
+        return "method_options: {of: last, k: 4}, which holds four ticks"
+    return ""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
-from msft.run.log import Asked, Decided, Event, Measured, Reached
+from msft.run.log import Asked, Averaged, Decided, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST
@@ -202,6 +202,8 @@ def described(history: History, event: Event, trained: int) -> Values:
                 "epoch_committed": epochs_to(history, event.checkpoint),
                 "active": len(stage.active),
             }
+        case Averaged():
+            return {"average_text": f"{event.checkpoint} is the mean of {', '.join(event.of)}"}
         case Measured() if event.checkpoint != BASE or not trained:
             return _scores(history, event, event.split)
     return {}
@@ -209,6 +211,8 @@ def described(history: History, event: Event, trained: int) -> Values:
 
 def _scores(history: History, event: Reached | Measured, split: str) -> Values:
     kind = "test" if split == TEST else "eval"
+    if event.checkpoint in history.averages:  # beside the curve of the ticks, not in it
+        kind += f"_{event.checkpoint}"
     values: Values = {
         f"{kind}/{name}/{score.metric}": float(score.value) for name, score in event.scores.items()
     }

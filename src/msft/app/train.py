@@ -140,6 +140,7 @@ def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
         schedule = json.loads(file.read_text())
         stages, sizes = schedule["stages"], schedule["rows"]
         feeds = {stage["feed"]["name"] for stage in stages}
+        averaged = schedule.get("average_of") or []
     except OSError as error:
         raise RecipeError(
             f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
@@ -159,6 +160,20 @@ def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
             f"{file} is a schedule of {sorted(sizes)}, but the recipe has {sorted(names)}: "
             f"{unknown[0]!r} is not in both"
         )
+    if None in averaged:
+        raise RecipeError(
+            f"{file} is of an average over roll-outs that do not follow each other; one straight "
+            "run does not come by all of its checkpoints, so it cannot be replayed"
+        )
     options = {"stages": stages, "sizes": sizes}
+    if averaged:
+        options["average_of"] = averaged
     carry_out = partial(replay, **options)
-    return PreparedMethod("replay", options, carry_out, RolloutOptions(), MixtureOptions())
+    return PreparedMethod(
+        "replay",
+        options,
+        carry_out,
+        RolloutOptions(),
+        MixtureOptions(),
+        averages=1 if averaged else 0,
+    )

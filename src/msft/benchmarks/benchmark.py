@@ -71,10 +71,21 @@ class Benchmark:
 
     def example(self, row: Row, where: str, style: Style) -> Example:
         """A row as the model sees it."""
+        return self._example(self._item_at(row, where), where, style)
+
+    def others(self, row: Row, where: str, style: Style) -> tuple[Example, ...]:
+        """The same row with each of its wrong choices as the answer."""
+        item = self._item_at(row, where)
+        wrong = [number for number in range(len(item.choices)) if number != item.answer]
+        return tuple(self._example(replace(item, answer=n), where, style) for n in wrong)
+
+    def _item_at(self, row: Row, where: str) -> Item:
         try:
-            item = self.item(row)
+            return self.item(row)
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
+
+    def _example(self, item: Item, where: str, style: Style) -> Example:
         asked = (self.letters if style == "letters" else self.text)(item)
         answer = item.answer if asked.choices and isinstance(item.answer, int) else None
         asks = f"{item.context}\n{item.question}"

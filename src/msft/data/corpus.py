@@ -33,6 +33,7 @@ class Task:
     shots: text of the few-shot exemplars that stands before every prompt.
     max_new_tokens: limit of a generation (None: the longest reference and a little more).
     grader: finds the answer in what the model wrote; None: all of it is the answer.
+    soft: the probability of the right choice is wanted too.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Task:
     choice_norm: ChoiceNorm = "chars"
     max_new_tokens: int | None = None
     grader: Grader | None = None
+    soft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class Corpus:
                 recipe.choice_norm,
                 dataset.spec.max_new_tokens,
                 dataset.grader,
+                recipe.peak_rule.by == "probability",
             )
             for name, dataset in self.datasets.items()
         }
@@ -174,6 +177,12 @@ def _sub_dataset(
             f"{spec.name}: no {empty} rows; mSFT decides from validation scores, so "
             "both are needed (for validation: a file, or validation_fraction: 0.1)"
         )
+    if recipe.peak_rule.by == "probability" and not validation.examples[0].choices:
+        raise DataError(
+            f"{validation.examples[0].where}: peaks.by is probability, but the rows of {spec.name} "
+            "have no choices; use peaks.by: score, or rows with choices (of benchmarks: "
+            "prompt_style: text)"
+        )
     scored = [validation] if test is None else [validation, test]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
     return SubDataset(
@@ -235,4 +244,5 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         mean=recipe.mean,
         score_test=recipe.score_test if corpus.has_test else "none",
         optim=recipe.optim,
+        ema_decay=recipe.ema_decay,
     )

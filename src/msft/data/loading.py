@@ -113,7 +113,11 @@ def _benchmark_splits(
     def reading(row: Any, where: str, form: str | None) -> tuple[Example, str]:
         if not isinstance(row, Mapping):
             raise DataError(f"{where}: found {shown(row)}; expected an object with fields")
-        return benchmark.example(row, where, recipe.prompt_style), spec.benchmark or ""
+        example = benchmark.example(row, where, recipe.prompt_style)
+        if spec.label_noise:
+            others = benchmark.others(row, where, recipe.prompt_style)
+            example = replace(example, others=others)
+        return example, spec.benchmark or ""
 
     kept = _sorted_by(spec, reading)
     return {

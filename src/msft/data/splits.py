@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.formats import example_of
+from msft.data.label_noise import with_wrong_labels
 from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
 from msft.data.sources import SPLITS, own_sources, rows_of
 from msft.errors import DataError
@@ -120,8 +121,9 @@ def assembled(
     exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
     refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
     notes += repeats(rows)
+    train = with_wrong_labels(rows["train"], spec, seed, notes)
     return LoadedDataset(
-        spec.name, rows["train"], rows["validation"], rows["test"], form, tuple(notes), exemplars
+        spec.name, train, rows["validation"], rows["test"], form, tuple(notes), exemplars
     )
 
 

@@ -124,6 +124,7 @@ def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingS
         max_grad_norm=recipe.max_grad_norm,
         bf16=in_bf16(recipe, device),
         evaluated_tokens=_evaluated_tokens(recipe, device),
+        ema_decay=recipe.ema_decay,
     )
 
 

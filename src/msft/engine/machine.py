@@ -68,14 +68,18 @@ def no_room(name: str, least: int, room: Room, cures: Mapping[str, int]) -> NoRo
     )
 
 
-def refuse_full_disk(folder: Path, needed: int) -> None:
-    """NoRoom if the disk under `folder` has fewer bytes left than the run can need at once."""
+def refuse_full_disk(folder: Path, needed: int, cure: str = "") -> None:
+    """NoRoom if the disk under `folder` has fewer bytes left than the run can need at once.
+
+    cure: what helps this method, besides what helps every one.
+    """
     free = free_disk(folder)
     if free < needed:
         raise NoRoom(
             f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} for its "
-            "checkpoints at once; free some space, use another --out, optim: adamw_bf16 (smaller "
-            "moments), or a smaller model"
+            "checkpoints at once; free some space, use another --out, "
+            + (f"{cure}, a machine with more memory, " if cure else "")
+            + "optim: adamw_bf16 (smaller moments), or a smaller model"
         )
 
 

@@ -50,6 +50,7 @@ class Demand:
     answers: share of the tokens that are answer tokens, at which the head is computed.
     fused: layers and losses are compiled; they keep what matrix products read, and no copy in fp32.
     lean: one kernel takes the optimizer's step, and needs no memory for it.
+    averaged: the moving average of the weights is held too.
     """
 
     batch_tokens: int
@@ -58,6 +59,7 @@ class Demand:
     half_moments: bool
     fused: bool = False
     lean: bool = False
+    averaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
         half_moments=recipe.optim == "adamw_bf16",
         fused=device.type == "cuda" and is_long(recipe, len(rows), len(corpus.datasets)),
         lean=has_kernel(device, bf16),
+        averaged=recipe.ema_decay is not None,
     )
 
 
@@ -130,9 +133,14 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
-    """fp32 weights, moments, and in bf16 the working copy."""
+    """fp32 weights, moments, in bf16 the working copy, and the average."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
-    return shape.parameters * (FP32 + moments + (BF16 if demand.bf16 else 0))
+    working = BF16 if demand.bf16 else 0
+    return shape.parameters * (FP32 + moments + working) + average_bytes(shape, demand)
+
+
+def average_bytes(shape: ModelShape, demand: Demand) -> int:
+    return FP32 * shape.parameters if demand.averaged else 0
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:

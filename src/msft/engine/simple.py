@@ -17,6 +17,7 @@ from msft.engine.decode.texts import Texts
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import batches
 from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
+from msft.engine.train.moving_average import RAW, AveragePredictor, MovingAverage
 from msft.engine.train.pending_losses import refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
@@ -39,9 +40,13 @@ class SimpleEngine:
         self._loaded, self._model = loaded, loaded.model
         self._rows = rows
         self._settings = settings
-        self._parameters: dict[str, Tensor] = dict(self._model.named_parameters())
+        self._parameters = dict(self._model.named_parameters())
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
         self.num_trainable = self.num_parameters
+        self._raw = {name: p.detach() for name, p in self._parameters.items()}
+        self._average: MovingAverage | None = None
+        if settings.ema_decay is not None:
+            self._average = MovingAverage(self._raw, self._parameters, settings.ema_decay)
         self._base = self.weights()
         if settings.gradient_checkpointing:
             self._model.gradient_checkpointing_enable()
@@ -52,14 +57,16 @@ class SimpleEngine:
         self.average = averaged
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone() for name, p in self._parameters.items()}
+        kept = self._raw if self._average is None else self._average.tensors
+        return {name: weight.clone() for name, weight in kept.items()}
 
     def load(self, weights: Weights | None) -> None:
         source = self._base if weights is None else weights
         refuse_other_model(source, self._parameters)
-        with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                parameter.copy_(source[name])
+        for name, weight in self._raw.items():
+            weight.copy_(source[name])
+        if self._average is not None:
+            self._average.restart()
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
@@ -68,6 +75,8 @@ class SimpleEngine:
         state = self._adamw.state
         moving = [(name, state[p]) for name, p in self._parameters.items() if p in state]
         tensors = {f"{n}.{kind}": held[kind].clone() for n, held in moving for kind in MOMENTS}
+        if self._average is not None:
+            tensors |= {f"{name}.{RAW}": weight.clone() for name, weight in self._raw.items()}
         return {"steps": self._steps, "tensors": tensors}
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
@@ -79,8 +88,12 @@ class SimpleEngine:
             if f"{name}.{MOMENTS[0]}" in tensors:
                 held = {kind: tensors[f"{name}.{kind}"].to(p.device, copy=True) for kind in MOMENTS}
                 self._adamw.state[p] = {"step": torch.tensor(float(self._steps)), **held}
+        if self._average is not None:
+            self._average.take_raw(tensors)
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
+        if self._average is not None:
+            self._average.show_raw()
         rows = [self._rows[name][number] for name, number in batch.rows]
         tokens = sum(len(row.tokens) for row in rows)
         if batch.use == "track":
@@ -98,6 +111,8 @@ class SimpleEngine:
         self._adamw.param_groups[0]["lr"] = self._settings.rate(self._steps)
         self._adamw.step()
         self._steps += 1
+        if self._average is not None:
+            self._average.move()
         return losses
 
     def _losses(self, rows: Sequence[Encoded], gradients: bool = False) -> list[float]:
@@ -136,8 +151,10 @@ class SimpleEngine:
     def how(self) -> str:
         return "simple engine: the model's own attention, padded rows, torch's AdamW"
 
-    def predictor(self) -> "SimplePredictor":
-        return SimplePredictor(self._loaded, self._settings.evaluated_tokens, self._settings.bf16)
+    def predictor(self) -> "SimplePredictor | AveragePredictor":
+        settings = self._settings
+        predictor = SimplePredictor(self._loaded, settings.evaluated_tokens, settings.bf16)
+        return predictor if self._average is None else AveragePredictor(predictor, self._average)
 
 
 class SimplePredictor:

@@ -63,7 +63,7 @@ def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
         return [max(mixture.candidates, key=lambda name: sum(train[name]))]
 
     match method.name:
-        case "sft":  # one roll-out, however its curves go
+        case "sft" | "soup":  # one roll-out, however its curves go
             return nobody, nobody
         case "dynamix":
             return replace(nobody, favoured=short), replace(nobody, favoured=long)

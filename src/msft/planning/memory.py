@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from msft.data.corpus import Corpus
+from msft.data.corpus import Corpus, settings_for
 from msft.engine.decode.batch_plans import SPARE_OF_ROW
 from msft.engine.decode.fast import LINE_TOKENS
 from msft.engine.machine import Room, no_room
@@ -26,6 +26,7 @@ from msft.engine.memory_model import (
     MEMORY_OF_KEYS,
     Checkpointing,
     Demand,
+    average_bytes,
     best_fit,
     cpu_fit,
     demand_of,
@@ -40,6 +41,7 @@ from msft.planning.counting_run import Case
 from msft.planning.evaluation_tokens import EvaluationSize, EvaluationSizes
 from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
+from msft.search.rehearsal import most_held
 from msft.search.scores import SELECTION
 
 LIBRARIES = {"cuda": 650_000_000, "cpu": 140_000_000}
@@ -72,7 +74,8 @@ class Workload:
 class MemoryParts:
     """Bytes where training is, by what they are for.
 
-    held: weights, moments and the working copy. base: the base model's weights, if they are here.
+    held: weights, moments and the working copy. average: the weights' moving average.
+    base: the base model's weights, if they are here.
     step: gradients and what the optimizer's step needs. backward: activations of a batch.
     row: the same of the longest row alone, recomputed where that is allowed, and what micro-batches
         add up in where there are some.
@@ -91,11 +94,12 @@ class MemoryParts:
     snapshot: int
     checkpoints: int
     recorded: bool
+    average: int = 0
 
     @property
     def state(self) -> int:
         """What is there all the time."""
-        return self.held + self.base + self.libraries
+        return self.held + self.average + self.base + self.libraries
 
     @property
     def least(self) -> int:
@@ -157,14 +161,17 @@ def needs_of(
         longest=min(recipe.max_length, max(len(row.tokens) for row in rows)),
         micro_batch_tokens=recipe.micro_batch_tokens,
         checkpointing=recipe.gradient_checkpointing,
-        points=_points(worst, recipe.evals_per_epoch, len(corpus.datasets)),
+        points=_points(worst, recipe.evals_per_epoch, len(corpus.datasets)) + method.averages,
         slots=_slots(scored, room, most),
         read=line,
         predicted=round(answers * line),
     )
     rollback = method.rollout_options.on_rollback
     number = len(corpus.datasets)
-    checkpoints = Checkpoints.of(shape.parameters, recipe.optim, rollback, number)
+    most = most_held(method, settings_for(recipe, corpus, method))
+    averaged = recipe.ema_decay is not None
+    parameters, optim = shape.parameters, recipe.optim
+    checkpoints = Checkpoints.of(parameters, optim, rollback, number, most, averaged)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 
@@ -196,6 +203,9 @@ def refuse_no_room(
         "max_length: 64, which leaves longer rows out": {"max_length": min(recipe.max_length, 64)},
     }
 
+    if recipe.ema_decay is not None:
+        changes["ema_decay: null"] = {"ema_decay": None}
+
     def least(changed: Recipe) -> int:
         return needs_of(changed, corpus, method, shape, room).memory.least
 
@@ -220,8 +230,9 @@ def memory_of(
     sums = 0 if whole else gradient_bytes(shape, demand, parts=True)
     allowed = workload.checkpointing is not False and room.kind == "cuda"
     least = token_bytes(shape, demand, again or allowed)
+    average = average_bytes(shape, demand)
     parts = MemoryParts(
-        held=held_bytes(shape, demand),
+        held=held_bytes(shape, demand) - average,
         base=base,
         libraries=LIBRARIES[room.kind],
         step=step_bytes(shape, demand),
@@ -231,6 +242,7 @@ def memory_of(
         snapshot=checkpoints.aside,
         checkpoints=0,
         recorded=fit.recorded and demand.bf16 and whole,
+        average=average,
     )
     here = checkpoints.held(_less(room, parts.state))[0]
     before = min(workload.points, here) - 1  # when the next one is made

@@ -1,7 +1,6 @@
 """The keys that hold more than one value: `peaks`, `method_options`, `report_to`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
@@ -25,13 +24,25 @@ def plain_options(given: Any) -> dict[str, Any]:
 
 
 def peak_options(given: Any) -> dict[str, Any]:
-    """The block `peaks`, checked and complete."""
+    """The block `peaks`, checked and complete but for a `by` that is `score`."""
     if not isinstance(given, Mapping):
         raise RecipeError(
             f"peaks is {shown(given)}; expected options such as {{smooth: 1}}", ("peaks",)
         )
     with recipe_place("peaks"):
-        return asdict(PeakRule(**checked(PeakRule, given, "peaks")))
+        return PeakRule(**checked(PeakRule, given, "peaks")).recorded()
+
+
+def refuse_no_choices(rule: PeakRule, metrics: Mapping[str, str]) -> None:
+    """Peaks by probability need choices, which are compared where the metric is accuracy; whether
+    rows have some is seen when they are read."""
+    for name, metric in metrics.items():
+        if rule.by == "probability" and metric != "accuracy":
+            raise RecipeError(
+                f"peaks.by is probability, but sub-dataset {name!r} has the metric {metric}, which "
+                "compares no choices; use peaks.by: score, or metric: accuracy",
+                ("peaks", "by"),
+            )
 
 
 def tracker_names(given: Any) -> str | list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
-from msft.benchmarks import BENCHMARKS
+from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.checks import (
     Above,
     AtLeast,
@@ -56,6 +56,7 @@ class DatasetSpec:
         the other keys apply.
     split_min_rows: values with fewer training rows are pooled as `name.other`.
     skip_bad_rows: a row that cannot be read is skipped and counted instead of refused.
+    label_noise: this share of the training rows gets a wrong choice, for studies.
     """
 
     name: str
@@ -75,6 +76,7 @@ class DatasetSpec:
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
     max_new_tokens: Annotated[int | None, AtLeast(1)] = None
     skip_bad_rows: bool = False
+    label_noise: Annotated[float, Between(0, 1)] = 0.0
 
     @staticmethod
     def from_mapping(mapping: Any) -> "DatasetSpec":
@@ -116,6 +118,12 @@ class DatasetSpec:
             refuse_unknown([self.benchmark], BENCHMARKS, "benchmark")
         except OptionError as error:
             raise RecipeError(f"{what}: {error}", ("benchmark",)) from error
+        if self.label_noise and (self.benchmark not in PUBLIC or PUBLIC[self.benchmark].free):
+            raise RecipeError(
+                f"{what}: label_noise is {self.label_noise}, but the rows of {self.benchmark} have "
+                "no choices to take a wrong one from; leave label_noise out",
+                ("label_noise",),
+            )
 
     def _check_sources(self, what: str) -> None:
         given = [key for key in ("train", "validation", "test") if getattr(self, key) is not None]

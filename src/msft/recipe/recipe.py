@@ -11,9 +11,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft.checks import Above, AtLeast, Between, fit_fields, recipe_place, refuse_unknown, shown
+from msft.checks import (
+    Above,
+    AtLeast,
+    Between,
+    Inside,
+    fit_fields,
+    recipe_place,
+    refuse_unknown,
+    shown,
+)
 from msft.errors import OptionError, Place, RecipeError
-from msft.recipe.blocks import peak_options, plain_options, tracker_names
+from msft.recipe.blocks import peak_options, plain_options, refuse_no_choices, tracker_names
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.foreign_keys import canonical, unused_length
 from msft.recipe.overrides import read_recipe
@@ -40,6 +49,7 @@ class Recipe:
     max_grad_norm: 0 is off; the paper does not clip.
     gradient_checkpointing: auto is only if a batch does not fit into memory without it.
     optim: adamw_bf16 keeps the moments in bf16, for models whose fp32 moments do not fit.
+    ema_decay: what is scored, kept and returned is the moving average of the weights over steps.
     torch_compile: fuse a layer's kernels on a GPU; auto is in runs that are long enough to repay
         the time it takes, and not where `deterministic` asks for the same bits again.
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
@@ -48,7 +58,7 @@ class Recipe:
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
-    peaks: always complete once the recipe is built.
+    peaks: always complete once the recipe is built, but for a `by` that is `score`.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
     """
@@ -71,6 +81,7 @@ class Recipe:
     bf16: Literal["auto"] | bool = "auto"
     gradient_checkpointing: Literal["auto"] | bool = "auto"
     optim: Literal["adamw", "adamw_bf16"] = "adamw"
+    ema_decay: Annotated[float | None, Inside(0, 1)] = None
     torch_compile: Literal["auto"] | bool = "auto"
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False
@@ -123,6 +134,7 @@ class Recipe:
         fit_fields(self, "", except_for=apart)
         self._check_datasets()
         object.__setattr__(self, "peaks", peak_options(self.peaks))
+        refuse_no_choices(self.peak_rule, {s.name: s.metric for s in self.datasets})
         object.__setattr__(self, "method_options", plain_options(self.method_options))
         object.__setattr__(self, "report_to", tracker_names(self.report_to))
         with recipe_place():
@@ -243,8 +255,8 @@ class Recipe:
                 mixture = Mixture.of({spec.name: 1 for spec in self.datasets})
                 rehearse(method.carry_out, Rehearsal(mixture, *ticks, self.evals_per_epoch))
         except OptionError as error:
-            option = error.option
-            place = ("method_options", option) if option in self.method_options else (option,)
+            inside = error.place[0] in self.method_options
+            place = ("method_options", *error.place) if inside else error.place
             raise RecipeError(str(error), place) from error
         except ValueError as error:
             raise RecipeError(str(error), ("method",)) from error

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from msft.report.averages import averages_table
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
 from msft.report.compare.compared_run import GroupsOf, compared_runs, no_groups
 from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
@@ -36,6 +37,7 @@ from msft.text import listed
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     ablation_table,
+    averages_table,
     seed_table,
     bootstrap_table,
     places_table,

@@ -13,7 +13,10 @@ from msft.text import counted, epochs
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A stage and a sub-dataset that left after it, or one in which nobody left."""
+    """A stage and a sub-dataset that left after it, or one in which nobody left.
+
+    tested: whether only sure falls counted.
+    """
 
     stage: int
     active: int
@@ -26,6 +29,7 @@ class DecisionRow:
     fall: str = NOTHING
     sure: str = NOTHING
     p: str = ""
+    tested: bool = False
 
 
 def decision_rows(branches: Sequence[Branch], intervals: Intervals) -> list[DecisionRow]:
@@ -38,7 +42,8 @@ def decision_rows(branches: Sequence[Branch], intervals: Intervals) -> list[Deci
         left = [name for name, _ in record.excluded]
         rows += [_row(intervals, stage, search, name, left) for name in left]
         if any(decision.what == "go_on" for decision in record.decisions):
-            rows.append(DecisionRow(stage, len(record.asked.active), None))
+            tested = bool(record.falls)
+            rows.append(DecisionRow(stage, len(record.asked.active), None, tested=tested))
     return rows
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msft.report.averages import average_in_words
 from msft.report.compare.contest import Contest
 from msft.report.compare.intervals import Intervals
 from msft.report.wording import (
@@ -25,6 +26,7 @@ from msft.text import counted, epochs, epochs_in_words, listed, si
 
 _ENDED_BY = {
     "all_excluded": "until all had left",
+    "no_gain": "until nothing was gained",
     "max_stages": "ended by max_stages",
     "max_epochs": "ended by max_epochs",
     "budget": "as planned",
@@ -103,6 +105,12 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
         return ""
     trained = f"training took {epochs_in_words(summary['epochs_trained'])} in all"
     path = summary["best"]["epochs"]
+    if history.average_of:
+        looked = counted(summary["best"]["candidates"], "tick")
+        return (
+            f"The result is {best}, {average_in_words(history)}; {looked} were looked at. Ep. "
+            f"reaches the latest of those averaged, {epochs(path)}, and {trained}."
+        )
     if history.reported:
         named = f"The method itself names checkpoint {best}, nothing was chosen"
         return f"{named}; Ep. is {epochs(path)}, and {trained}."
@@ -125,9 +133,12 @@ def notes(history: History, status: str) -> list[str]:
         )
     best = history.best
     if best and history.ended and mean_of(history, best, TEST) is None:
+        chosen = (
+            " The checkpoint was chosen because its validation score is high, so that score "
+            "flatters it."
+        )
         found.append(
-            "The result was not scored on a test split. The checkpoint was chosen because its "
-            "validation score is high, so that score flatters it."
+            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
         )
     if history.mixed:
         found.append(MEAN_OF_GAINS)
@@ -154,11 +165,17 @@ def facts(history: History, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     share = flops["evaluation"] / flops["total"] if flops["total"] else 0.0
     return [
         *found,
-        ("checkpoint", best, f"of {counted(summary['best']['candidates'], 'candidate')}"),
+        ("checkpoint", best, _chosen_from(history, summary)),
         ("Ep.", epochs(summary["best"]["epochs"]), stops),
         ("epochs trained", epochs(summary["epochs_trained"]), ended),
         ("FLOPs", si(flops["total"]), f"{share:.0%} of it evaluation"),
     ]
+
+
+def _chosen_from(history: History, summary: Mapping[str, Any]) -> str:
+    if history.average_of:
+        return f"mean of {counted(len(history.average_of), 'tick')}"
+    return f"of {counted(summary['best']['candidates'], 'candidate')}"
 
 
 def by_gain(history: History) -> list[str]:

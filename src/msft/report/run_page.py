@@ -5,19 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.report.averages import run_averages_table
 from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY
+from msft.report.headroom_in_words import headroom_section
 from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
 from msft.report.page import Folded, embedded, folded, page_sections, write_page
 from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
-from msft.run.folder import RunFolder, read_history, verdicts_of
+from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
@@ -37,6 +39,8 @@ _HOW = {
     "model and each sub-dataset leaves at the peak that was found for it.",
     "soft_sro": "This method excludes nobody: one roll-out (stage 0) finds every peak, and a "
     "second one sees each sub-dataset in proportion to it. The peaks of the first:",
+    "soup": "This method excludes nobody and trains as SFT does; its result is the mean of the "
+    "weights over several ticks. This is where each sub-dataset peaked, from tick 1 on:",
 }
 _HOW_NOT = "This method excludes nobody. This is where each sub-dataset peaked by itself:"
 
@@ -53,6 +57,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     content = {
         **_content(history, verdicts, stopped),
         **_source(files, history),
+        "headroom": headroom_section(history, verdicts, row_tokens_of(folder)),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
     }
@@ -106,6 +111,7 @@ def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[s
         "decided": bool(decisions),
         "decisions": folded(decisions or peaks, 10),
         "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
+        "averages": run_averages_table(history),
         "scores": folded(scores, 10),
         "mean": mean,
         "scores_text": _scores_text(history),
@@ -198,6 +204,7 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
             for branch in branches
             for name in history.start.datasets
         ),
+        "average": bool(history.average_of),
         "back": any(rolled_back(history, branch.number) for branch in branches[:-1]),
     }
 

@@ -14,6 +14,7 @@ _METHODS = {
     "sro": "SRO SFT",
     "soft_sro": "Soft SRO SFT",
     "msft": "mSFT",
+    "soup": "Soup",
 }
 
 Score = TypeVar("Score", Number, Number | None)

@@ -5,7 +5,7 @@ weights or moments: it gets them from one verb and hands them to another. Read
 `msft/engine/simple.py` for a whole engine on one screen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -72,10 +72,12 @@ class Trainer(Protocol):
         """The trained weights, as a copy that later training does not touch."""
 
     def optimizer(self) -> Any:
-        """The moments, likewise."""
+        """The moments, likewise, and whatever else training goes on with that weights do not say:
+        `load(weights)` and then `load_optimizer` of these must stand where they were taken."""
 
-    def average(self, weights: Sequence[Any]) -> Any:
-        """The mean of several weights: added up in fp32, in the order given."""
+    def average(self, weights: Iterable[Any]) -> Any:
+        """The mean of several weights: added up in fp32, in the order given, one at a time. No
+        more than the sum and one of them is held. Nothing of what is trained changes."""
 
     def seed(self, number: int) -> None:
         """Start the engine's own randomness (dropout) anew."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from msft.run.history import History
 from msft.run.log import Ended, Event, read_log
-from msft.run.verdicts import VerdictsByKey, read_verdicts
+from msft.run.verdicts import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
 
 
 class RunFolder:
@@ -64,5 +64,13 @@ def verdicts_of(folder: Path) -> VerdictsByKey:
     """Row verdicts if they are there; a report can do without."""
     try:
         return read_verdicts(RunFolder(folder).verdicts)
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def row_tokens_of(folder: Path) -> RowTokens:
+    """Tokens of rows that have losses, if they are there; earlier versions wrote none."""
+    try:
+        return read_row_tokens(RunFolder(folder).verdicts)
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -4,10 +4,21 @@ The run builds it event by event while it works; `summary`, `schedule`, `flops` 
 build it from a log file. So there is one answer to "what is the best checkpoint", not two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from msft.run.log import Asked, Decided, Ended, Event, Measured, Opened, Reached
+from msft.run.log import (
+    Asked,
+    Averaged,
+    Decided,
+    Ended,
+    Event,
+    Measured,
+    Opened,
+    Reached,
+    Tested,
+)
+from msft.search.falls import Fall
 from msft.search.peaks import Curve, PeakRule
 from msft.search.rollout import BASE, CheckpointId, Tokens, place_of
 from msft.search.scores import (
@@ -26,15 +37,24 @@ from msft.store.store import Disk
 
 @dataclass(slots=True)
 class Stage:
-    """One roll-out, its points as run, and what was decided after it."""
+    """One roll-out, its points as run, and what was decided after it.
+
+    falls: of each active sub-dataset, where the method had them tested.
+    """
 
     asked: Asked
     points: list[Reached] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
+    falls: Mapping[str, Fall] = field(default_factory=dict)
 
     @property
     def ticks(self) -> int:
         return len(self.points)
+
+    @property
+    def checkpoints(self) -> list[CheckpointId]:
+        """Where it started, and one of each tick."""
+        return [self.asked.start, *(point.checkpoint for point in self.points)]
 
     @property
     def excluded(self) -> list[tuple[str, int]]:
@@ -75,6 +95,7 @@ class History:
         self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
         self.tokens = Tokens()
         self.disk: list[Disk] = []
+        self.averages: dict[CheckpointId, Averaged] = {}
         self.candidates = 0
         self.ended: Ended | None = None
         self._best: Best | None = None
@@ -93,9 +114,13 @@ class History:
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
                 self._score(SELECTION, event.checkpoint, event.scores)
+            case Averaged():
+                self.averages[event.checkpoint] = event
             case Measured():
                 self.tokens += event.tokens
                 self._score(event.split, event.checkpoint, event.scores)
+            case Tested():
+                self.stages[event.rollout].falls = event.falls
             case Decided():
                 if self.stages:
                     self.stages[-1].decisions.append(event)
@@ -122,6 +147,22 @@ class History:
     def best(self) -> CheckpointId | None:
         """What the run reports: the method's own word, else the best of the eligible points."""
         return self.reported or (self._best.checkpoint if self._best else None)
+
+    @property
+    def best_tick(self) -> CheckpointId | None:
+        """The best of the eligible points, whatever the method reports."""
+        return self._best.checkpoint if self._best else None
+
+    @property
+    def average_of(self) -> tuple[CheckpointId, ...] | None:
+        """What was averaged, where the result is an average."""
+        best = self.averages.get(self.best) if self.best else None
+        return best.of if best else None
+
+    def reach(self, checkpoint: CheckpointId) -> CheckpointId:
+        """The latest tick in a checkpoint: of an average the latest that was averaged, else it."""
+        average = self.averages.get(checkpoint)
+        return max(average.of, key=place_of) if average else checkpoint
 
     def known(self, checkpoint: CheckpointId, split: str = SELECTION) -> Scores:
         """The scores recorded so far for a checkpoint."""
@@ -171,13 +212,15 @@ class History:
 
     def curve(self, stage: int, name: str) -> Curve:
         """Heights of an active sub-dataset over a roll-out, its start included."""
-        record = self.stages[stage]
-        checkpoints = [record.asked.start, *(point.checkpoint for point in record.points)]
-        return [self.known(checkpoint)[name].height for checkpoint in checkpoints]
+        checkpoints = self.stages[stage].checkpoints
+        height = self.rule.height
+        return [height(self.known(checkpoint)[name]) for checkpoint in checkpoints]
 
     def path(self, checkpoint: CheckpointId) -> list[tuple[int, int]]:
-        """Roll-outs and ticks in them on the way from the base model to a checkpoint."""
+        """Roll-outs and ticks in them on the way from the base model to a checkpoint; to an
+        average, all the way to the latest tick in it."""
         legs: list[tuple[int, int]] = []
+        checkpoint = self.reach(checkpoint)
         while checkpoint != BASE:
             rollout, tick = place_of(checkpoint)
             legs.append((rollout, tick))
@@ -197,7 +240,9 @@ class History:
             self._consider(checkpoint)
 
     def _consider(self, checkpoint: CheckpointId) -> None:
-        """Highest mean wins, the earlier (roll-out, tick) on a tie."""
+        """Highest mean wins, the earlier (roll-out, tick) on a tie; averages take no part."""
+        if checkpoint in self.averages:
+            return
         rollout, _ = place_of(checkpoint)
         if checkpoint == BASE or self.stages[rollout].asked.eligible:
             height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)

@@ -6,10 +6,20 @@ from typing import Any, TypeVar
 
 from msft.errors import Diverged
 from msft.run.history import History
-from msft.run.log import Event, Log, Measured, Opened, Reached, to_json, to_line
+from msft.run.log import (
+    Averaged,
+    Event,
+    Log,
+    Measured,
+    Opened,
+    Reached,
+    Tested,
+    to_json,
+    to_line,
+)
 from msft.search.rollout import CheckpointId
 
-Answer = TypeVar("Answer", Reached, Measured)
+Answer = TypeVar("Answer", Reached, Averaged, Measured, Tested)
 Watch = Callable[[Event, bool], None]
 """Called with every event, and whether it is new or was read from the log."""
 

@@ -9,12 +9,13 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from msft.errors import LogError
-from msft.search.rollout import CheckpointId, EndedBy, Tokens
+from msft.search.falls import Fall
+from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import Score, Scores
 from msft.store.store import Disk
 
@@ -45,6 +46,7 @@ class Asked:
     feed: Mapping[str, Any]
     optimizer: str
     eligible: bool
+    keep: Keep = CONTENDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,16 @@ class Reached:
     tokens: Tokens
     disk: Disk
     scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """The mean of the weights at some checkpoints was made and saved; one may be named twice."""
+
+    event: ClassVar[str] = "average"
+    checkpoint: CheckpointId
+    of: tuple[CheckpointId, ...]
+    disk: Disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,17 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Tested:
+    """Who fell for sure in a roll-out, which ended at this checkpoint."""
+
+    event: ClassVar[str] = "falls"
+    checkpoint: CheckpointId
+    rollout: int
+    confidence: float
+    falls: Mapping[str, Fall]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """Last event."""
 
@@ -94,9 +117,10 @@ class Ended:
     best: CheckpointId
 
 
-Event = Opened | Asked | Reached | Measured | Decided | Ended
+Event = Opened | Asked | Reached | Averaged | Measured | Decided | Tested | Ended
 _KINDS: dict[str, type[Event]] = {
-    kind.event: kind for kind in (Opened, Asked, Reached, Measured, Decided, Ended)
+    kind.event: kind
+    for kind in (Opened, Asked, Reached, Averaged, Measured, Decided, Tested, Ended)
 }
 
 
@@ -104,6 +128,8 @@ def to_json(event: Event) -> dict[str, Any]:
     """An event as the JSON object of its line."""
     raw: dict[str, Any] = {"event": event.event}
     for part in fields(event):
+        if part.name == "keep" and getattr(event, part.name) == CONTENDERS:
+            continue  # logs from before there was a choice stay as they are
         raw[part.name] = _plain(part.name, getattr(event, part.name))
     return raw
 
@@ -125,6 +151,8 @@ def from_line(line: bytes) -> Event:
 def _plain(name: str, value: Any) -> Any:
     if name == "scores":
         return {dataset: score.to_json() for dataset, score in value.items()}
+    if name == "falls":
+        return {dataset: asdict(fall) for dataset, fall in value.items()}
     if isinstance(value, Tokens | Disk):
         return {part.name: getattr(value, part.name) for part in fields(value)}
     return list(value) if isinstance(value, tuple) else value
@@ -134,12 +162,16 @@ def _typed(name: str, raw: Any) -> Any:
     match name:
         case "scores":
             return {dataset: Score.from_json(score) for dataset, score in raw.items()}
+        case "falls":
+            return {n: Fall(**{**fall, "peaks": tuple(fall["peaks"])}) for n, fall in raw.items()}
         case "tokens":
             return Tokens(**raw)
         case "disk":
             return Disk(**raw)
-        case "names" | "loss":
+        case "names" | "loss" | "of":
             return tuple(raw)
+        case "keep":
+            return tuple(raw) if isinstance(raw, list) else raw
     return raw
 
 

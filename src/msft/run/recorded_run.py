@@ -6,31 +6,42 @@ else than it did when the log was written, the run refuses and names the event.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from math import isfinite
 from typing import get_args
 
 from msft.errors import BadScore
+from msft.run.fall_test import FallTest
 from msft.run.history import History
 from msft.run.journal import Journal, Watch
-from msft.run.log import Asked, Decided, Ended, Log, Measured, Opened, Reached
+from msft.run.log import Averaged, Decided, Ended, Log, Measured, Reached
+from msft.run.questions import (
+    asked,
+    held_ticks,
+    opened,
+    parts_of_average,
+    refuse_decision,
+    refuse_gone,
+)
 from msft.run.recovery import Recovery
 from msft.run.verdicts import Verdicts
 from msft.run.worker import Question, Scored, Worker, checked
-from msft.search.feeds import SHUFFLED, FeedSpec, described
+from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
 from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
-    FAST,
+    CONTENDERS,
     CheckpointId,
     EndedBy,
+    Keep,
     OptimizerStart,
     Point,
     Rollout,
     Settings,
     Tokens,
+    average_id,
     checkpoint_id,
 )
 from msft.search.scores import SELECTION, TEST, Scores
@@ -52,13 +63,15 @@ class RecordedRun:
         watch: Watch = lambda event, live: None,
     ) -> None:
         self.history = History()
-        self._settings = settings
+        self._settings = replace(settings, peaks=method.peaks or settings.peaks)
         self._method = method
         self._worker = worker
         self._store = store
         self._verdicts = verdicts or Verdicts()
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
+        test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
+        self.falls = test.answer
 
     @property
     def is_live(self) -> bool:
@@ -87,6 +100,14 @@ class RecordedRun:
     def evals_per_epoch(self) -> int:
         return self._settings.evals_per_epoch
 
+    @property
+    def seed(self) -> int:
+        return self._settings.seed
+
+    @property
+    def best(self) -> CheckpointId | None:
+        return self.history.best
+
     def rollout(
         self,
         start: CheckpointId,
@@ -96,10 +117,11 @@ class RecordedRun:
         feed: FeedSpec = SHUFFLED,
         optimizer: OptimizerStart | None = None,
         eligible: bool = True,
+        keep: Keep = CONTENDERS,
     ) -> Rollout:
         if ticks < 1:
             raise ValueError(f"a roll-out of {ticks} ticks was asked for; expected at least 1")
-        self._refuse_gone(start, "a roll-out")
+        refuse_gone(start, self._store.held, "a roll-out", going_on=True)
         restore = self._method.rollout_options.on_rollback == "restore" and start != BASE
         optimizer = optimizer or ("kept" if restore else "fresh")
         kept = optimizer == "kept"
@@ -109,9 +131,10 @@ class RecordedRun:
         if self._journal.live():
             self._recovery.ensure(start, kept)
         self._store.secure(start, PARTS if kept else WEIGHTS)
-        self._journal.ask(_asked(question, optimizer, eligible))
+        self._journal.ask(asked(question, optimizer, eligible, keep))
+        self._verdicts.forget(all_but=(BASE, start))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
-        self._keep(question, kept, follower, 0)
+        self._keep(question, kept, follower)
         if start == BASE:
             self._measure(BASE, SELECTION, worker_at=(question.rollout, 0))
             if self._settings.score_test == "every":
@@ -122,13 +145,28 @@ class RecordedRun:
         while len(points) <= ticks and not (patience and follower.waited >= patience):
             points.append(self._point(question, points[-1]))
             follower.follow(points[-1].scores)
-            self._keep(question, kept, follower, points[-1].tick)
+            self._keep(question, kept, follower)
             if self._settings.score_test == "every":
                 self._measure(points[-1].checkpoint, TEST)
         return Rollout(start, mixture, tuple(points), self._settings.peaks)
 
+    def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
+        parts = parts_of_average(checkpoints, self._store.held)
+        self._open()
+        checkpoint = average_id(len(self.history.averages))
+        known = self._journal.answer(Averaged, checkpoint)
+        self._store.enter(checkpoint, moments=False)
+        if known is None:
+            self._recovery.average(checkpoint, parts)
+        disk = self._store.account()
+        self._journal.ask(Averaged(checkpoint, parts, known.disk if known else disk))
+        self._measure(checkpoint, SELECTION)
+        if self._settings.score_test != "none":  # now, while it is there: it may be a control
+            self._measure(checkpoint, TEST)
+        return checkpoint
+
     def score(self, checkpoint: CheckpointId) -> Scores:
-        self._refuse_gone(checkpoint, "a score")
+        refuse_gone(checkpoint, self._store.held, "a score")
         self._open()
         self._measure(checkpoint, SELECTION)
         return self.history.known(checkpoint)
@@ -155,6 +193,8 @@ class RecordedRun:
         assert best is not None, "the base model has been scored"
         if self._settings.score_test != "none":
             self._measure(BASE, TEST)  # a result is read beside what it started from
+            if self.history.averages and self.history.best_tick in self._store.held:
+                self._measure(self.history.best_tick, TEST)  # what SFT would have reported
             self._measure(best, TEST)
         if self._journal.live():
             self._recovery.ensure(best, kept=False)
@@ -170,30 +210,9 @@ class RecordedRun:
     # Answer from the log, else do it and record it.
 
     def _open(self) -> None:
-        if self.history.opened is not None:
-            return
-        settings = self._settings
-        self._journal.ask(
-            Opened(
-                method=self._method.name,
-                seed=settings.seed,
-                num_parameters=self._worker.num_parameters,
-                datasets=settings.mixture.sizes,
-                settings={
-                    "evals_per_epoch": settings.evals_per_epoch,
-                    "compute_budget": settings.compute_budget,
-                    "train_ticks": settings.train_ticks,
-                    "peaks": asdict(settings.peaks),
-                    "mean": settings.mean,
-                    "score_test": settings.score_test,
-                    "optim": settings.optim,
-                    "rollout": asdict(self._method.rollout_options),
-                    "method": dict(self._method.options),
-                    **({} if settings.engine == FAST else {"engine": settings.engine}),
-                },
-                fingerprint=settings.fingerprint,
-            )
-        )
+        if self.history.opened is None:
+            parameters = self._worker.num_parameters
+            self._journal.ask(opened(self._settings, self._method, parameters))
 
     def _point(self, question: Question, before: Point) -> Point:
         checkpoint = checkpoint_id(question.rollout, before.tick + 1)
@@ -219,7 +238,7 @@ class RecordedRun:
             scored = checked(self._worker.score(names, SELECTION), names, checkpoint)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
-        self._verdicts.add(checkpoint, SELECTION, scored.verdicts)
+        self._verdicts.add(checkpoint, SELECTION, scored.verdicts, scored.row_tokens)
         self._store.enter(checkpoint)
         self._store.put(checkpoint, self._worker.weights, self._worker.training)
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
@@ -242,20 +261,13 @@ class RecordedRun:
             else:
                 self._recovery.hold(checkpoint)
             scored = checked(self._worker.score(names, split), names, checkpoint)
-            self._verdicts.add(checkpoint, split, scored.verdicts)
+            self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._journal.record(event)
         self._journal.take(event)
 
-    def _refuse_gone(self, checkpoint: CheckpointId, what: str) -> None:
-        if checkpoint != BASE and checkpoint not in self._store.held:
-            raise ValueError(
-                f"{what} from {checkpoint} was asked for, which is not kept; kept are "
-                f"{sorted(self._store.held) or 'none'} and base"
-            )
-
     def _decide(self, event: Decided) -> None:
-        self._refuse_gone(event.checkpoint, "to go on" if event.what != "report" else "a result")
+        refuse_decision(event, self._store.held)
         self._open()
         self._journal.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
@@ -263,32 +275,18 @@ class RecordedRun:
         if self._settings.score_test == "rollbacks":
             self._measure(event.checkpoint, TEST)
 
-    def _keep(self, question: Question, kept: bool, follower: Follower, tick: int) -> None:
+    def _keep(self, question: Question, kept: bool, follower: Follower) -> None:
         """Drop what can never be needed again."""
-        places = [question.start, *(checkpoint_id(question.rollout, t + 1) for t in range(tick))]
-        contenders = [places[t] for t in follower.contenders()]
+        held = held_ticks(self.history.stages, follower.contenders())
+        latest = self.history.stages[-1].checkpoints[-1]
         restore = self._method.rollout_options.on_rollback == "restore"
         self._store.keep(
             retained(
                 start=question.start,
-                latest=places[tick],
-                contenders=contenders,
+                latest=latest,
+                contenders=held,
                 best=self.history.best,
-                keep_start=self._store.leans_on(question.start, {*contenders, places[tick]}),
+                keep_start=self._store.leans_on(question.start, {*held, latest}),
                 moments="contenders" if restore else "start" if kept else "none",
             )
         )
-
-
-def _asked(question: Question, optimizer: OptimizerStart, eligible: bool) -> Asked:
-    parts = question.mixture.parts
-    return Asked(
-        rollout=question.rollout,
-        start=question.start,
-        active={part.name: part.rows for part in parts if not part.rehearsed},
-        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
-        ticks=question.ticks,
-        feed=described(question.feed),
-        optimizer=optimizer,
-        eligible=eligible,
-    )

@@ -1,16 +1,17 @@
 """Where the worker stands, and how it gets somewhere else.
 
 A checkpoint that was lost (it was only in memory when the process died, or its file is damaged)
-is trained again from the nearest one that is still there. Training is a pure function of the
-recipe, so the log's answers stand.
+is trained again from the nearest one that is still there; an average is made again from its parts.
+Training is a pure function of the recipe, so the log's answers stand.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from msft.errors import NotReproducible
 from msft.run.history import History
 from msft.run.worker import Question, Worker
-from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id, is_average, place_of
 from msft.store.retention import PARTS, WEIGHTS
 from msft.store.store import CheckpointStore
 
@@ -31,12 +32,21 @@ class Recovery:
 
     def ensure(self, checkpoint: CheckpointId, kept: bool) -> None:
         """Have a checkpoint in the store again if it was lost."""
+        if is_average(checkpoint):
+            if not self._store.has(checkpoint, "weights"):
+                self.average(checkpoint, self._history.averages[checkpoint].of)
+            return
         parts = PARTS if kept else WEIGHTS
         if checkpoint != BASE and not all(self._store.has(checkpoint, part) for part in parts):
             self.go(*place_of(checkpoint))
 
     def hold(self, checkpoint: CheckpointId) -> None:
         """Hold a checkpoint's weights, to score them."""
+        if is_average(checkpoint):
+            self.ensure(checkpoint, kept=False)
+            self._worker.load(self._store.get(checkpoint, "weights"))
+            self._place = None
+            return
         place = place_of(checkpoint)
         if self._place == place or (checkpoint == BASE and self._at_base()):
             return
@@ -47,6 +57,24 @@ class Recovery:
         self._worker.load(weights)
         self._place = None
 
+    def average(self, checkpoint: CheckpointId, parts: Sequence[CheckpointId]) -> None:
+        """Bring the mean of these checkpoints to its places in the store.
+
+        What memory lost is trained again beforehand, so that no training goes on beside the sum.
+        """
+        for part in sorted({*parts}, key=place_of):
+            if self._store.lacks(part):
+                self.go(*place_of(part))
+        weights = self._worker.average(self._weights(part) for part in parts)
+        self._store.put(checkpoint, lambda: weights, dict)
+
+    def _weights(self, checkpoint: CheckpointId) -> Any:
+        weights = None if checkpoint == BASE else self._store.get(checkpoint, "weights")
+        if weights is None:  # the base model, one that was dropped, or a file that is damaged
+            self.hold(checkpoint)
+            weights = self._worker.weights()
+        return weights
+
     def advanced(self, rollout: int, tick: int) -> None:
         """The worker was moved on by one tick."""
         self._place = (rollout, tick)
@@ -55,9 +83,13 @@ class Recovery:
         """Stand at a tick of a roll-out, training again whatever is not there any more."""
         if self._place == (rollout, tick):
             return
-        self._place = None
+        here, self._place = self._place, None
+        if here is not None and here[0] == rollout and here[1] < tick:
+            self._again(rollout, here[1], tick)
+            self._place = (rollout, tick)
+            return
         legs = [(rollout, tick)]
-        opened = self._open_nearest(*legs[0])
+        opened = self._open_nearest(*legs[0], here)
         while opened is None:
             legs.append(place_of(self._questions[legs[-1][0]][0].start))
             opened = self._open_nearest(*legs[-1])
@@ -70,10 +102,17 @@ class Recovery:
             self._again(leg, opened, target)
         self._place = (rollout, tick)
 
-    def _open_nearest(self, rollout: int, tick: int) -> int | None:
-        """Open the latest tick up to this one that the store still has; None if there is none."""
+    def _open_nearest(
+        self, rollout: int, tick: int, here: tuple[int, int] | None = None
+    ) -> int | None:
+        """Open the latest tick up to this one that the store still has; None if there is none.
+
+        here: where the worker stands and can go on from.
+        """
         question, kept = self._questions[rollout]
         for earlier in range(tick, 0, -1):
+            if here == (rollout, earlier):
+                return earlier
             state = self._stored(checkpoint_id(rollout, earlier), True)
             if state is not None:
                 self._worker.open(question, earlier, *state)

@@ -5,7 +5,7 @@ from typing import Any
 
 from msft.run.flops import flops_of
 from msft.run.history import History
-from msft.search.rollout import BASE, CheckpointId, place_of
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 from msft.search.scores import SELECTION, TEST
 
 
@@ -24,7 +24,8 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         "best": {
             "checkpoint": best,
             "epochs": epochs_of(history, best),
-            "candidates": 1 if history.reported else history.candidates,
+            "candidates": _candidates(history),
+            "average_of": average_of(history, best),
             "validation": _scores(history, best, SELECTION),
             "test": _scores(history, best, TEST),
         },
@@ -32,7 +33,39 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         "tokens": asdict(history.tokens),
         "flops": asdict(flops_of(history)),
         "disk": disk_of(history),
+        **_controls(history, best),
     }
+
+
+def _controls(history: History, best: CheckpointId) -> dict[str, Any]:
+    """What was scored beside an average of the same training: other averages, and with them the
+    best tick."""
+    beside = [checkpoint for checkpoint in history.averages if checkpoint != best]
+    if not history.average_of or not beside:
+        return {}
+    return {
+        "controls": [
+            {
+                "checkpoint": checkpoint,
+                "average_of": average_of(history, checkpoint),
+                "validation": _scores(history, checkpoint, SELECTION),
+                "test": _scores(history, checkpoint, TEST),
+            }
+            for checkpoint in (*beside, history.best_tick or BASE)
+        ]
+    }
+
+
+def average_of(history: History, checkpoint: CheckpointId) -> list[CheckpointId] | None:
+    average = history.averages.get(checkpoint)
+    return list(average.of) if average else None
+
+
+def _candidates(history: History) -> int:
+    """How many points the result was chosen from; of an average, the ticks that were looked at."""
+    if history.average_of:
+        return sum(stage.ticks for stage in history.stages)
+    return 1 if history.reported else history.candidates
 
 
 def stage_of(history: History, number: int) -> dict[str, Any]:
@@ -68,10 +101,11 @@ def epochs_of(history: History, checkpoint: CheckpointId) -> float:
 def disk_of(history: History) -> dict[str, float | int]:
     """Sets of weights on disk over the run: the mean over its ticks, and the most at any time."""
     points = history.disk
+    every = [*points, *(average.disk for average in history.averages.values())]
     return {
         "mean_copies": sum(disk.copies for disk in points) / len(points) if points else 0.0,
-        "peak_copies": max((disk.peak_copies for disk in points), default=0),
-        "peak_bytes": max((disk.peak_bytes for disk in points), default=0),
+        "peak_copies": max((disk.peak_copies for disk in every), default=0),
+        "peak_bytes": max((disk.peak_bytes for disk in every), default=0),
     }
 
 
@@ -101,7 +135,21 @@ def schedule_of(history: History) -> dict[str, Any]:
             for name in history.start.datasets
         },
         "stages": stages,
+        **({"average_of": averaged_epochs(history)} if history.average_of else {}),
     }
+
+
+def averaged_epochs(history: History) -> list[float | None]:
+    """Where the ticks in an average lie, in epochs on the path to the latest of them; None for one
+    that is not on it."""
+    legs = history.path(history.best or BASE)
+    on_path = {BASE: 0.0}
+    before = 0
+    for rollout, ticks in legs:
+        for tick in range(1, ticks + 1):
+            on_path[checkpoint_id(rollout, tick)] = (before + tick) / history.evals_per_epoch
+        before += ticks
+    return [on_path.get(checkpoint) for checkpoint in history.average_of or ()]
 
 
 def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:

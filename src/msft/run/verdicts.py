@@ -1,44 +1,125 @@
 """Row verdicts: who was right on which row, for paired statistics.
 
 One line per point, split and sub-dataset, beside the log. A line whose point is not in the log
-(the run was killed between the two) is written again; the last line of a key counts.
+(the run was killed between the two) is written again; the last line of a key counts. Where rows
+have losses, a line before their first one says how many tokens each row's loss is summed over.
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msft.search.rollout import CheckpointId
+from msft.search.scores import SELECTION
 
 Verdict = str | Sequence[float]
 """Per row: "1" right and "0" wrong, or a number where rows are not right or wrong."""
 
+VerdictsByKey = Mapping[tuple[CheckpointId, str, str], Verdict]
+"""By checkpoint, split and sub-dataset."""
+
+RowTokens = Mapping[tuple[str, str], Sequence[int]]
+"""Tokens that the loss of each row is summed over, by split and sub-dataset."""
+
 
 class Verdicts:
-    """Appends to `verdicts.jsonl`; without a path nothing is kept."""
+    """Appends to `verdicts.jsonl`, if there is a path. Those of validation are at hand until they
+    are forgotten, and after a resume as far as the file has them."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self._held: dict[tuple[CheckpointId, str], Verdict] = {}
+        self._tokens: dict[tuple[str, str], Sequence[int]] = {}
+        self._read = False
         if path is not None and path.exists():
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line
 
-    def add(self, checkpoint: CheckpointId, split: str, verdicts: Mapping[str, Verdict]) -> None:
+    def add(
+        self,
+        checkpoint: CheckpointId,
+        split: str,
+        verdicts: Mapping[str, Verdict],
+        row_tokens: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        if split == SELECTION:
+            self._held.update({(checkpoint, name): rows for name, rows in verdicts.items()})
+        counts = row_tokens or {}
+        if any((split, name) not in self._tokens for name in counts) and not self._read:
+            self._recall()  # a resumed run has them in its file
+        new = {n: t for n, t in counts.items() if (split, n) not in self._tokens}
+        self._tokens.update({(split, name): tokens for name, tokens in new.items()})
         if self._path is None or not verdicts:
             return
         with self._path.open("a") as file:
+            for name, tokens in new.items():
+                _write(file, {"split": split, "dataset": name, "tokens": [*tokens]})
             for name, rows in verdicts.items():
-                line = {"checkpoint": checkpoint, "split": split, "dataset": name, "rows": rows}
-                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                _write(
+                    file,
+                    {"checkpoint": checkpoint, "split": split, "dataset": name, "rows": rows},
+                )
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
+        """A sub-dataset's rows on validation; None if they are lost."""
+        if (checkpoint, name) not in self._held and not self._read:
+            self._recall()
+        return self._held.get((checkpoint, name))
+
+    def tokens(self, name: str) -> Sequence[int] | None:
+        """Of each of its rows on validation, where the score is a loss."""
+        if (SELECTION, name) not in self._tokens and not self._read:
+            self._recall()
+        return self._tokens.get((SELECTION, name))
+
+    def forget(self, all_but: Collection[CheckpointId]) -> None:
+        """Keep no others in memory; the file still has them."""
+        self._held = {key: rows for key, rows in self._held.items() if key[0] in all_but}
+        self._read = False
+
+    def _recall(self) -> None:
+        """What the file has, where memory has nothing newer."""
+        self._read = True
+        try:
+            lines = _lines(self._path) if self._path is not None else []
+            verdicts, tokens = _by_checkpoint(lines), _by_split(lines)
+        except (OSError, ValueError, KeyError, TypeError):  # not ours any more: measured again
+            return
+        there = {
+            (c, name): rows for (c, split, name), rows in verdicts.items() if split == SELECTION
+        }
+        self._held = there | self._held
+        self._tokens = {**tokens, **self._tokens}
 
 
 def read_verdicts(path: Path) -> dict[tuple[CheckpointId, str, str], Verdict]:
     """The verdicts of every (checkpoint, split, sub-dataset)."""
-    found: dict[tuple[CheckpointId, str, str], Verdict] = {}
+    return _by_checkpoint(_lines(path))
+
+
+def read_row_tokens(path: Path) -> dict[tuple[str, str], Sequence[int]]:
+    """The tokens of every row, by split and sub-dataset, of those that have losses."""
+    return _by_split(_lines(path))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text().split("\n")[:-1]
-    for raw in json.loads(f"[{','.join(lines)}]"):  # at once: a long run has 100,000 lines
-        found[CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]] = raw["rows"]
-    return found
+    found: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # at once: a long run has
+    return found  # 100,000 lines
 
 
-VerdictsByKey = Mapping[tuple[CheckpointId, str, str], Verdict]
+def _by_checkpoint(lines: Sequence[Mapping[str, Any]]) -> dict[Any, Verdict]:
+    return {
+        (CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]): raw["rows"]
+        for raw in lines
+        if "tokens" not in raw
+    }
+
+
+def _by_split(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Sequence[int]]:
+    return {(raw["split"], raw["dataset"]): raw["tokens"] for raw in lines if "tokens" in raw}
+
+
+def _write(file: Any, line: Mapping[str, Any]) -> None:
+    file.write(json.dumps(line, separators=(",", ":")) + "\n")

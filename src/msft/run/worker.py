@@ -4,9 +4,9 @@ A run asks its worker to stand at a tick of a roll-out, to advance by one tick, 
 holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, isfinite
+from math import fsum, isfinite, nan
 from typing import Any, Protocol
 
 from msft.errors import BadScore
@@ -54,11 +54,13 @@ class Scored:
     """Scores of some sub-datasets, tokens it took, and each row's verdict.
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
+    row_tokens: of a loss, how many tokens each row's sum is over.
     """
 
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
+    row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 Scorer = Callable[[Sequence[str], str], Scored]
@@ -69,7 +71,8 @@ def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> S
     """The scores, if there is a finite one for every name."""
     for name in names:
         score = scored.scores.get(name)
-        if score is None or score.count < 1 or not isfinite(score.total):
+        numbers = (score.total, score.probability or 0.0) if score else (nan,)
+        if score is None or score.count < 1 or not all(map(isfinite, numbers)):
             raise BadScore(
                 f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
                 "nothing was decided: mend the metric or the data, then run the same command"
@@ -105,6 +108,9 @@ class Worker(Protocol):
     def training(self) -> Any:
         """Optimizer and feed, likewise."""
 
+    def average(self, parts: Iterable[Any]) -> Any:
+        """The mean of several weights, which are taken one at a time."""
+
 
 class EngineWorker:
     """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds."""
@@ -130,6 +136,7 @@ class EngineWorker:
         self.score = score
         self.weights = engine.weights
         self.load = engine.load
+        self.average = engine.average
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
         place = Place(

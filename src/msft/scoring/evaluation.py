@@ -6,9 +6,9 @@ reference (`nll`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
-from math import fsum
+from math import exp, fsum
 from typing import Any, Literal, TypeVar
 
 from msft.data.corpus import SLACK, ChoiceNorm, Task
@@ -29,6 +29,7 @@ class Answered:
 
     extracted: the answer that the grader found.
     likelihoods: of each choice, as compared.
+    probability: that the right choice is taken, where rows have choices.
     weight: answer tokens, where the worth is their summed loss.
     """
 
@@ -39,6 +40,7 @@ class Answered:
     extracted: str | None = None
     likelihoods: tuple[float, ...] = ()
     weight: int = 1
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +100,22 @@ class Evaluator:
         """Counts and verdicts of answers."""
         scores: dict[str, Score] = {}
         verdicts: dict[str, str | list[float]] = {}
+        row_tokens: dict[str, list[int]] = {}
         for name, rows in answers.rows.items():
             worth = [row.worth for row in rows]
             if self._tasks[name].metric == "nll":
-                scores[name] = nll(fsum(worth), sum(row.weight for row in rows))
+                row_tokens[name] = [row.weight for row in rows]
+                scores[name] = nll(fsum(worth), sum(row_tokens[name]))
                 verdicts[name] = [float(loss) for loss in worth]
             elif all(isinstance(number, bool) for number in worth):
                 scores[name] = accuracy(int(sum(worth)), len(worth))
+                if self._tasks[name].soft:
+                    scores[name] = replace(scores[name], probability=_mean_probability(rows))
                 verdicts[name] = _marks(bool(mark) for mark in worth)
             else:
                 scores[name] = value(fsum(worth) / len(worth))
                 verdicts[name] = [float(number) for number in worth]
-        return Scored(scores, answers.tokens, verdicts)
+        return Scored(scores, answers.tokens, verdicts, row_tokens)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]
@@ -207,9 +213,11 @@ class Evaluator:
             pick = likelihoods.index(max(likelihoods))
             prompt, said = task.shots + example.prompt, example.choices[pick]
             right = pick == example.answer
-            answers.append(
-                Answered(prompt, said, example.completion, right, likelihoods=likelihoods)
-            )
+            answer = Answered(prompt, said, example.completion, right, likelihoods=likelihoods)
+            if task.soft and example.answer is not None:
+                likely = probability_of(example.answer, likelihoods, lengths)
+                answer = replace(answer, probability=likely)
+            answers.append(answer)
         return answers
 
     def _measured(self, name: str, split: str, losses: Iterator[float]) -> list[Answered]:
@@ -247,6 +255,19 @@ def prompt_of(example: Example) -> str:
     if example.messages:
         return "\n".join(f"{turn.role}: {turn.content}" for turn in example.messages[:-1])
     return example.prompt
+
+
+def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
+    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
+    that they are on the scale of whole choices."""
+    scale = fsum(lengths) / len(lengths)
+    highest = max(likelihoods)
+    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
+    return shares[choice] / fsum(shares)
+
+
+def _mean_probability(rows: Sequence[Answered]) -> float:
+    return fsum(row.probability or 0.0 for row in rows) / len(rows)
 
 
 def _marks(right: Iterable[bool]) -> str:

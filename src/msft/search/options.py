@@ -8,7 +8,7 @@ file; they stand here.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msft.checks import AtLeast, Between
+from msft.checks import AtLeast, Between, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,13 @@ class MixtureOptions:
     """What remains of an excluded sub-dataset: see `Mixture.rehearsal_fraction`."""
 
     rehearsal_fraction: Annotated[float, Between(0, 0.999)] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SureExclusion:
+    """Only those leave whose fall after the peak is real; see `falls.py`.
+
+    confidence: that nobody leaves by chance after a roll-out in which nobody falls.
+    """
+
+    confidence: Annotated[float, Within(0.5, 1)] = 0.95

@@ -6,12 +6,13 @@ answers; `msft`, `continual`, `sro` and `soft_sro` all ask it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import fsum
+from typing import Any, Literal
 
 from msft.errors import OptionError
-from msft.search.scores import Number, Scores
+from msft.search.scores import Number, Score, Scores
 
 Curve = Sequence[Number]
 """Heights (higher is better) of one sub-dataset; the index is the tick, 0 the roll-out's start."""
@@ -33,11 +34,13 @@ class PeakRule:
     min_delta: scanning from the left, a later tick takes the peak only if it is higher by more
         than this, in score units. With 0 the earliest of equal ticks is the peak.
     include_start: tick 0 may be the peak. (Its score belongs to the smoothing window either way.)
+    by: the curve is of scores, or of the probability that the right choice gets (`probability`).
     """
 
     smooth: int = 0
     min_delta: float = 0.0
     include_start: bool = True
+    by: Literal["score", "probability"] = "score"
 
     def __post_init__(self) -> None:
         if self.smooth < 0:
@@ -46,6 +49,22 @@ class PeakRule:
             raise OptionError(
                 f"peaks.min_delta is {self.min_delta}; expected 0 or more", "min_delta"
             )
+
+    def recorded(self) -> dict[str, Any]:
+        """As it is written down: `by` only where it is not `score`, since it is younger than some
+        logs and recipes."""
+        options = asdict(self)
+        return (
+            options if self.by == "probability" else {k: options[k] for k in options if k != "by"}
+        )
+
+    def height(self, score: Score) -> Number:
+        """What the curve of a sub-dataset is made of: higher is better."""
+        if self.by == "score":
+            return score.height
+        if score.probability is None:
+            raise ValueError("peaks.by is probability, but a score says nothing of probabilities")
+        return score.probability
 
     def peak(self, curve: Curve) -> int:
         """The tick at which a finished curve peaks."""
@@ -109,7 +128,7 @@ class Follower:
     def follow(self, scores: Scores) -> None:
         """Take in the scores of the next tick, 0 first."""
         for name, curve in self._curves.items():
-            curve.append(scores[name].height)
+            curve.append(self._rule.height(scores[name]))
             self._leaders[name] = self._rule.settle(self._leaders[name], curve)
 
     def contenders(self) -> set[int]:

@@ -1,12 +1,31 @@
-"""A rehearsal: a method comes as far as its first question, before which it checks its options."""
+"""A rehearsal: a method comes as far as its first question, before which it checks its options.
+
+That question also says how many checkpoints the run will have to hold.
+"""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
-from msft.search.rollout import BASE, CheckpointId, EndedBy, Run
+from msft.search.rollout import (
+    BASE,
+    CONTENDERS,
+    CheckpointId,
+    EndedBy,
+    Keep,
+    Run,
+    Settings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRollout:
+    """The first roll-out that a method asks for: its ticks, and which of them must be held."""
+
+    ticks: int
+    keep: Keep
 
 
 class _Enough(Exception):
@@ -22,14 +41,51 @@ class Rehearsal:
     train_ticks: int
     evals_per_epoch: int
     base: ClassVar[CheckpointId] = BASE
+    seed: ClassVar[int] = 0
+    best: ClassVar[CheckpointId | None] = None
 
-    def rollout(self, *question: Any, **how: Any) -> NoReturn:
-        raise _Enough
+    def rollout(
+        self, start: Any, mixture: Any, ticks: int, *, keep: Keep = CONTENDERS, **how: Any
+    ) -> NoReturn:
+        raise _Enough(FirstRollout(ticks, keep))
 
-    score = exclude = go_on = report = rollout
+    def score(self, *question: Any, **how: Any) -> NoReturn:
+        raise _Enough(None)
+
+    average = falls = exclude = go_on = report = score
 
 
-def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> None:
-    """Let a method check its options; what it finds wrong is its own `OptionError`."""
-    with suppress(_Enough):
+def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> FirstRollout | None:
+    """Let a method check its options; what it finds wrong is its own `OptionError`.
+
+    None where its first question is no roll-out.
+    """
+    try:
         carry_out(run)
+    except _Enough as asked:
+        first: FirstRollout | None = asked.args[0]
+        return first
+    return None
+
+
+def most_held(method: PreparedMethod, settings: Settings) -> int:
+    """Checkpoints that a run may need at a time, as its method's first roll-out says: those ticks,
+    the start, the newest and the best, and the averages that it makes."""
+    names = settings.mixture.active
+    run = Rehearsal(
+        settings.mixture, settings.compute_budget, settings.train_ticks, settings.evals_per_epoch
+    )
+    try:
+        first = rehearse(method.carry_out, run)
+    except Exception:  # a method of the user's own; the run will say what is wrong
+        first = None
+    besides = 2 + max(1, method.averages)  # a method that averages starts from the base model
+    match first.keep if first else CONTENDERS:
+        case "contenders":
+            return len(names) + besides
+        case "best":
+            return besides
+        case "span" | "all":
+            return (first.ticks if first else 0) + method.averages
+        case numbers:
+            return len(numbers) + besides

@@ -11,26 +11,46 @@ from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
 from msft.errors import OptionError
+from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.mixture import Mixture
 from msft.search.peaks import Curve, PeakRule
 from msft.search.scores import MeanRule, Scores
 
 CheckpointId = NewType("CheckpointId", str)
-"""`base`, or `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1."""
+"""`base`, `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1, or `a<n>`: the
+average numbered n, from 0."""
 
 BASE = CheckpointId("base")
 
 OptimizerStart = Literal["fresh", "kept"]
-EndedBy = Literal["all_excluded", "max_stages", "max_epochs", "budget"]
+Keep = Literal["contenders", "span", "best", "all"] | tuple[int, ...]
+"""Which ticks of a roll-out a method may ask for when it is over, besides the best so far.
+
+contenders: those that could still become a sub-dataset's peak; when it is over, the peaks.
+span: every tick from the first of those on.
+best: none, for methods that never go back.
+all: every one; numbers: these ticks. Both are held to the end of the run.
+"""
+CONTENDERS: Keep = "contenders"
+EndedBy = Literal["all_excluded", "no_gain", "max_stages", "max_epochs", "budget"]
 
 
 def checkpoint_id(rollout: int, tick: int) -> CheckpointId:
     return CheckpointId(f"r{rollout}-t{tick}")
 
 
+def average_id(number: int) -> CheckpointId:
+    return CheckpointId(f"a{number}")
+
+
+def is_average(checkpoint: CheckpointId) -> bool:
+    return checkpoint.startswith("a")
+
+
 def place_of(checkpoint: CheckpointId) -> tuple[int, int]:
-    """Roll-out and tick of a checkpoint; the base model stands before all of them."""
+    """Roll-out and tick of a checkpoint; the base model stands before all of them. An average has
+    no place: ask `History.reach` for the latest tick in it."""
     if checkpoint == BASE:
         return (-1, 0)
     rollout, tick = checkpoint.split("-")
@@ -96,8 +116,8 @@ class Rollout:
         return self.points[tick].checkpoint
 
     def curve(self, name: str) -> Curve:
-        """score(i, c) for every tick c, the start included."""
-        return [point.scores[name].height for point in self.points]
+        """score(i, c) for every tick c, the start included; by the rule, its probability."""
+        return [self.rule.height(point.scores[name]) for point in self.points]
 
     def peaks(self) -> dict[str, int]:
         """c_i* = argmax_c score(i, c) for every active sub-dataset i."""
@@ -126,6 +146,14 @@ class Run(Protocol):
     @property
     def evals_per_epoch(self) -> int: ...
 
+    @property
+    def seed(self) -> int:
+        """The recipe's, for a method that draws with `msft.search.draws`."""
+
+    @property
+    def best(self) -> CheckpointId | None:
+        """The best point so far; None before anything is scored."""
+
     def rollout(
         self,
         start: CheckpointId,
@@ -135,16 +163,28 @@ class Run(Protocol):
         feed: FeedSpec = SHUFFLED,
         optimizer: OptimizerStart | None = None,
         eligible: bool = True,
+        keep: Keep = CONTENDERS,
     ) -> Rollout:
         """Train `mixture` from `start` and score every tick.
 
         optimizer: `fresh`, or `kept` to go on with the moments saved at `start`; by default what
             the recipe's `on_rollback` says.
         eligible: whether its points may be reported as the best.
+        keep: which of its ticks must be there when it is over; each takes a copy of the weights.
+        """
+
+    def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
+        """The mean of the weights at these checkpoints, scored like any point.
+
+        One that is named twice counts twice. The average starts no roll-out, is not averaged
+        again, and is the result only by `report`; unless it was, the next roll-out drops it.
         """
 
     def score(self, checkpoint: CheckpointId) -> Scores:
         """Scores of all sub-datasets; those not known yet are measured."""
+
+    def falls(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
+        """How every active sub-dataset fell after its peak in this roll-out, and who for sure."""
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         """Record that these sub-datasets leave at this tick, and that `checkpoint` goes on."""
@@ -184,6 +224,7 @@ class Settings:
     """What a run is: together with the method and the data it determines the log.
 
     optim: the optimizer, where it is not the usual one in full precision.
+    ema_decay: of the moving average that is scored and kept; recorded where there is one.
     engine: what trains; recorded where it is not the fast engine.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
@@ -198,5 +239,6 @@ class Settings:
     mean: MeanRule = "macro"
     score_test: ScoreTest = "none"
     optim: str = "adamw"
+    ema_decay: float | None = None
     engine: str = FAST
     fingerprint: Mapping[str, str] = field(default_factory=dict)

@@ -18,11 +18,15 @@ Number = Fraction | float
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`total` over `count`: right rows over rows, summed nll over tokens, or a plain value."""
+    """`total` over `count`: right rows over rows, summed nll over tokens, or a plain value.
+
+    probability: of rows with choices, what the right one gets on average, where peaks ask for it.
+    """
 
     metric: Metric
     total: int | float
     count: int
+    probability: float | None = None
 
     @property
     def value(self) -> Number:
@@ -37,9 +41,11 @@ class Score:
         return -self.value if self.metric == "nll" else self.value
 
     def to_json(self) -> object:
-        """Counts as `[right, rows]`, nll as `{"nll": sum, "tokens": n}`, a value as a number."""
+        """Counts as `[right, rows]` or `[right, rows, probability]`, nll as `{"nll": sum,
+        "tokens": n}`, a value as a number."""
         if self.metric == "accuracy":
-            return [self.total, self.count]
+            soft = [] if self.probability is None else [self.probability]
+            return [self.total, self.count, *soft]
         if self.metric == "nll":
             return {"nll": self.total, "tokens": self.count}
         return self.total
@@ -49,6 +55,8 @@ class Score:
         match raw:
             case [int(right), int(rows)]:
                 return accuracy(right, rows)
+            case [int(right), int(rows), float(probability)]:
+                return Score("accuracy", right, rows, probability)
             case {"nll": nll, "tokens": int(tokens)}:
                 return Score("nll", float(nll), tokens)
             case bool() | int() | float():

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from msft.search.rollout import BASE, CheckpointId
+from msft.search.rollout import BASE, CheckpointId, Keep
 
 Part = Literal["weights", "training"]
 
@@ -31,6 +31,27 @@ class Retained:
     training: frozenset[CheckpointId]
 
 
+def wanted(
+    keep: Keep, ticks: Sequence[CheckpointId], contenders: Collection[int]
+) -> frozenset[CheckpointId]:
+    """The ticks of a roll-out that its method may still ask for, besides the best.
+
+    ticks: those there are, its start first.
+    contenders: numbers of those that could still become a peak. The first of them never moves
+        back, so a span that ends at the peaks needs nothing before it.
+    """
+    match keep:
+        case "contenders":
+            return frozenset(ticks[tick] for tick in contenders)
+        case "span":
+            return frozenset(ticks[min(contenders, default=0) :])
+        case "best":
+            return frozenset()
+        case "all":
+            return frozenset(ticks)
+    return frozenset(checkpoint for tick, checkpoint in enumerate(ticks) if tick in keep)
+
+
 def retained(
     *,
     start: CheckpointId,
@@ -42,7 +63,8 @@ def retained(
 ) -> Retained:
     """What must be kept once `latest` is safe. The base model needs no copy: it can be loaded.
 
-    contenders: every tick that could still become an active sub-dataset's peak.
+    contenders: every tick that the method may still ask for: those that could become an active
+        sub-dataset's peak, or what `wanted` says.
     keep_start: the start must stay even when nobody's peak is there any more, because something
         is only in memory and would be trained again from it. Then the best and the start are on
         disk, and the newest tick where that makes no third set. Without it everything is.

@@ -82,17 +82,21 @@ class CheckpointStore:
         self._disk.flush()  # before one of them is trained again under the same name
         self._leftover = (there & logged) - self._planned()
 
-    def enter(self, checkpoint: CheckpointId) -> None:
-        """Give a new checkpoint its place: the first memory tier with room, else the disk."""
+    def enter(self, checkpoint: CheckpointId, moments: bool = True) -> None:
+        """Give a new checkpoint its place: the first memory tier with room, else the disk.
+
+        moments: it has some; an average has none.
+        """
         room = next((tier.name for tier in self._memory if self._count(tier) < tier.capacity), None)
         name = room or (self._disk and self._disk.name)
         if not name:
             raise StoreError(
                 f"no room for checkpoint {checkpoint}: memory holds {len(self._ledger)} that could "
-                "still become a peak, and there is no disk to go to"
+                "still be needed, and there is no disk to go to"
             )
         self._ledger[checkpoint] = {name}
-        self._moments.add(checkpoint)
+        if moments:
+            self._moments.add(checkpoint)
         self._entered.append(checkpoint)
         self._note_peak()
 
@@ -233,7 +237,7 @@ class CheckpointStore:
         return [tier for tier in tiers if tier.name in self._ledger.get(checkpoint, ())]
 
 
-_OURS = re.compile(rf"\.?r\d+-t\d+\.({'|'.join(PARTS)})(\.tmp)?")
+_OURS = re.compile(rf"\.?(r\d+-t\d+|a\d+)\.({'|'.join(PARTS)})(\.tmp)?")
 """Names of checkpoints, unfinished ones too; what has another name is not ours to remove."""
 
 

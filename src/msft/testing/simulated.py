@@ -12,8 +12,8 @@ Time is counted in passes: one row of a sub-dataset of n rows is 1/n of a pass.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, fsum
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,11 @@ class SimulatedEngine:
     def optimizer(self) -> Any:
         return {"steps": self._steps}
 
-    def average(self, weights: Sequence[Any]) -> Any:
-        minds = [[*zip(*(each["minds"][n] for each in weights), strict=True)] for n in self._minds]
-        means = [[fsum(values) / len(weights) for values in mind] for mind in minds]
-        passes = fsum(each["passes"] for each in weights) / len(weights)
+    def average(self, weights: Iterable[Any]) -> Any:
+        held = list(weights)
+        minds = [[*zip(*(each["minds"][n] for each in held), strict=True)] for n in self._minds]
+        means = [[fsum(values) / len(held) for values in mind] for mind in minds]
+        passes = fsum(each["passes"] for each in held) / len(held)
         return {"passes": passes, "minds": dict(zip(self._minds, means, strict=True))}
 
     def seed(self, number: int) -> None:
@@ -137,6 +138,15 @@ class SimulatedEngine:
             n: "1" * int(s.total) + "0" * (s.count - int(s.total)) for n, s in scores.items()
         }
         return Scored(scores, tokens, verdicts)
+
+    def soft_score(self, names: Sequence[str], split: str) -> Scored:
+        """As `score`, with the quality itself as the probability of the right choice."""
+        scored = self.score(names, split)
+        soft = {
+            name: replace(score, probability=min(1.0, max(0.0, self._quality(name))))
+            for name, score in scored.scores.items()
+        }
+        return replace(scored, scores=soft)
 
     def _learn(self, rows: Sequence[Row], rate: float) -> None:
         seen = Counter(name for name, _ in rows)
@@ -218,7 +228,7 @@ def simulate(
     engine = engine or SimulatedEngine(learners)
     worker = EngineWorker(
         engine,
-        engine.score,
+        engine.score if rule.by == "score" else engine.soft_score,
         seed=seed,
         batch_size=train_batch_size,
         evals_per_epoch=evals_per_epoch,

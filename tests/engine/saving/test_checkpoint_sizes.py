@@ -1,4 +1,4 @@
-"""Bytes of checkpoints on disk."""
+"""Bytes of checkpoints."""
 
 import pytest
 
@@ -10,3 +10,12 @@ def test_disk_without_memory_holds_every_checkpoint(restored: bool) -> None:
     checkpoints = Checkpoints(100, 200, restored, most=13)
     assert checkpoints.disk(roomy=True) == 4 * 100 + (3 if restored else 2) * 200
     assert checkpoints.disk(roomy=False) == 14 * 100 + (13 if restored else 2) * 200
+
+
+@pytest.mark.parametrize(("optim", "moments"), [("adamw", 12), ("adamw_bf16", 8)])
+def test_raw_weights_are_beside_the_moments_where_an_average_is_kept(
+    optim: str, moments: int
+) -> None:
+    checkpoints = Checkpoints.of(100, optim, "restore", 2, averaged=True)
+    assert (checkpoints.weights, checkpoints.moments) == (400, 100 * moments)
+    assert checkpoints.each == checkpoints.aside == 400 + 100 * moments

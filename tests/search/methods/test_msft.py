@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from msft.errors import BadScore
 from msft.run.history import History
 from msft.run.log import Log, Measured
 from msft.run.recorded_run import RecordedRun
@@ -693,3 +694,122 @@ def test_with_only_kept_sets_that_never_overfit_max_stages_ends_it() -> None:
     assert len(history.stages) == 2
     assert history.ended is not None
     assert history.ended.by == "max_stages"
+
+
+# Ours: `exclude`, only those leave that fall for sure.
+
+EIGHT = 8
+"""Ticks of a roll-out in these tests, one an epoch; with its start it has nine points."""
+
+
+def surely(
+    *rollouts: Curves, rows: Sequence[Curves] | None = None, peaks: Any = None, **options: Any
+) -> Scripted:
+    """Curves in rights of 200 rows; rows: other ones for the rows than for the scores."""
+
+    def right(index: int, start: str, active: tuple[str, ...], ticks: int) -> Any:
+        curves = (rows or rollouts)[min(index, len(rollouts) - 1)]
+        return {
+            name: [[1] * int(2 * h) + [0] * (200 - int(2 * h)) for h in curves[name]]
+            for name in active
+        }
+
+    return scripted(
+        "msft",
+        list(rollouts[0]),
+        answering(*rollouts),
+        compute_budget=EIGHT,
+        evals_per_epoch=1,
+        peaks=peaks,
+        method_options={"exclude": {"confidence": 0.95}, **options},
+        rows=right,
+    )
+
+
+RISING = [10, 20, 30, 40, 50, 60, 70, 80, 90]
+FALLS_AT_2 = [10, 60, 90, 85, 75, 65, 55, 45, 35]
+FALLS_AT_3 = [10, 50, 70, 90, 80, 70, 60, 50, 40]
+DIPS_AT_2 = [40, 41, 43, 42, 41, 42, 42, 41, 42]
+
+
+def test_by_the_papers_rule_the_first_peak_leaves_for_sure_only_a_real_fall_does() -> None:
+    curves = {"a": DIPS_AT_2, "b": FALLS_AT_3}
+    paper = search(curves, curves, budget=EIGHT, max_stages=1)
+    assert paper.excluded == [("a", 2)]
+    assert surely(curves, curves, max_stages=1).excluded == [("b", 3)]
+
+
+def test_of_several_sure_falls_the_one_with_the_earliest_peak_leaves_first() -> None:
+    curves = {"a": FALLS_AT_3, "b": FALLS_AT_2}
+    out = surely(curves, {"a": FALLS_AT_3, "b": RISING}, max_stages=2)
+    assert out.excluded == [("b", 2), ("a", 3)]
+    assert [start for start, *_ in out.rollouts] == [BASE, "r0-t2"]
+
+
+def test_sure_falls_that_tie_leave_one_by_one_or_together() -> None:
+    curves = {"a": FALLS_AT_3, "b": FALLS_AT_3}
+    assert surely(curves, max_stages=1).excluded == [("a", 3)]
+    assert surely(curves, max_stages=1, drop_ties="all").excluded == [("a", 3), ("b", 3)]
+
+
+def test_who_falls_from_the_start_of_a_rollout_can_leave() -> None:
+    again = {"a": [60, 55, 50, 45, 40, 35, 30, 25, 20], "b": RISING}
+    out = surely({"a": [10, 20, 30, 40, 45, 50, 54, 57, 60], "b": RISING}, again, max_stages=2)
+    assert out.excluded == [("a", 0)]
+    assert [decision.what for stage in out.history.stages for decision in stage.decisions] == [
+        "go_on",
+        "exclude",
+    ]
+
+
+def test_nobody_falls_and_nothing_is_gained_so_it_ends() -> None:
+    flat = {name: [90, 89, 90, 89, 90, 90, 89, 89, 90] for name in AB}
+    out = surely({"a": RISING, "b": RISING}, flat, max_stages=9)
+    assert len(out.rollouts) == 2
+    assert [decision.what for decision in out.history.stages[1].decisions] == ["go_on"]
+    assert ended_by(out) == "no_gain"
+    assert out.best == "r0-t8"
+
+
+def test_it_goes_on_while_the_mean_rises() -> None:
+    more = {"a": [90 + tick for tick in range(9)], "b": [90] * 9}
+    out = surely({"a": RISING, "b": RISING}, more, more, max_stages=9)
+    assert len(out.rollouts) == 3  # the third has the same mean as the second at best
+    assert ended_by(out) == "no_gain"
+
+
+def test_a_first_rollout_that_is_no_better_than_the_base_model_gains_nothing() -> None:
+    out = surely({"a": [50, 49, 48, 49, 49, 48, 49, 49, 49]}, max_stages=9)
+    assert (len(out.rollouts), out.best, ended_by(out)) == (1, BASE, "no_gain")
+
+
+def test_one_that_is_kept_never_leaves_however_it_falls() -> None:
+    learners = {
+        "kept": Learner(limit=0.2, damage=0.6, keep=True),
+        "free": Learner(limit=0.6, damage=0.6),
+    }
+    history = simulated(learners, method_options={"exclude": {}})
+    assert [each.name for each in history.exclusions] == ["free"]
+    assert history.stages[0].falls["kept"].leaves
+    assert history.ended is not None
+    assert history.ended.by == "all_excluded"
+
+
+def test_the_test_is_in_the_log_with_its_numbers() -> None:
+    out = surely({"a": FALLS_AT_3, "b": RISING}, max_stages=1)
+    fall = out.history.stages[0].falls["a"]
+    assert fall.peaks == (3, 3)
+    assert fall.fall == pytest.approx((0.7 + 0.9 + 0.8) / 3 - (0.6 + 0.5 + 0.4) / 3, abs=0.03)
+    assert (fall.sure, fall.learned) == (True, "above")
+    assert not out.history.stages[0].falls["b"].sure
+
+
+def test_scores_choose_the_peak_and_rows_say_whether_it_is_real() -> None:
+    curves = {"a": FALLS_AT_3, "b": RISING}
+    out = surely(curves, rows=[{"a": DIPS_AT_2, "b": RISING}], max_stages=1)
+    assert out.excluded == []
+
+
+def test_without_rows_a_test_is_refused_in_words() -> None:
+    with pytest.raises(BadScore, match="rows="):
+        scripted("msft", ["a"], answering({"a": [0] * 13}), method_options={"exclude": {}})

@@ -121,6 +121,7 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
     where = "GPU memory" if content["device"] == "cuda" else "memory"
     parts = {
         "weights and moments": memory["held"],
+        "the moving average": memory["average"],
         "the base model": memory["base"],
         "a batch, an evaluation or a snapshot": memory["work"],
         "checkpoints": memory["checkpoints"],

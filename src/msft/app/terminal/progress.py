@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Protocol
 
 from msft.run.history import History
-from msft.run.log import Asked, Decided, Ended, Event, Measured, Reached
+from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Score, Scores
@@ -19,6 +19,8 @@ from msft.text import counted
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
 
+
+STILL_RISING = "all were still at their highest"
 
 Placed = tuple[CheckpointId, Score]
 """A score and where it was measured."""
@@ -160,20 +162,24 @@ def event_text(event: Event, board: Board) -> str | None:
             mean = f"{mean_text(history, event.checkpoint)} " if full else ""
             scores = _scores(event.scores)
             return f"  {event.checkpoint:9} epoch {board.epoch:5.2f} {loss}{mean}| {scores}"
+        case Averaged():
+            return f"  {event.checkpoint} is the mean of the weights at {_some([*event.of], ', ')}"
         case Measured() if event.split == TEST:
             if not history.has_mean(event.checkpoint, TEST):
                 return f"  {event.checkpoint} on test: scored"
             return f"  {event.checkpoint} on test: {mean_text(history, event.checkpoint, TEST)}"
-        case Measured() if event.checkpoint == BASE:
+        case Measured() if event.checkpoint == BASE or event.checkpoint in history.averages:
             scores = _scores(event.scores)
-            return f"  base      {mean_text(history, BASE)} | {scores}"
+            return f"  {event.checkpoint:9} {mean_text(history, event.checkpoint)} | {scores}"
         case Decided(what="exclude"):
             here = history.stages[-1].points[-1:]
             stays = bool(here) and here[0].checkpoint == event.checkpoint
             where = "; on from" if stays else "; back to"
             return f"  -> {', '.join(event.names)} left{where} {event.checkpoint}"
         case Decided(what="go_on"):
-            return f"  -> nobody left: all were still at their highest; on from {event.checkpoint}"
+            tested = any(stage.falls for stage in history.stages[-1:])
+            why = "nobody fell for sure" if tested else STILL_RISING
+            return f"  -> nobody left: {why}; on from {event.checkpoint}"
         case Ended():
             return f"done ({event.by}); best is {event.best}, {mean_text(history, event.best)}"
     return None

@@ -159,10 +159,23 @@ def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool
     mean = named_mean(test["mean"], mixed)[1] if test else "-"
     rows.append((*named_mean(best["validation"]["mean"], mixed), mean))
     head = (
-        f"{summary['method']}: best is {best['checkpoint']} after "
-        f"{counted(best['epochs'], 'epoch')}, chosen from "
-        f"{counted(best['candidates'], 'point')} on validation "
+        f"{summary['method']}: {_result(best)} "
         f"({summary['ended_by']}; {counted(summary['epochs_trained'], 'epoch')} trained in all)"
     )
     reports = "validation, which also selected" if report_split == "selection" else "test"
     return "\n".join([head, *table(rows), f"reported on {reports if test else 'validation'}"])
+
+
+def _result(best: dict[str, Any]) -> str:
+    """Which checkpoint it is, and how it came to be the one."""
+    parts = best["average_of"]
+    if parts:
+        ends = f" from {parts[0]} to {parts[-1]}" if len(parts) > 1 else f", {parts[0]}"
+        return (
+            f"the result is {best['checkpoint']}, the mean of the weights at "
+            f"{counted(len(parts), 'tick')}{ends}, of {counted(best['candidates'], 'tick')}"
+        )
+    return (
+        f"best is {best['checkpoint']} after {counted(best['epochs'], 'epoch')}, chosen from "
+        f"{counted(best['candidates'], 'point')} on validation"
+    )

@@ -21,10 +21,10 @@ ALIGNMENT = 16
 
 @triton.jit
 def update(  # type: ignore[no-untyped-def]
-    grads, tensors, sizes, owners, blocks, step_ptr, seed_ptr, bad_ptr, weight_decay,
+    grads, tensors, sizes, owners, blocks, step_ptr, seed_ptr, bad_ptr, weight_decay, share,
     COUNT: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
-    GRAD_FP32: tl.constexpr, MOMENTS_BF16: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
+    GRAD_FP32: tl.constexpr, MOMENTS_BF16: tl.constexpr, AVERAGED: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One block of one weight; tables of addresses say where it lies with its moments."""
     owner = tl.load(owners + tl.program_id(0))
@@ -46,12 +46,18 @@ def update(  # type: ignore[no-untyped-def]
         w = tl.load(w_ptrs, mask=mask, other=0.0)
         m = tl.load(m_ptrs, mask=mask, other=0.0).to(tl.float32)
         v = tl.load(v_ptrs, mask=mask, other=0.0).to(tl.float32)
+        if AVERAGED:
+            a_ptrs = _pointer(tensors + 4 * COUNT, owner, ALIGNED, tl.float32) + offs
+            a = tl.load(a_ptrs, mask=mask, other=0.0)
         m = BETA1 * m + (1 - BETA1) * g
         v = BETA2 * v + (1 - BETA2) * g * g
         w -= lr * weight_decay * w
         w -= step_size * m / (tl.sqrt(v) / bias_correction2_sqrt + EPS)
         tl.store(w_ptrs, w, mask=mask)
         tl.store(working_ptrs, w.to(tl.bfloat16), mask=mask)
+        if AVERAGED:  # as torch's lerp: exact at both ends
+            a = tl.where(share < 0.5, a + share * (w - a), w - (w - a) * (1 - share))
+            tl.store(a_ptrs, a, mask=mask)
         if MOMENTS_BF16:
             noise = tl.randint(tl.load(seed_ptr) + owner, offs.to(tl.int32))
             m = _stochastic_round(m, noise)
@@ -77,6 +83,7 @@ class Update:
 
     masters, exp_avgs, exp_avg_sqs, working: in the same order, without gaps; they stay where they
         are. Moments in bf16 are rounded at random.
+    averages: of the masters, moved to them by `share` of the way after the update; none: ().
     """
 
     def __init__(
@@ -87,8 +94,12 @@ class Update:
         working: Sequence[Tensor],
         betas: tuple[float, float],
         eps: float,
+        averages: Sequence[Tensor] = (),
+        share: float = 0.0,
     ) -> None:
-        tensors = [*masters.values(), *exp_avgs, *exp_avg_sqs, *working]
+        tensors = [*masters.values(), *exp_avgs, *exp_avg_sqs, *working, *averages]
+        self._averaged = bool(averages)
+        self._share: float = torch.tensor(share).item()  # in fp32, as a GPU has it
         self._names = list(masters)
         self._device = tensors[0].device
         self._betas = betas
@@ -142,9 +153,9 @@ class Update:
         aligned = self._aligned and not any(address % ALIGNMENT for address in addresses)
         update[(len(self._owners),)](
             *(self._sent(addresses), self._tensors, self._sizes, self._owners, self._blocks),
-            *(numbers, self._owners if seed is None else seed, bad, weight_decay),
+            *(numbers, self._owners if seed is None else seed, bad, weight_decay, self._share),
             *(len(self._names), *self._betas, self._eps),
-            *(fp32, self._moments_bf16, ALIGNMENT if aligned else 1, BLOCK_SIZE),
+            *(fp32, self._moments_bf16, self._averaged, ALIGNMENT if aligned else 1, BLOCK_SIZE),
             num_warps=8,
         )
 

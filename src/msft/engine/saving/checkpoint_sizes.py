@@ -23,6 +23,7 @@ out; moments are of the newest and of the one before."""
 class Checkpoints:
     """Bytes of a run's checkpoints.
 
+    moments: with the raw weights beside them, where what is kept is an average.
     restored: their moments are kept with them.
     most: that are needed at a time.
     """
@@ -33,10 +34,20 @@ class Checkpoints:
     most: int
 
     @staticmethod
-    def of(parameters: int, optim: str, on_rollback: str, datasets: int) -> "Checkpoints":
+    def of(
+        parameters: int,
+        optim: str,
+        on_rollback: str,
+        datasets: int,
+        most: int | None = None,
+        averaged: bool = False,
+    ) -> "Checkpoints":
+        """most: where a method says how many it needs; else what its sub-datasets' peaks need.
+        averaged: moments have the raw weights beside them (`ema_decay`)."""
         weights = FP32 * parameters
         moments = weights if optim == "adamw_bf16" else 2 * weights
-        return Checkpoints(weights, moments, on_rollback == "restore", datasets + 3)
+        moments += weights if averaged else 0
+        return Checkpoints(weights, moments, on_rollback == "restore", most or datasets + 3)
 
     @property
     def each(self) -> int:

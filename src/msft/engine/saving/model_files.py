@@ -6,7 +6,7 @@ Both engines hand these verbs on, so they stand here once.
 import copy
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,21 @@ def refuse_other_model(weights: Weights, parameters: Weights) -> None:
             )
 
 
-def averaged(weights: Sequence[Weights]) -> dict[str, Tensor]:
-    """The mean of several weights: added up in fp32, in the order given, where the first lies."""
-    first, *others = weights
-    total = {name: tensor.float().clone() for name, tensor in first.items()}
-    for each in others:
-        for name, tensor in total.items():
-            tensor += each[name].to(tensor.device).float()
-    return {name: tensor.div_(len(weights)) for name, tensor in total.items()}
+def averaged(weights: Iterable[Weights]) -> dict[str, Tensor]:
+    """The mean of several weights: added up in fp32, in the order given, where the first lies.
+
+    Each is forgotten before the next is asked for. The bits do not depend on the device.
+    """
+    total: dict[str, Tensor] = {}
+    count = 0
+    for each in weights:
+        count += 1
+        for name, tensor in each.items():
+            if count == 1:
+                total[name] = tensor.to(torch.float32, copy=True)
+            else:
+                total[name] += tensor.to(total[name].device).float()
+        del each
+    for tensor in total.values():  # by a tensor: by a number a GPU multiplies with its inverse
+        tensor.div_(torch.tensor(float(count), device=tensor.device))
+    return total

@@ -1,7 +1,8 @@
 """The fast trainer: packed rows, AdamW on fp32 masters, recorded steps.
 
-Read `engine.py` first, then `adamw.py`. `step_graphs.py` replays whole steps on a GPU, and
-`pending_losses.py` hands losses out when somebody looks at them. What a step is, without any of
-this, stands in `engine/simple.py`.
+Read `engine.py` first, then `adamw.py`. `step_graphs.py` replays whole steps on a GPU,
+`moving_average.py` holds what is scored and kept with `ema_decay`, and `pending_losses.py` hands
+losses out when somebody looks at them. What a step is, without any of this, stands in
+`engine/simple.py`.
 It may not import `decode/` or `saving/`, and knows `accel/` by `engine/paths.py` alone.
 """

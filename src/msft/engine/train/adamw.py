@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.paths import Way, optimizer_way, update_of
+from msft.engine.train.moving_average import RAW, MovingAverage
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -19,13 +20,14 @@ KINDS = ("exp_avg", "exp_avg_sq")
 
 
 class AdamW:
-    """Masters, moments and the step.
+    """Masters, moments, the step, and the masters' moving average where there is one.
 
     working: the model's parameters, in fp32 when given.
     mixed: the model computes in bf16 from now on.
     halved: moments are kept in bf16, rounded at random so that small changes are not lost on
         average; for models whose fp32 moments do not fit.
     kernel: whether one kernel takes a step (None: where there is one); `way` says which it is.
+    ema_decay: of the average; None: there is none.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class AdamW:
         mixed: bool = False,
         halved: bool = False,
         kernel: bool | None = None,
+        ema_decay: float | None = None,
     ) -> None:
         self._working = dict(working)
         self._mixed = mixed
@@ -42,6 +45,9 @@ class AdamW:
         if mixed:
             for parameter in self._working.values():
                 parameter.data = parameter.data.bfloat16()
+        self.average: MovingAverage | None = None
+        if ema_decay is not None:
+            self.average = MovingAverage(self.masters, self._working, ema_decay)
         dtype = torch.bfloat16 if halved else torch.float32
         self.moments = {
             f"{name}.{kind}": torch.zeros_like(master, dtype=dtype)
@@ -70,8 +76,23 @@ class AdamW:
     def steps(self) -> int:
         return self._steps
 
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What is stored and handed out: the average where there is one, else the masters."""
+        return self.masters if self.average is None else self.average.tensors
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Masters and average from these weights."""
+        with torch.no_grad():
+            given = [weights[name] for name in self.masters]
+            torch._foreach_copy_(list(self.masters.values()), given, non_blocking=True)
+            if self.average is None:
+                self.refresh()
+            else:
+                self.average.restart()
+
     def start(self, steps: int, moments: Mapping[str, Tensor]) -> None:
-        """Go on from moments; with steps 0, afresh."""
+        """Go on from moments, and from the raw weights beside them; with steps 0, afresh."""
         self._steps = steps
         self._count.fill_(steps)
         held = list(self.moments.values())
@@ -79,6 +100,8 @@ class AdamW:
             torch._foreach_copy_(held, [moments[name] for name in self.moments], non_blocking=True)
         else:
             torch._foreach_zero_(held)
+        if self.average is not None:
+            self.average.take_raw(moments)
 
     def refresh(self) -> None:
         """The working weights from the masters."""
@@ -125,6 +148,8 @@ class AdamW:
             if self._kernel:
                 numbers = self._numbers(shrink)
                 self._update.take(gradients, numbers, self._decay, self.bad)
+                if self.average is not None:  # the kernel has moved those with a gradient
+                    self.average.move(self.bad, done=gradients)
             else:
                 if shrink is not None:
                     torch._foreach_mul_(list(gradients.values()), shrink)
@@ -133,6 +158,8 @@ class AdamW:
                 else:
                     self._fused_step(gradients)
                 self.refresh()
+                if self.average is not None:
+                    self.average.move(self.bad)
         self.forget()
 
     def sgd(self, rate: float) -> None:
@@ -157,7 +184,11 @@ class AdamW:
     def _new_update(self) -> Any:
         means, squares = ([self.moments[f"{n}.{kind}"] for n in self.masters] for kind in KINDS)
         working = [self._working[name] for name in self.masters]
-        return update_of(self.masters, means, squares, working, BETAS, EPSILON)
+        tensors = (self.masters, means, squares, working)
+        if self.average is None:
+            return update_of(*tensors, BETAS, EPSILON)
+        averages = [self.average.tensors[name] for name in self.masters]
+        return update_of(*tensors, BETAS, EPSILON, averages, self.average.share)
 
     def _numbers(self, shrink: Tensor | None) -> Tensor:
         """What the kernel has to know of this step."""
@@ -204,8 +235,10 @@ class AdamW:
             square.copy_(stochastic_round(wide_square))
 
     def state(self) -> dict[str, Any]:
-        """A private copy of the moments."""
+        """A private copy of the moments, and of the masters where what is kept is their average."""
         tensors = copied(self.moments) if self._steps else {}
+        if self.average is not None:
+            tensors |= copied({f"{name}.{RAW}": master for name, master in self.masters.items()})
         return {"steps": self._steps, "tensors": tensors}
 
 

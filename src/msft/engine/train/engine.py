@@ -21,6 +21,7 @@ from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, pack
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
 from msft.engine.saving.model_files import ModelFiles, averaged, refuse_other_model
 from msft.engine.train.adamw import AdamW, copied
+from msft.engine.train.moving_average import AveragePredictor
 from msft.engine.train.pending_losses import PendingLosses, refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
@@ -50,7 +51,8 @@ class FastEngine:
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
         self.num_trainable = self.num_parameters
         how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
-        self._adamw = AdamW(self._parameters, *how)
+        self._adamw = AdamW(self._parameters, *how, settings.ema_decay)
+        self._average = self._adamw.average
         if settings.bf16:
             layers.lay_together()
         self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
@@ -85,15 +87,11 @@ class FastEngine:
 
     def load(self, weights: Mapping[str, Tensor] | None) -> None:
         source = self._base if weights is None else weights
-        held = self._adamw.masters
-        refuse_other_model(source, held)
-        with torch.no_grad():
-            given = [source[name] for name in held]
-            torch._foreach_copy_(list(held.values()), given, non_blocking=True)
-            self._adamw.refresh()
+        refuse_other_model(source, self._adamw.masters)
+        self._adamw.load(source)
 
     def weights(self) -> dict[str, Tensor]:
-        return copied(self._adamw.masters)
+        return copied(self._adamw.kept)
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
         if moments is None:
@@ -118,6 +116,8 @@ class FastEngine:
     # Work.
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
+        if self._average is not None:
+            self._average.show_raw()
         rows = [self._rows[name][number] for name, number in batch.rows]
         tokens = sum(len(row.tokens) for row in rows)
         if batch.use == "track":
@@ -126,8 +126,10 @@ class FastEngine:
             return self._look_ahead(rows, batch), tokens
         return Losses(self._step(rows, batch)), tokens
 
-    def predictor(self) -> Decoder:
-        return self._decoder
+    def predictor(self) -> Decoder | AveragePredictor:
+        if self._average is None:
+            return self._decoder
+        return AveragePredictor(self._decoder, self._average)
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
@@ -237,7 +239,7 @@ class FastEngine:
                 self._adamw.sgd(self._settings.rate(self._adamw.steps))
         after = self._watched(rows)
         self.load(weights)
-        if batch.step == "optimizer":
+        if batch.step == "optimizer" or self._average is not None:  # raw weights are there
             self.load_optimizer(moments)
         return Losses(before, after)
 

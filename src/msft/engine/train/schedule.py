@@ -17,6 +17,8 @@ class TrainingSettings:
     batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
     half_moments: the optimizer's moments in bf16.
     kernel: whether one kernel takes the optimizer's step; None: where there is one.
+    ema_decay: what is kept and scored is the moving average of the weights with this decay; None:
+        the weights themselves.
     """
 
     learning_rate: float = 1e-5
@@ -32,6 +34,7 @@ class TrainingSettings:
     batch_rows: int = 0
     half_moments: bool = False
     kernel: bool | None = None
+    ema_decay: float | None = None
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

@@ -101,7 +101,7 @@ def _comes_after(history: History, best: CheckpointId, exclusion: Exclusion) -> 
     if best == exclusion.checkpoint:
         return True
     starts = {history.stages[rollout].asked.start for rollout, _ in history.path(best)}
-    return place_of(best)[0] > exclusion.stage and exclusion.checkpoint in starts
+    return place_of(history.reach(best))[0] > exclusion.stage and exclusion.checkpoint in starts
 
 
 def _height(

@@ -53,7 +53,7 @@ def _settings(history: History) -> str:
     """Everything but the seed; of the two budgets only the one that the method uses."""
     start = history.start
     settings: dict[str, Any] = dict(start.settings)
-    if start.method in ("sft", "dynamix", "ies", "sro", "soft_sro"):
+    if start.method in ("sft", "dynamix", "ies", "sro", "soft_sro", "soup"):
         settings.pop("compute_budget", None)
     elif start.method in ("msft", "continual"):
         settings.pop("train_ticks", None)

@@ -65,7 +65,9 @@ def verdict_at(
     history: History, verdicts: VerdictsByKey, checkpoint: CheckpointId, split: str, name: str
 ) -> Verdict | None:
     """The verdict of a checkpoint; a tick without a step is the same model as the one before."""
-    while (verdict := verdicts.get((checkpoint, split, name))) is None and checkpoint != BASE:
+    while (verdict := verdicts.get((checkpoint, split, name))) is None:
+        if checkpoint == BASE or checkpoint in history.averages:
+            break
         rollout, tick = place_of(checkpoint)
         stage = history.stages[rollout]
         if stage.points[tick - 1].steps:

@@ -75,7 +75,8 @@ def small_curve(
     """
     heights = _Heights(history, name)
     lines = _lines(history, branches, name, heights)
-    drawn = [y for _, ys in lines.values() for y in ys if not isnan(y)]
+    average = heights(history.best) if history.best and history.average_of else nan
+    drawn = [y for y in (average, *(y for _, ys in lines.values() for y in ys)) if not isnan(y)]
     low, high = min(drawn, default=0.0), max(drawn, default=1.0)
     end = max((branch.end for branch in branches), default=1.0) or 1.0
 
@@ -84,7 +85,9 @@ def small_curve(
         return f"{6 + 188 * x / end:.1f} {50.4 - 44.8 * up:.1f}"
 
     parts = [_stroke(style[0], at, line, _DASHES[style]) for style, line in lines.items()]
-    if history.best:
+    if history.average_of:
+        parts.append(_stroke(BEST, at, ([0.0, end], [average, average]), "4 3"))
+    elif history.best:
         x = epochs_to(history, history.best)
         parts.append(_stroke(BEST, at, ([x, x], [low, high]), "4 3"))
     if exclusion is not None:
@@ -149,7 +152,11 @@ def _marks(axes: "Axes", history: History, exclusion: Exclusion | None, heights:
     if exclusion is not None:
         place = ([epochs_to(history, exclusion.checkpoint)], [heights(exclusion.checkpoint)])
         axes.plot(*place, "o", markersize=7.5, color=LEFT, markeredgecolor=PAPER)
-    if history.best:
+    if history.best and history.average_of:  # at no tick, so beside them
+        height, within = heights(history.best), axes.get_yaxis_transform()
+        star = axes.plot([1.0], [height], "*", markersize=12, color=BEST, transform=within)[0]
+        star.set(clip_on=False, markeredgecolor=PAPER)
+    elif history.best:
         x = epochs_to(history, history.best)
         axes.axvline(x, color=BEST, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
 

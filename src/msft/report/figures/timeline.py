@@ -9,6 +9,7 @@ from msft.report.figures.branches import Branch, Polyline, epochs_to, rolled_bac
 from msft.report.figures.chart import NARROW, add_axes, beside, name_rows, new_figure
 from msft.report.figures.colours import BEST, FAINT, LEFT, MUTED, PAPER, WENT_ON
 from msft.run.history import Exclusion, History
+from msft.search.rollout import BASE, CheckpointId, place_of
 from msft.text import label
 
 if TYPE_CHECKING:
@@ -152,8 +153,27 @@ def _leavers(
 
 def _star(axes: "Axes", history: History, rows: _StageRows) -> None:
     assert history.best is not None
+    if history.average_of:
+        _average(axes, history, history.average_of, rows)
+        return
     path = history.path(history.best)
     row = path[-1][0] if path else 0
     if row < len(rows.at):
         x = epochs_to(history, history.best)
         axes.plot([x], [rows.at[row]], marker="*", markersize=17, color=BEST, markeredgecolor=PAPER)
+
+
+def _average(
+    axes: "Axes", history: History, parts: Sequence[CheckpointId], rows: _StageRows
+) -> None:
+    """A ring at each tick that was averaged, and the star beside the axis: an average is at no
+    tick."""
+    ticks = [part for part in dict.fromkeys(parts) if part != BASE]
+    xs = [epochs_to(history, tick) for tick in ticks]
+    ys = [rows.at[place_of(tick)[0]] for tick in ticks]
+    axes.plot(xs, ys, "o", markersize=6, markerfacecolor=PAPER, markeredgecolor=BEST)
+    place, within = (1.0, ys[-1] if ys else rows.at[0]), axes.get_yaxis_transform()
+    xy = ([place[0]], [place[1]])
+    star = axes.plot(*xy, "*", markersize=17, color=BEST, transform=within)[0]
+    star.set(clip_on=False, markeredgecolor=PAPER)
+    beside(axes, place, f"mean of {len(parts)}", gap=12, colour=BEST, size=11, within=within)

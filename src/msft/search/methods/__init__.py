@@ -7,20 +7,22 @@ recipe may also name a function of the user's own. A method may import nothing b
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from msft.checks import checked, option_names, refuse_unknown
 from msft.errors import OptionError
+from msft.search.falls import FEWEST_TICKS
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
 from msft.search.methods.ies import ies
 from msft.search.methods.msft import msft
 from msft.search.methods.sft import sft
 from msft.search.methods.soft_sro import soft_sro
+from msft.search.methods.soup import kinds, soup
 from msft.search.methods.sro import sro
-from msft.search.options import MixtureOptions, RolloutOptions
+from msft.search.options import MixtureOptions, RolloutOptions, SureExclusion
 from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 
@@ -32,7 +34,9 @@ METHODS: dict[str, Method] = {
     "sro": sro,
     "soft_sro": soft_sro,
     "msft": msft,
+    "soup": soup,
 }
+"""The paper's seven, and `soup`, which is ours."""
 
 ROLLING_BACK = ("msft", "continual")
 """Methods whose length is `compute_budget`; that of the other ones is `num_train_epochs`."""
@@ -50,13 +54,19 @@ SHARED_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class PreparedMethod:
-    """A method with its options, checked."""
+    """A method with its options, checked.
+
+    peaks: where a curve peaks, if the method does not leave that to the recipe.
+    averages: how many it makes, as far as its options say.
+    """
 
     name: str
     options: Mapping[str, Any]
     carry_out: Callable[[Run], EndedBy | None]
     rollout_options: RolloutOptions
     mixture_options: MixtureOptions
+    peaks: PeakRule | None = None
+    averages: int = 0
 
 
 def prepare(
@@ -80,7 +90,28 @@ def prepare(
     own = checked(function, rest, what)
     rollout_options = RolloutOptions(**checked(RolloutOptions, rollout, what))
     mixture_options = MixtureOptions(**checked(MixtureOptions, mixture, what))
-    return PreparedMethod(name, own, partial(function, **own), rollout_options, mixture_options)
+    if function is msft and own.get("exclude") is not None:
+        _refuse_short(compute_budget, rollout_options)
+    sure = own.get("exclude")
+    plain = {**own, **({"exclude": asdict(sure)} if isinstance(sure, SureExclusion) else {})}
+    carry_out = partial(function, **own)
+    prepared = PreparedMethod(name, plain, carry_out, rollout_options, mixture_options)
+    if function is soup:  # averaging with a model that was not trained would spoil it
+        averages = len(kinds(own.get("of", "span")))
+        return replace(prepared, peaks=replace(peaks, include_start=False), averages=averages)
+    return prepared
+
+
+def _refuse_short(compute_budget: int, rollout: RolloutOptions) -> None:
+    """A fall needs a peak, its neighbours, and three ticks after them."""
+    for key, ticks in (("compute_budget", compute_budget), ("patience", rollout.patience)):
+        if ticks is not None and ticks < FEWEST_TICKS:
+            raise OptionError(
+                f"{key} is {ticks} ticks, but exclude compares the peak with the last three ticks "
+                f"of a roll-out, which takes {FEWEST_TICKS} ticks or more; raise {key}"
+                + (" or evals_per_epoch" if key == "compute_budget" else ""),
+                key,
+            )
 
 
 def _named(method: str | Method) -> tuple[str, Method]:

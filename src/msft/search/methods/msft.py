@@ -4,12 +4,14 @@ Algorithm 1 of the paper, line by line; Algorithm 4 adds the checkpoint that is 
 ones that may be deleted, which are rules of the log and of the store and need no code here. What
 the paper leaves open is decided elsewhere: where a curve peaks in `peaks.PeakRule`, when a
 roll-out ends early and what the optimizer starts from in `options.RolloutOptions`, what remains
-of an excluded sub-dataset in `mixture.Mixture`.
+of an excluded sub-dataset in `mixture.Mixture`. Ours is `exclude`: whose fall is real is decided
+in `falls.falls`; among those the paper's order stands.
 """
 
 from typing import Annotated, Literal
 
 from msft.checks import Above, AtLeast
+from msft.search.options import SureExclusion
 from msft.search.rollout import EndedBy, Run, ticks_of
 
 
@@ -19,6 +21,7 @@ def msft(
     drop_ties: Literal["one", "all"] = "one",
     max_stages: Annotated[int | None, AtLeast(1)] = None,
     max_epochs: Annotated[float | None, Above(0)] = None,
+    exclude: SureExclusion | None = None,
 ) -> EndedBy:
     """The paper's search.
 
@@ -27,6 +30,8 @@ def msft(
     max_stages: end after this many roll-outs (default: twice the number of sub-datasets).
     max_epochs: end when this many epochs were trained, discarded ones included; the last
         roll-out is cut to fit (default: no limit).
+    exclude: only those leave that fall for sure, with this confidence; end when a roll-out
+        neither excludes anybody nor raises the best mean (default: the paper's rule).
     """
     stages_left = max_stages or 2 * len(run.mixture.active)
     ticks_left = ticks_of(max_epochs, run.evals_per_epoch, "max_epochs") if max_epochs else None
@@ -37,17 +42,24 @@ def msft(
             return "max_stages"
         if ticks_left == 0:
             return "max_epochs"
+        best = run.best or run.base
         budget = min(run.compute_budget, ticks_left or run.compute_budget)
 
         rollout = run.rollout(theta, active, budget)  # 3: roll out theta^ on D \ E for C
         peaks = rollout.peaks()  # 4: c_i* = argmax_c acc(D_i, c)
-        c_min = min(peaks[name] for name in active.candidates)  # 5: c_min, D_exclude
-        first = tuple(name for name in active.candidates if peaks[name] == c_min)
+        falling = active.candidates
+        if exclude:
+            falls = run.falls(rollout, exclude.confidence)
+            falling = tuple(name for name in falling if falls[name].leaves)
+        c_min = min((peaks[name] for name in falling), default=rollout.last)  # 5: c_min, D_exclude
+        first = tuple(name for name in falling if peaks[name] == c_min)
         leaving = first if drop_ties == "all" else first[:1]
 
         if c_min >= rollout.last:  # 6: c_min = C, nobody overfitted
             theta = rollout.end  # 7: theta^ = theta(C)
             run.go_on(theta)
+            if exclude and run.best == best:
+                return "no_gain"
         elif not active.droppable:  # only sub-datasets marked `keep` are left
             break
         else:  # 8: roll back

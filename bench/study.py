@@ -1,0 +1,307 @@
+"""The study of gain.md: methods × options × seeds × mixtures, many runs in one process.
+
+python bench/study.py --data DIR --out DIR --rows clean-soup-70..79,noisy-msft-70
+
+A row is MIXTURE-VARIANT-SEED, and may name settings before its seed: `clean-sft-lr1e-4-e5-20` has
+the learning rate 1e-4 and 5 epochs, `-d0.99` is a decay. `70..79` are ten seeds; `tune`, `clean`
+and `noisy` are lists of all that the study needs. Each run goes to OUT/NAME, one JSON line to
+OUT/study.jsonl, its logs to OUT/logs/NAME; weights are removed. What has a line already is skipped,
+and what was cut off is resumed. All runs share one engine for each shape of it, so that layers are
+compiled and steps recorded once. `bench/study_tables.py` makes tables of the lines.
+"""
+
+import argparse
+import gc
+import gzip
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import deadline, free
+
+import msft
+from msft.app import session
+from msft.data.corpus import Corpus
+from msft.engine import build
+from msft.engine.packing import TrainingRow
+from msft.engine.train.engine import FastEngine
+from msft.recipe.recipe import Recipe
+from msft.run.folder import RunFolder, read_history
+from msft.search.feeds import steps_of
+
+ROOT = Path(__file__).parent.parent
+MIXTURES = {"clean": "smollm2-learnable", "noisy": "smollm2-learnable-noisy"}
+KINDS = ("span", "peaks", "last", "all", "random")
+"""Averages of one roll-out; the first is the result."""
+SURE = "method_options.exclude={confidence: 0.95}"
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "sft": ("method=sft",),
+    "soup": ("method=soup", f"method_options.of=[{', '.join(KINDS)}]"),
+    "sft-linear": ("method=sft", "lr_scheduler_type=linear"),
+    "sft-cosine": ("method=sft", "lr_scheduler_type=cosine"),
+    "sft-ema": ("method=sft", "ema_decay=DECAY"),
+    "msft": ("method=msft",),
+    "msft-sure": ("method=msft", SURE),
+    "msft-sure-ema": ("method=msft", SURE, "ema_decay=DECAY"),
+}
+SETTING = r"(lr|e|d)([\d.]+(?:e-\d+)?)"
+ROW = re.compile(
+    rf"(?P<mixture>{'|'.join(MIXTURES)})-(?P<variant>[a-z]+(?:-[a-z]+)*)"
+    rf"(?P<more>(?:-{SETTING})*)-(?P<seed>\d+)"
+)
+RATES, EPOCHS, DECAYS = ("2e-5", "5e-5", "1e-4"), ("3", "5", "10"), ("0.98", "0.99", "0.995")
+TUNING, CONFIRMING = (20, 30, 40), range(70, 75)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of the study."""
+
+    name: str
+    mixture: str
+    variant: str
+    seed: int
+    settings: dict[str, str]
+
+    @staticmethod
+    def of(name: str) -> "Row":
+        found = ROW.fullmatch(name)
+        if found is None or found["variant"] not in VARIANTS:
+            sys.exit(f"{name}: expected MIXTURE-VARIANT-SEED with {[*MIXTURES]}, {[*VARIANTS]}")
+        settings = dict(re.findall(f"-{SETTING}", found["more"]))
+        return Row(name, found["mixture"], found["variant"], int(found["seed"]), settings)
+
+    @property
+    def label(self) -> str:
+        """The variant with its settings: what is the same in all seeds."""
+        return "".join([self.variant, *(f"-{key}{value}" for key, value in self.settings.items())])
+
+    def overrides(self, decay: str) -> list[str]:
+        keys = {"lr": ["learning_rate"], "e": ["num_train_epochs"], "d": []}
+        decay = self.settings.get("d", decay)
+        found = [each.replace("DECAY", decay) for each in VARIANTS[self.variant]]
+        for setting, value in self.settings.items():
+            found += [f"{key}={value}" for key in keys[setting]]
+        return [f"seed={self.seed}", *found]
+
+
+def lists() -> dict[str, list[str]]:
+    """The rows of issue 14, seed by seed, so that what is cut off is even."""
+    decayed = ("sft-linear", "sft-cosine")
+    tune = [f"clean-soup-lr{rate}-{seed}" for seed in TUNING for rate in RATES]
+    tune += [
+        f"clean-{v}-lr{r}-e{e}-{s}" for s in TUNING for v in decayed for r in RATES for e in EPOCHS
+    ]
+    tune += [f"clean-sft-ema-lr{r}-d{d}-{s}" for s in TUNING for r in RATES for d in DECAYS]
+    tune += [f"clean-msft-sure-ema-{seed}" for seed in TUNING]
+    others = ("sft-linear", "sft-cosine", "sft-ema", "msft", "msft-sure", "msft-sure-ema")
+    clean = [f"clean-soup-{seed}" for seed in range(70, 80)]
+    clean += [f"clean-{variant}-{seed}" for seed in CONFIRMING for variant in others]
+    spoiled = ("soup", "sft-ema", "msft", "msft-sure-ema")
+    noisy = [f"noisy-{variant}-{seed}" for seed in CONFIRMING for variant in spoiled]
+    return {"tune": tune, "clean": clean, "noisy": noisy}
+
+
+def rows_of(written: str) -> list[Row]:
+    """The rows that a list names, each once."""
+    known = lists()
+    return [Row.of(name) for item in written.split(",") for name in known.get(item) or _seeds(item)]
+
+
+def _seeds(item: str) -> Iterator[str]:
+    several = re.fullmatch(r"(.*-)(\d+)\.\.(\d+)", item)
+    if several is None:
+        yield item
+    else:
+        first, last = int(several[2]), int(several[3])
+        yield from (f"{several[1]}{seed}" for seed in range(first, last + 1))
+
+
+class SharedEngines:
+    """One engine for each shape of it, instead of one for each run.
+
+    The learning rate and its schedule are asked for at every step and rows are packed on the host,
+    so compiled layers, recorded steps and plans of evaluations serve the next run as they are.
+    """
+
+    SHAPE = (
+        "model_name_or_path", "train_batch_size", "max_length", "weight_decay", "max_grad_norm",
+        "bf16", "gradient_checkpointing", "optim", "torch_compile", "micro_batch_tokens",
+        "deterministic", "engine", "ema_decay",
+    )  # fmt: skip
+    """What of a recipe makes another engine."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+        self._engines: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, recipe: Recipe, corpus: Corpus, *rest: Any) -> Any:
+        key = tuple(getattr(recipe, name, None) for name in self.SHAPE)
+        rows = {
+            name: [TrainingRow.of(row) for row in dataset.train.rows]
+            for name, dataset in corpus.datasets.items()
+        }
+        longest = max(len(row.tokens) for part in rows.values() for row in part)
+        engine = self._engines.get(key)
+        if engine is None or longest > engine._longest:  # recorded steps know the longest row
+            made = self._make(recipe, corpus, *rest)
+            if not isinstance(made, FastEngine):
+                return made
+            self._engines[key] = made
+            return made
+        every = sum(map(len, rows.values()))
+        steps = steps_of(every, recipe.train_batch_size) * recipe.num_train_epochs
+        engine._rows = rows
+        engine._settings = replace(
+            engine._settings,
+            learning_rate=recipe.learning_rate,
+            schedule=recipe.lr_scheduler_type,
+            warmup_steps=recipe.warmup_steps,
+            schedule_steps=round(steps),
+        )
+        engine.load(None)
+        engine.load_optimizer(None)
+        return engine
+
+
+def line_of(row: Row, recipe: Recipe, folder: Path, seconds: float) -> dict[str, Any]:
+    """What is kept of a run."""
+    summary, history = json.loads((folder / "summary.json").read_text()), read_history(folder)
+    best = summary["best"]
+    return {
+        "name": row.name,
+        "mixture": row.mixture,
+        "variant": row.variant,
+        "label": row.label,
+        "seed": row.seed,
+        "seconds": round(seconds, 1),
+        "checkpoint": best["checkpoint"],
+        "epochs": best["epochs"],
+        "candidates": best["candidates"],
+        "validation": best["validation"],
+        "test": best["test"],
+        "averages": averages_of(summary),
+        "exclusions": [
+            {"name": e.name, "stage": e.stage, "epochs": e.tick / history.evals_per_epoch}
+            for e in history.exclusions
+        ],
+        "noisy": [spec.name for spec in recipe.datasets if spec.label_noise],
+        "ended_by": summary["ended_by"],
+        "stages": len(summary["stages"]),
+        "epochs_trained": summary["epochs_trained"],
+        "tokens": summary["tokens"],
+        "learning_rate": recipe.learning_rate,
+        "num_train_epochs": recipe.num_train_epochs,
+    }
+
+
+def averages_of(summary: dict[str, Any]) -> dict[str, Any]:
+    """Of a run with several averages each one by its kind, and the best tick as `sft`."""
+    controls = summary.get("controls", [])
+    if not controls:
+        return {}
+    kinds = iter(KINDS)
+    found = {}
+    for each in (summary["best"], *controls):
+        kind = next(kinds) if each.get("average_of") else "sft"
+        keys = ("checkpoint", "average_of", "validation", "test")
+        found[kind] = {key: each.get(key) for key in keys}
+    return found
+
+
+def keep_logs(folder: Path, logs: Path) -> None:
+    """The small files of a run; its weights are removed."""
+    logs.mkdir(parents=True, exist_ok=True)
+    run = RunFolder(folder)
+    for file in (run.log, run.summary, run.recipe):
+        shutil.copy(file, logs / file.name)
+    with gzip.GzipFile(logs / f"{run.verdicts.name}.gz", "wb", mtime=0) as packed:
+        packed.write(run.verdicts.read_bytes())
+    for weights in (run.best, run.checkpoints):
+        shutil.rmtree(weights, ignore_errors=True)
+
+
+def expected(row: Row, took: Sequence[tuple[str, float]]) -> float:
+    """Seconds of the next run: those of the last one of its variant, else of the longest."""
+    same = [seconds for variant, seconds in took if variant == row.variant]
+    return same[-1] if same else max((seconds for _, seconds in took), default=0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="folder of the benchmarks' rows")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", required=True, type=rows_of, help="names with commas between")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all")
+    parser.add_argument("--decay", default="0.99", help="of the variants with ema_decay")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no run is begun that passes it")
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    options.out.mkdir(parents=True, exist_ok=True)
+    lines = options.out / "study.jsonl"
+    done = (
+        {json.loads(line)["name"] for line in lines.read_text().splitlines()}
+        if lines.exists()
+        else set()
+    )
+    build.engine_of = SharedEngines(build.engine_of)  # type: ignore[assignment]
+    session.write_report = lambda folder: None  # `msft report` makes it from the logs
+    compiled = ["torch_compile=true"] if torch.cuda.is_available() else []
+    took: list[tuple[str, float]] = []
+    for row in options.rows:
+        if row.name in done:
+            print(f"{row.name}: there already", flush=True)
+            continue
+        left = options.seconds - (time.perf_counter() - begun)
+        if expected(row, took) > left:
+            print(f"stopped before {row.name}: {left:.0f} s are left", flush=True)
+            break
+        asked = [*compiled, f"data_dir={options.data}", *options.set]
+        overrides = [*asked, *row.overrides(options.decay)]
+        recipe = msft.load_recipe(ROOT / "recipes" / f"{MIXTURES[row.mixture]}.yaml", overrides)
+        folder, start = options.out / row.name, time.perf_counter()
+        try:
+            with deadline(max(1.0, left)):
+                msft.train(recipe, folder)
+        except TimeoutError:
+            print(f"{row.name}: cut off at the limit; the same command resumes it", flush=True)
+            break
+        seconds = time.perf_counter() - start
+        line = line_of(row, recipe, folder, seconds)
+        keep_logs(folder, options.out / "logs" / row.name)
+        with lines.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        done.add(row.name)
+        took.append((row.variant, seconds))
+        print(said(line), flush=True)
+        gc.collect()
+        free()
+
+
+def said(line: dict[str, Any]) -> str:
+    """One line for who watches."""
+    means = [line[split]["mean"] if line[split] else None for split in ("validation", "test")]
+    shown = ", ".join("-" if mean is None else f"{100 * mean:.2f}" for mean in means)
+    beside = {
+        k: round(100 * a["test"]["mean"], 2) for k, a in line["averages"].items() if a["test"]
+    }
+    left = [exclusion["name"] for exclusion in line["exclusions"]]
+    return (
+        f"{line['name']}: {line['seconds']:.0f} s, {line['checkpoint']} after {line['epochs']:g} "
+        f"epochs of {line['epochs_trained']:g}, validation and test {shown}"
+        + (f", {beside}" if beside else "")
+        + (f", left: {' '.join(left)}" if left else "")
+    )
+
+
+if __name__ == "__main__":
+    main()

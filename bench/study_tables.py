@@ -1,0 +1,282 @@
+"""Tables of the study from OUT/study.jsonl and OUT/logs, as Markdown; no torch.
+
+python bench/study_tables.py OUT [--against sft] [--seeds 70..79] [--unseen DATA]
+
+Per mixture: means over seeds; the difference to the reference on the same seeds, with a 95 %
+interval over seeds (Student's t) and one over test rows (paired bootstrap, each row's difference
+averaged over seeds first); gains of each sub-dataset; which exclusions hit wrong labels. A soup's
+line is several entries: `soup` is its span, `soup-peaks` and the others are its controls, and `sft`
+is the best tick of the same roll-out, unless a run of `sft` is there.
+--against: the reference; by itself the SFT without averages that is best on validation.
+--unseen: only test rows that the trial of gain.md did not draw (500 a task, seed 20); DATA is the
+folder of the rows.
+"""
+
+import argparse
+import gzip
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from msft.report.compare.statistics import mean, paired_bootstrap, sample_sd, t_survival
+from msft.search.draws import sampled
+
+TRIAL_ROWS, TRIAL_SEED = 500, 20
+WITHOUT_AVERAGES = ("sft", "sft-linear", "sft-cosine")
+
+Rows = Mapping[str, Sequence[bool]]
+"""Right or wrong of every test row, by sub-dataset."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one method came to with one seed; scores are shares."""
+
+    label: str
+    seed: int
+    validation: float
+    test: Mapping[str, float]
+    rows: Rows
+    line: Mapping[str, Any]
+
+    @property
+    def mean(self) -> float:
+        return float(mean(list(self.test.values())))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference in points and its 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+
+
+def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> list[Entry]:
+    """The entries of a run: one, or one for each average and one for the best tick."""
+    verdicts = _verdicts(folder / "logs" / line["name"] / "verdicts.jsonl.gz")
+    settings = line["label"].removeprefix(line["variant"])
+    found = line["averages"] or {"": line}
+    entries = []
+    for kind, each in found.items():
+        if each["test"] is None:
+            continue
+        rows = {
+            name: _kept([mark == "1" for mark in verdicts[each["checkpoint"], name]], name, unseen)
+            for name in each["test"]["datasets"]
+        }
+        test = {name: sum(right) / len(right) for name, right in rows.items()}
+        base = {"": line["variant"], "sft": "sft", "span": "soup"}.get(kind, f"soup-{kind}")
+        entries.append(
+            Entry(base + settings, line["seed"], each["validation"]["mean"], test, rows, line)
+        )
+    return entries
+
+
+def _verdicts(file: Path) -> dict[tuple[str, str], str]:
+    """The test rows of every checkpoint and sub-dataset."""
+    with gzip.open(file, "rt") as lines:
+        read = [json.loads(line) for line in lines]
+    return {(r["checkpoint"], r["dataset"]): r["rows"] for r in read if r["split"] == "test"}
+
+
+def _kept(right: list[bool], name: str, unseen: Path | None) -> list[bool]:
+    """All rows, or those that the trial did not draw."""
+    if unseen is None:
+        return right
+    count = len((unseen / name / "test.jsonl").read_text().splitlines())
+    if count != len(right):
+        raise SystemExit(
+            f"{name}: {len(right)} of {count} test rows were scored, so it is not known which the "
+            "trial drew; leave --unseen out, or raise max_length"
+        )
+    drawn = set(sampled(count, TRIAL_ROWS, TRIAL_SEED, "rows", name, "test"))
+    return [mark for number, mark in enumerate(right) if number not in drawn] or right
+
+
+Study = dict[str, dict[int, Entry]]
+"""Entries by label and seed."""
+
+
+def study_of(folder: Path, seeds: set[int] | None, unseen: Path | None) -> dict[str, Study]:
+    """By mixture; a run of `sft` stands before a soup's best tick."""
+    found: dict[str, Study] = defaultdict(lambda: defaultdict(dict))
+    read = [json.loads(line) for line in (folder / "study.jsonl").read_text().splitlines()]
+    for line in sorted(read, key=lambda line: line["variant"] == "sft"):
+        if seeds is None or line["seed"] in seeds:
+            for entry in entries_of(folder, line, unseen):
+                found[line["mixture"]][entry.label][entry.seed] = entry
+    return found
+
+
+def over_seeds(differences: Sequence[float]) -> Interval | None:
+    """Student's t over seeds, in points; None of fewer than two."""
+    spread = sample_sd(differences)
+    if spread is None:
+        return None
+    centre, count = float(mean(differences)), len(differences)
+    half = t_quantile(count - 1) * spread / sqrt(count)
+    return Interval(100 * centre, 100 * (centre - half), 100 * (centre + half))
+
+
+def t_quantile(df: int, tail: float = 0.025) -> float:
+    """t with P(T > t) = tail, by halving."""
+    low, high = 0.0, 1000.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_survival(middle, df) > tail else (low, middle)
+    return low
+
+
+def over_rows(pairs: Sequence[tuple[Entry, Entry]]) -> Interval | None:
+    """A paired bootstrap over test rows, in points; None where seeds have other rows."""
+    names = list(pairs[0][0].rows)
+    strata: dict[str, list[float]] = {}
+    for name in names:
+        columns = [
+            [int(a) - int(b) for a, b in zip(one.rows[name], two.rows[name], strict=True)]
+            for one, two in pairs
+        ]
+        if len({len(column) for column in columns}) > 1:
+            return None
+        strata[name] = [sum(row) / len(row) for row in zip(*columns, strict=True)]
+    weights = {name: 1 / len(rows) / len(names) for name, rows in strata.items()}
+    found = paired_bootstrap(strata, weights)
+    return Interval(100 * found.difference, 100 * found.low, 100 * found.high)
+
+
+def reference_of(study: Study, against: str | None) -> str:
+    """The reference's label."""
+    if against is not None:
+        if against not in study:
+            raise SystemExit(f"--against {against}: not there; there are {', '.join(study)}")
+        return against
+    plain = [label for label in study if _variant(label) in WITHOUT_AVERAGES]
+    if not plain:
+        raise SystemExit(f"no SFT without averages among {', '.join(study)}; name one: --against")
+    return max(plain, key=lambda label: mean([e.validation for e in study[label].values()]))
+
+
+def _variant(label: str) -> str:
+    return re.sub(r"-(lr|e|d)[\d.]+(e-\d+)?", "", label)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines] + [""]
+
+
+def means_table(study: Study) -> list[str]:
+    rows = []
+    for label, seeds in study.items():
+        found = list(seeds.values())
+        several = [e.line for e in found]
+        rows.append(
+            [
+                label,
+                len(found),
+                f"{100 * float(mean([e.validation for e in found])):.2f}",
+                f"{100 * float(mean([e.mean for e in found])):.2f}",
+                f"{_mean_of(several, 'candidates'):.0f}",
+                f"{_mean_of(several, 'epochs_trained'):.1f}",
+                f"{_mean_of(several, 'seconds'):.0f}",
+            ]
+        )
+    head = ("method", "seeds", "validation", "test", "candidates", "epochs trained", "seconds")
+    return table(head, rows)
+
+
+def _mean_of(lines: Sequence[Mapping[str, Any]], key: str) -> float:
+    return float(mean([float(line[key]) for line in lines]))
+
+
+def differences_table(study: Study, reference: str) -> list[str]:
+    rows = []
+    for label, seeds in study.items():
+        common = sorted(set(seeds) & set(study[reference]))
+        if label == reference or not common:
+            continue
+        pairs = [(seeds[seed], study[reference][seed]) for seed in common]
+        differences = [one.mean - two.mean for one, two in pairs]
+        above = sum(difference > 0 for difference in differences)
+        spread = over_seeds(differences) or f"{100 * differences[0]:+.2f}"
+        drawn = over_rows(pairs) or "other rows in each seed"
+        rows.append([label, len(common), spread, drawn, f"{above} of {len(common)}"])
+    return table(("method", "seeds", "over seeds", "over test rows", "above 0"), rows)
+
+
+def gains_table(study: Study, reference: str) -> list[str]:
+    labels = [label for label in study if label != reference]
+    shared = {label: sorted(set(study[label]) & set(study[reference])) for label in labels}
+    labels = [label for label in labels if shared[label]]
+    names = list(next(iter(study[reference].values())).test)
+
+    def gain(label: str, name: str) -> str:
+        pairs = [(study[label][seed], study[reference][seed]) for seed in shared[label]]
+        return f"{100 * float(mean([a.test[name] - b.test[name] for a, b in pairs])):+.2f}"
+
+    rows = [[name, *(gain(label, name) for label in labels)] for name in names]
+    return table(("sub-dataset", *labels), rows) if labels else []
+
+
+def exclusions_table(study: Study) -> list[str]:
+    rows = []
+    for label, seeds in study.items():
+        lines = [e.line for e in seeds.values() if "msft" in e.line["variant"]]
+        if not lines:
+            continue
+        left = [(x["name"] in line["noisy"]) for line in lines for x in line["exclusions"]]
+        begun = [line for line in lines if line["exclusions"]]
+        first = [line["exclusions"][0]["name"] in line["noisy"] for line in begun]
+        hit = f"{sum(left)} of {len(left)}"
+        rows.append([label, len(lines), hit, f"{sum(first)} of {len(first)}", _ends(lines)])
+    head = ("method", "seeds", "exclusions of wrong labels", "the first of a run", "ended by")
+    return table(head, rows) if rows else []
+
+
+def _ends(lines: Sequence[Mapping[str, Any]]) -> str:
+    ends = [line["ended_by"] for line in lines]
+    return ", ".join(f"{end} {ends.count(end)}" for end in sorted(set(ends)))
+
+
+def seeds_of(written: str) -> set[int]:
+    """`70..79` or `20,30`."""
+    found: set[int] = set()
+    for item in written.split(","):
+        first, _, last = item.partition("..")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--against", help="the reference's label, such as sft-linear-lr1e-4-e5")
+    parser.add_argument("--seeds", type=seeds_of, help="only these")
+    parser.add_argument("--unseen", type=Path, metavar="DATA")
+    options = parser.parse_args()
+    rows = "test rows that the trial did not draw" if options.unseen else "all test rows"
+    for mixture, study in study_of(options.out, options.seeds, options.unseen).items():
+        reference = reference_of(study, options.against)
+        lines = [f"## {mixture}, {rows}", "", *means_table(study)]
+        lines += [f"Points over {reference} on the same seeds:", ""]
+        lines += differences_table(study, reference)
+        lines += [f"Points over {reference} on test by sub-dataset:", ""]
+        lines += gains_table(study, reference)
+        lines += exclusions_table(study)
+        print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Headroom in words and as a table, for the terminal and for a page."""
+
+from dataclasses import asdict, dataclass
+from textwrap import wrap
+from typing import Any
+
+from msft.errors import UsageError
+from msft.report.compare.headroom import Gain, Headroom, headroom_of
+from msft.report.wording import Unit, difference
+from msft.run.history import History
+from msft.run.verdicts import RowTokens, VerdictsByKey
+from msft.text import counted, epochs, label, table
+
+WIDTH = 80
+NOTE = (
+    "Naive: each sub-dataset's score at its own peak minus its score at the peak of the mean, on "
+    "the rows that chose both. Cross-fitted: chosen on one half of the rows and scored on the "
+    "other, over 100 splits, with a 95 % interval. This judges stopping each sub-dataset at its "
+    "own peak in this roll-out, not every use of mSFT."
+)
+_UNITS = {"accuracy": " points", "nll": " nats saved", "value": "", None: " in mean gain"}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomSection:
+    """As a page has it; the last row is the mean."""
+
+    words: str
+    rows: list[tuple[str, ...]]
+    note: str
+
+
+def headroom_words(history: History, found: Headroom) -> str:
+    """What per-sub-dataset stopping promises, and what is left of it."""
+    unit, mean = history.mean_unit, found.mean
+    promise = f"{difference(mean.naive, unit)}{_UNITS[unit]}"
+    text = (
+        f"On these {counted(found.rows, 'validation row')}, stopping each sub-dataset at its own "
+        f"peak promises {promise}; cross-fitted it is {difference(mean.crossfitted, unit)} "
+        f"({_interval(mean, unit)})."
+    )
+    if mean.low > 0:
+        return f"{text} So some of it would hold on unseen rows."
+    return f"{text} So it is not sure that any of it would hold on unseen rows."
+
+
+def headroom_rows(history: History, found: Headroom) -> list[tuple[str, ...]]:
+    """A head, a row of each sub-dataset, and the mean."""
+    per_epoch = history.evals_per_epoch
+    rows: list[tuple[str, ...]] = [
+        ("sub-dataset", "peak, epoch", "naive", "cross-fitted", "95 % interval")
+    ]
+    for name, gain in found.datasets.items():
+        peak = epochs(found.ticks[name] / per_epoch)
+        rows.append((label(name, 24), peak, *_cells(gain, history.unit_of(name))))
+    mean = epochs(found.mean_tick / per_epoch)
+    rows.append(("mean", mean, *_cells(found.mean, history.mean_unit)))
+    return rows
+
+
+def headroom_text(history: History, found: Headroom) -> str:
+    """For a terminal of 80 columns."""
+    lines = [*table(headroom_rows(history, found)), ""]
+    for paragraph in (headroom_words(history, found), NOTE):
+        lines += wrap(paragraph, WIDTH)
+    return "\n".join(lines)
+
+
+def headroom_content(found: Headroom) -> dict[str, Any]:
+    """For a program, as the contract has it."""
+    return {
+        "mean": asdict(found.mean),
+        "datasets": {name: asdict(gain) for name, gain in found.datasets.items()},
+    }
+
+
+def headroom_section(
+    history: History, verdicts: VerdictsByKey, tokens: RowTokens
+) -> HeadroomSection | None:
+    """Of a run that has headroom; none of one sub-dataset, whose peak is the mean's."""
+    if len(history.start.datasets) < 2:
+        return None
+    try:
+        found = headroom_of(history, verdicts, tokens)
+    except (UsageError, ValueError, TypeError):  # no verdicts, or somebody else's file
+        return None
+    return HeadroomSection(headroom_words(history, found), headroom_rows(history, found), NOTE)
+
+
+def _cells(gain: Gain, unit: Unit) -> tuple[str, str, str]:
+    naive, crossed = difference(gain.naive, unit), difference(gain.crossfitted, unit)
+    return naive, crossed, _interval(gain, unit)
+
+
+def _interval(gain: Gain, unit: Unit) -> str:
+    return f"{difference(gain.low, unit)} to {difference(gain.high, unit)}"

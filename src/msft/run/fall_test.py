@@ -1,0 +1,107 @@
+"""The test of falls: a question of the method, answered from the log, else from row verdicts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import fsum
+
+from msft.errors import BadScore
+from msft.run.history import History
+from msft.run.journal import Journal
+from msft.run.log import Tested
+from msft.run.recovery import Recovery
+from msft.run.verdicts import Verdict, Verdicts
+from msft.run.worker import Worker
+from msft.search.falls import Fall, RowScores, falls
+from msft.search.rollout import BASE, CheckpointId, Rollout, place_of
+from msft.search.scores import SELECTION, Score
+
+
+class FallTest:
+    """Brings rows together. Those that are lost are measured again, which is in no line of the
+    log: the same weights give the same verdicts."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        history: History,
+        verdicts: Verdicts,
+        recovery: Recovery,
+        worker: Worker,
+    ) -> None:
+        self._journal = journal
+        self._history = history
+        self._verdicts = verdicts
+        self._recovery = recovery
+        self._worker = worker
+
+    def answer(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
+        """The falls of a roll-out's active sub-datasets."""
+        number = place_of(rollout.end)[0]
+        event = self._journal.answer(Tested, rollout.end)
+        if event is None:
+            event = Tested(rollout.end, number, confidence, self._falls(rollout, confidence))
+            self._journal.record(event)
+            self._journal.take(event)
+        else:  # the same question as then
+            self._journal.ask(replace(event, rollout=number, confidence=confidence))
+        return event.falls
+
+    def _falls(self, rollout: Rollout, confidence: float) -> dict[str, Fall]:
+        """Of ticks with a step: the others are the same model as before."""
+        points = [point for point in rollout.points if point.steps or not point.tick]
+        names = rollout.mixture.active
+        self._complete([BASE, *(point.checkpoint for point in points)], names)
+        rows = {name: self._rows(name, [p.checkpoint for p in points]) for name in names}
+        found = falls(rows, place_of(rollout.end)[0], confidence)
+        return {
+            name: replace(fall, peaks=(points[fall.peaks[0]].tick, points[fall.peaks[1]].tick))
+            for name, fall in found.items()
+        }
+
+    def _complete(self, checkpoints: Sequence[CheckpointId], names: Sequence[str]) -> None:
+        """Measure again what neither memory nor the file has."""
+        for checkpoint in dict.fromkeys(checkpoints):
+            lost = [name for name in names if not self._has(checkpoint, name)]
+            if not lost:
+                continue
+            self._recovery.hold(checkpoint)
+            scored = self._worker.score(lost, SELECTION)
+            missing = [name for name in lost if name not in scored.verdicts]
+            if missing:
+                raise BadScore(
+                    f"{missing[0]} at {checkpoint} has no verdicts of single rows, without which "
+                    "no fall can be tested; leave method_options.exclude out, or have the engine "
+                    "give them (in msft.testing.scripted: rows=)"
+                )
+            self._verdicts.add(checkpoint, SELECTION, scored.verdicts, scored.row_tokens)
+
+    def _has(self, checkpoint: CheckpointId, name: str) -> bool:
+        """Whether there are rows, and as many as the base model's score and tokens say."""
+        rows, score = self._verdicts.at(checkpoint, name), self._history.known(checkpoint)[name]
+        tokens = self._verdicts.tokens(name)
+        try:
+            return rows is not None and _fits(rows, score, tokens)
+        except (TypeError, ValueError):
+            return False
+
+    def _rows(self, name: str, checkpoints: Sequence[CheckpointId]) -> RowScores:
+        loss = self._history.unit_of(name) == "nll"
+
+        def heights(checkpoint: CheckpointId) -> list[float]:
+            rows = self._verdicts.at(checkpoint, name) or ()
+            return [-float(row) for row in rows] if loss else [float(row) for row in rows]
+
+        base = heights(BASE)
+        tokens = self._verdicts.tokens(name) if loss else None
+        weights = [1.0] * len(base) if tokens is None else [float(count) for count in tokens]
+        return RowScores([heights(checkpoint) for checkpoint in checkpoints], base, weights)
+
+
+def _fits(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> bool:
+    """Whether rows are those that a score was made from."""
+    if score.metric == "accuracy":
+        return len(rows) == score.count and sum(row == "1" for row in rows) == score.total
+    if score.metric == "nll":
+        count = None if tokens is None else (len(tokens), sum(tokens))
+        return count == (len(rows), score.count) and fsum(map(float, rows)) == score.total
+    return len(rows) > 0

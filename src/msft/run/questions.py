@@ -1,0 +1,103 @@
+"""A method's questions: refused where they have no answer, and as the log has them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+
+from msft.run.history import Stage
+from msft.run.log import Asked, Decided, Opened
+from msft.run.worker import Question
+from msft.search.feeds import described
+from msft.search.methods import PreparedMethod
+from msft.search.rollout import BASE, FAST, CheckpointId, Keep, OptimizerStart, Settings, is_average
+from msft.store.retention import wanted
+
+
+def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:
+    """A run as the first line of its log; what is at its default and came later is not in it."""
+    return Opened(
+        method=method.name,
+        seed=settings.seed,
+        num_parameters=num_parameters,
+        datasets=settings.mixture.sizes,
+        settings={
+            "evals_per_epoch": settings.evals_per_epoch,
+            "compute_budget": settings.compute_budget,
+            "train_ticks": settings.train_ticks,
+            "peaks": settings.peaks.recorded(),
+            "mean": settings.mean,
+            "score_test": settings.score_test,
+            "optim": settings.optim,
+            "rollout": asdict(method.rollout_options),
+            "method": dict(method.options),
+            **({} if settings.engine == FAST else {"engine": settings.engine}),
+            **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
+        },
+        fingerprint=settings.fingerprint,
+    )
+
+
+def asked(question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep) -> Asked:
+    """A roll-out as its line in the log."""
+    parts = question.mixture.parts
+    return Asked(
+        rollout=question.rollout,
+        start=question.start,
+        active={part.name: part.rows for part in parts if not part.rehearsed},
+        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
+        ticks=question.ticks,
+        feed=described(question.feed),
+        optimizer=optimizer,
+        eligible=eligible,
+        keep=keep,
+    )
+
+
+def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozenset[CheckpointId]:
+    """The ticks that the method may still ask for: of the last roll-out, and of earlier ones that
+    were asked for with ticks to be held to the end.
+
+    contenders: numbers of the last one's ticks that could still become a peak.
+    """
+    *earlier, last = stages
+    held = wanted(last.asked.keep, last.checkpoints, contenders)
+    for stage in earlier:
+        if stage.asked.keep == "all" or isinstance(stage.asked.keep, tuple):
+            held |= wanted(stage.asked.keep, stage.checkpoints, ())
+    return held
+
+
+def refuse_gone(
+    checkpoint: CheckpointId, held: Collection[CheckpointId], what: str, going_on: bool = False
+) -> None:
+    """ValueError for a checkpoint that was dropped, or that never was.
+
+    going_on: training is to go on from it, so it may not be an average.
+    """
+    if going_on and is_average(checkpoint):
+        raise ValueError(
+            f"{what} from {checkpoint} was asked for, which is an average: nothing goes on from "
+            "one; name a tick"
+        )
+    if checkpoint != BASE and checkpoint not in held:
+        raise ValueError(
+            f"{what} from {checkpoint} was asked for, which is not kept; kept are "
+            f"{sorted(held) or 'none'} and base"
+        )
+
+
+def refuse_decision(decision: Decided, held: Collection[CheckpointId]) -> None:
+    """ValueError for one about a checkpoint that cannot be had."""
+    result = decision.what == "report"
+    what = "a result" if result else "to go on"
+    refuse_gone(decision.checkpoint, held, what, going_on=not result)
+
+
+def parts_of_average(
+    checkpoints: Sequence[CheckpointId], held: Collection[CheckpointId]
+) -> tuple[CheckpointId, ...]:
+    """What is to be averaged, if it can be."""
+    if not checkpoints:
+        raise ValueError("an average of no checkpoints was asked for; expected at least one")
+    for checkpoint in checkpoints:
+        refuse_gone(checkpoint, held, "an average", going_on=True)
+    return tuple(checkpoints)

@@ -1,0 +1,70 @@
+"""Runs with `ema_decay`: killed and resumed, what the log records, and what stays as it was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import recipe_of, write_data
+
+import msft
+from msft.app.fingerprints import _training
+from msft.errors import RecipeError
+from msft.run.folder import RunFolder
+
+HERE = Path(__file__).parent
+ROLLING = {"learning_rate": 2e-2, "ema_decay": 0.8, "compute_budget": 2}
+"""Under mSFT sub-datasets leave at ticks in the middle of roll-outs."""
+
+
+@pytest.mark.parametrize(
+    ("method", "keys"),
+    [
+        ("sft", {"ema_decay": 0.9}),
+        ("sft", {"ema_decay": 0.9, "engine": "simple", "num_train_epochs": 1}),
+        ("msft", {**ROLLING, "method_options": {"max_stages": 3}}),
+        ("msft", {**ROLLING, "method_options": {"on_rollback": "restore", "max_stages": 3}}),
+    ],
+    ids=["sft", "sft, simple", "msft", "msft, restored"],
+)
+def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(
+    method: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    command = [sys.executable, str(HERE / "kill_and_resume.py"), method, str(tmp_path)]
+    command.append(json.dumps(keys))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "restore" in str(keys):
+        lines = (tmp_path / "alone" / "run.jsonl").read_text().splitlines()
+        decisions = [event for event in map(json.loads, lines) if event["event"] == "decision"]
+        back = [d["checkpoint"] for d in decisions if d["what"] == "exclude"]
+        assert any(not checkpoint.endswith("t4") for checkpoint in back), "no roll-back within"
+
+
+def test_a_tiny_decay_scores_as_none_and_only_a_decay_is_recorded(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    events, recipes = [], []
+    for decay in (None, 1e-9):
+        recipes.append(recipe_of(tmp_path, method="sft", ema_decay=decay, num_train_epochs=1))
+        out = tmp_path / str(decay)
+        msft.train(recipes[-1], out)
+        lines = RunFolder(out).log.read_text().splitlines()
+        events.append([json.loads(line) for line in lines])
+    plain, averaged = events
+    assert "ema_decay" not in plain[0]["settings"]
+    assert averaged[0]["settings"] == {**plain[0]["settings"], "ema_decay": 1e-9}
+    assert plain[0]["fingerprint"]["training"] != averaged[0]["fingerprint"]["training"]
+    for one, other in zip(plain[1:], averaged[1:], strict=True):
+        assert {**one, "disk": None} == {**other, "disk": None}
+    page = (tmp_path / "1e-09" / "report.html").read_text()
+    assert "<td>ema_decay</td><td><code>1e-09</code></td>" in page
+    assert "<td>ema_decay</td>" not in (tmp_path / "None" / "report.html").read_text()
+    assert [key for key, _ in _training(recipes[0])] == [
+        *("learning_rate", "lr_scheduler_type", "train_batch_size", "weight_decay"),
+        *("max_grad_norm", "warmup_steps", "bf16", "optim"),
+    ], "as it was before the key, so that older folders go on"
+    assert _training(recipes[1])[-1] == ("ema_decay", 1e-9)
+    with pytest.raises(RecipeError, match=r"ema_decay was None, now it is 1e-09"):
+        msft.train(recipes[1], tmp_path / "None")

@@ -1,0 +1,183 @@
+"""bench/study.py and bench/study_tables.py: names of runs, one engine for all, tables by hand."""
+
+import gzip
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import recipe_of, write_data
+
+import msft
+from msft.engine import build
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCH)
+    return import_module("study")
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCH)
+    return import_module("study_tables")
+
+
+def test_a_name_says_all_that_a_run_is(study: Any) -> None:
+    (row,) = study.rows_of("noisy-msft-sure-ema-lr1e-4-e5-d0.98-70")
+    assert (row.mixture, row.variant, row.seed) == ("noisy", "msft-sure-ema", 70)
+    assert row.label == "msft-sure-ema-lr1e-4-e5-d0.98"
+    assert row.overrides("0.99") == [
+        "seed=70",
+        "method=msft",
+        "method_options.exclude={confidence: 0.95}",
+        "ema_decay=0.98",
+        "learning_rate=1e-4",
+        "num_train_epochs=5",
+    ]
+    (plain,) = study.rows_of("clean-sft-ema-20")
+    assert plain.overrides("0.99")[-1] == "ema_decay=0.99"
+    assert [r.name for r in study.rows_of("clean-soup-9..11,noisy-sft-7")] == [
+        "clean-soup-9", "clean-soup-10", "clean-soup-11", "noisy-sft-7",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit, match="clean-sfd-20: expected MIXTURE-VARIANT-SEED"):
+        study.rows_of("clean-sfd-20")
+
+
+def test_the_lists_are_those_of_the_study(study: Any) -> None:
+    for name, rows in study.lists().items():
+        assert len(set(rows)) == len(rows)
+        assert [row.name for row in study.rows_of(name)] == rows
+    seeds = {row.seed for name in ("clean", "noisy") for row in study.rows_of(name)}
+    assert seeds == set(range(70, 80)), "tuning seeds are not seen again"
+    assert {row.seed for row in study.rows_of("tune")} == {20, 30, 40}
+
+
+def test_runs_that_share_an_engine_leave_the_bytes_of_runs_alone(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    kinds: list[dict[str, Any]] = [{}, {"learning_rate": 1e-3, "lr_scheduler_type": "linear"}]
+    kinds += [{"seed": 2, "num_train_epochs": 1, "lr_scheduler_type": "cosine"}]
+    for number, keys in enumerate(kinds):
+        msft.train(recipe_of(tmp_path, method="sft", **keys), tmp_path / f"alone{number}")
+    made: list[Any] = []
+
+    def make(*given: Any, real: Any = build.engine_of) -> Any:
+        made.append(real(*given))
+        return made[-1]
+
+    monkeypatch.setattr(build, "engine_of", study.SharedEngines(make))
+    for number, keys in enumerate(kinds):
+        msft.train(recipe_of(tmp_path, method="sft", **keys), tmp_path / f"shared{number}")
+        logs = [(tmp_path / f"{how}{number}" / "run.jsonl").read_bytes() for how in LOGS]
+        assert logs[0] == logs[1]
+    assert len(made) == 1
+
+
+LOGS = ("alone", "shared")
+
+
+def test_averages_go_by_their_kind_and_the_best_tick_is_sft(study: Any) -> None:
+    def point(name: str, of: list[str] | None) -> dict[str, Any]:
+        return {"checkpoint": name, "average_of": of, "validation": None, "test": {"mean": 0.5}}
+
+    summary = {
+        "best": point("a0", ["r0-t1", "r0-t2"]),
+        "controls": [point("a1", ["r0-t1"]), point("a2", ["r0-t2"]), point("r0-t3", None)],
+    }
+    found = study.averages_of(summary)
+    assert {kind: each["checkpoint"] for kind, each in found.items()} == {
+        "span": "a0", "peaks": "a1", "last": "a2", "sft": "r0-t3",
+    }  # fmt: skip
+    assert study.averages_of({"best": point("r0-t3", None)}) == {}
+
+
+# Tables.
+
+
+def kept(folder: Path, variant: str, seed: int, rows: dict[str, str], **more: Any) -> None:
+    """A run of the study with these verdicts on test."""
+    name = f"noisy-{variant}-{seed}"
+    (folder / "logs" / name).mkdir(parents=True)
+    with gzip.open(folder / "logs" / name / "verdicts.jsonl.gz", "wt") as file:
+        for dataset, marks in rows.items():
+            line = {"checkpoint": "r0-t1", "split": "test", "dataset": dataset, "rows": marks}
+            file.write(json.dumps(line) + "\n")
+    shares = {dataset: marks.count("1") / len(marks) for dataset, marks in rows.items()}
+    scores = {"mean": sum(shares.values()) / len(shares), "datasets": shares}
+    run: dict[str, Any] = {
+        "name": name,
+        "mixture": "noisy",
+        "variant": variant,
+        "label": variant,
+        "seed": seed,
+    }
+    run |= {"checkpoint": "r0-t1", "validation": scores, "test": scores, "averages": {}}
+    run |= {"exclusions": [], "noisy": ["a"], "ended_by": "budget", "candidates": 4}
+    run |= {"epochs_trained": 2.0, "seconds": 9.0, **more}
+    with (folder / "study.jsonl").open("a") as file:
+        file.write(json.dumps(run) + "\n")
+
+
+def test_differences_and_intervals_by_hand(
+    tables: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept(tmp_path, "sft", 1, {"a": "1100", "b": "10"})
+    kept(tmp_path, "sft", 2, {"a": "1000", "b": "10"})
+    exclusions = [{"name": name, "stage": 0, "epochs": 1.0} for name in ("a", "b")]
+    kept(tmp_path, "msft", 1, {"a": "1110", "b": "11"}, exclusions=exclusions)
+    kept(tmp_path, "msft", 2, {"a": "1000", "b": "11"}, exclusions=exclusions[:1])
+    (study,) = tables.study_of(tmp_path, None, None).values()
+    assert tables.reference_of(study, None) == "sft"
+    pairs = [(study["msft"][seed], study["sft"][seed]) for seed in (1, 2)]
+    # test means: 0.5 and 0.375 against 0.875 and 0.625, so 0.375 and 0.25
+    found = tables.over_seeds([one.mean - two.mean for one, two in pairs])
+    assert found.difference == pytest.approx(31.25)
+    assert found.high - found.difference == pytest.approx(100 * 12.7062 * 0.0625, rel=1e-4)
+    drawn = tables.over_rows(pairs)
+    assert drawn.difference == pytest.approx(31.25), "the same, row by row"
+    assert drawn.low < 31.25 < drawn.high
+    monkeypatch.setattr("sys.argv", ["study_tables.py", str(tmp_path)])
+    tables.main()
+    said = capsys.readouterr().out
+    assert "| msft | 2 | 75.00 | 75.00 | 4 | 2.0 | 9 |" in said
+    assert "| b | +50.00 |" in said
+    assert "| msft | 2 | 2 of 3 | 2 of 2 | budget 2 |" in said
+
+
+def test_the_quantile_of_student_s_t(tables: Any) -> None:
+    assert tables.t_quantile(4) == pytest.approx(2.776445, rel=1e-6)
+    assert tables.t_quantile(9) == pytest.approx(2.262157, rel=1e-6)
+
+
+def test_a_soup_s_line_is_several_entries(tables: Any, tmp_path: Path) -> None:
+    score = {"mean": 0.5, "datasets": {"a": 0.5}}
+    point = {"checkpoint": "r0-t1", "validation": score, "test": score}
+    averages = dict.fromkeys(("span", "peaks", "sft"), point)
+    kept(tmp_path, "soup", 1, {"a": "10"}, averages=averages)
+    (study,) = tables.study_of(tmp_path, None, None).values()
+    assert list(study) == ["soup", "soup-peaks", "sft"]
+    kept(tmp_path, "sft", 1, {"a": "11"})
+    (study,) = tables.study_of(tmp_path, {1}, None).values()
+    assert study["sft"][1].mean == 1.0, "a run of its own stands before it"
+    assert tables.study_of(tmp_path, {2}, None) == {}
+
+
+def test_rows_that_the_trial_drew_can_be_left_out(tables: Any, tmp_path: Path) -> None:
+    from msft.search.draws import sampled
+
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "test.jsonl").write_text("{}\n" * 600)
+    drawn = sampled(600, 500, 20, "rows", "a", "test")
+    marks = "".join("0" if number in drawn else "1" for number in range(600))
+    kept(tmp_path, "sft", 1, {"a": marks})
+    (study,) = tables.study_of(tmp_path, None, tmp_path / "data").values()
+    assert study["sft"][1].rows["a"] == [True] * 100
+    (tmp_path / "data" / "a" / "test.jsonl").write_text("{}\n" * 601)
+    with pytest.raises(SystemExit, match="600 of 601 test rows were scored"):
+        tables.study_of(tmp_path, None, tmp_path / "data")

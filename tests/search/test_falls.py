@@ -1,0 +1,242 @@
+"""Who falls for sure: values by hand, and level and power in simulation, small but real.
+
+The simulation of docs/simulation.md is `examples/noise.py`; these are its smaller sisters.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm, t
+
+from msft.search import falls as module
+from msft.search.falls import Fall, RowScores, falls
+
+RNG = np.random.default_rng
+
+
+def scores(ticks: Any, base: Any = None, weights: Any = None) -> RowScores:
+    ticks = np.asarray(ticks, dtype=float)
+    base = ticks[0] if base is None else np.asarray(base, dtype=float)
+    weights = np.ones(len(base)) if weights is None else np.asarray(weights, dtype=float)
+    return RowScores(ticks.tolist(), base.tolist(), weights.tolist())
+
+
+def one(ticks: Any, base: Any = None, weights: Any = None, confidence: float = 0.95) -> Fall:
+    return falls({"a": scores(ticks, base, weights)}, 0, confidence)["a"]
+
+
+def rows_right(curve: Sequence[int], rows: int) -> Any:
+    """The first rows are right, as many as the curve says: nested verdicts."""
+    return [[1] * right + [0] * (rows - right) for right in curve]
+
+
+def mixture(
+    seed: int, rows: int, jitter: float, shapes: Any, spread: float = 0.3
+) -> dict[str, RowScores]:
+    """Right and wrong rows around a latent skill; shapes: true accuracy of each sub-dataset."""
+    rng = RNG(seed)
+    shapes = np.asarray(shapes, dtype=float)
+    accuracy = np.clip(shapes + jitter * rng.normal(size=shapes.shape), 0.01, 0.99)
+    bar = norm.ppf(accuracy) * sqrt(1 + spread**2)
+    skill = rng.normal(size=(len(shapes), 1, rows))
+    noise = spread * rng.normal(size=(*shapes.shape, rows))
+    verdicts = skill + noise + bar[:, :, None] > 0
+    return {f"d{number}": scores(each) for number, each in enumerate(verdicts)}
+
+
+FLAT = np.full((10, 13), 0.6)
+
+
+def wrong(rows: int, jitter: float, times: int, confidence: float = 0.95) -> int:
+    """Roll-outs without a fall in which somebody falls for sure."""
+    found = [falls(mixture(s, rows, jitter, FLAT), s, confidence) for s in range(times)]
+    return sum(any(fall.sure for fall in each.values()) for each in found)
+
+
+# By hand.
+
+
+def test_the_fall_is_the_peak_with_its_neighbours_minus_the_last_three_ticks() -> None:
+    curve = [40, 60, 80, 90, 80, 70, 60, 50, 40]
+    found = one(rows_right(curve, 100))
+    assert found.peaks == (3, 3)
+    assert found.fall == pytest.approx((80 + 90 + 80) / 300 - (60 + 50 + 40) / 300, abs=0.03)
+    assert found.sure
+    assert found.learned == "above"
+    assert found.leaves
+
+
+def test_equal_halves_give_exactly_the_fall_of_all_rows() -> None:
+    """Every row goes the same way, so it does not matter who is in which half."""
+    curve = [0.1, 0.5, 0.9, 0.7, 0.5, 0.4, 0.3, 0.2]
+    found = one([[height] * 10 for height in curve])
+    assert found.peaks == (2, 2)
+    assert found.fall == pytest.approx((0.5 + 0.9 + 0.7) / 3 - (0.4 + 0.3 + 0.2) / 3)
+
+
+def test_the_earliest_of_equal_peaks_counts() -> None:
+    assert one([[x] * 8 for x in (0, 1, 3, 1, 0, 1, 3, 1, 0, 0, 0, 0)]).peaks == (2, 2)
+
+
+def test_a_fall_from_the_start_is_a_fall() -> None:
+    found = one(rows_right([90, 80, 70, 60, 50, 40, 30, 20, 10], 100))
+    assert found.peaks == (0, 0)
+    assert found.sure
+    assert found.learned == "below"
+
+
+@pytest.mark.parametrize("peak", [5, 6, 7, 8])
+def test_no_fall_while_the_peaks_neighbours_reach_into_the_last_ticks(peak: int) -> None:
+    """Ticks 6, 7 and 8 are the last three."""
+    found = one(rows_right([90 - 10 * abs(tick - peak) for tick in range(9)], 100))
+    assert min(found.peaks) >= peak
+    assert (found.fall, found.p) == (0.0, 1.0)
+    assert not found.sure
+
+
+def test_one_tick_earlier_there_is_one() -> None:
+    found = one(rows_right([90 - 10 * abs(tick - 4) for tick in range(9)], 100))
+    assert found.peaks == (4, 4)
+    assert found.fall > 0.1
+
+
+@pytest.mark.parametrize("ticks", [1, 2, 3])
+def test_a_short_rollout_has_no_fall(ticks: int) -> None:
+    assert one(rows_right([90, 60, 30, 0][: ticks + 1], 100)).p == 1.0
+
+
+def test_four_ticks_are_enough() -> None:
+    rows = {name: scores(rows_right([90, 90, 30, 20, 10], 200)) for name in "abcd"}
+    assert all(fall.sure for fall in falls(rows, 0, 0.95).values())
+
+
+def test_who_stays_at_the_base_model_has_learned_nothing_and_stays() -> None:
+    """A real fall, back to where the base model is, from a peak that is not surely above it."""
+    rng = RNG(3)
+    base = rng.random(400) < 0.5
+    rise = np.linspace(0, 0.02, 5)
+    curve = np.array([0.5, *(0.5 + rise), 0.5, 0.49, 0.49, 0.49, 0.49])
+    found = one([rng.permutation(rows_right([int(400 * c)], 400)[0]) for c in curve], base)
+    assert found.learned is None
+    assert not found.leaves
+    assert not Fall((1, 1), 0.3, 0.01, 1e-9, True, None).leaves
+
+
+def test_tokens_weigh_the_rows_of_a_loss() -> None:
+    """Row losses are sums; with every row's tokens the fall is one per token."""
+    curve = np.array([-3.0, -2.0, -1.0, -1.5, -2.0, -2.5, -3.0, -3.5])
+    tokens = RNG(0).integers(1, 50, size=60)
+    found = one(curve[:, None] * tokens, weights=tokens)
+    assert found.fall == pytest.approx(-4.5 / 3 + 9.0 / 3)
+    assert found.error == pytest.approx(0.0, abs=1e-6) or found.p < 0.05
+
+
+def test_a_score_times_ten_changes_nothing_but_the_unit() -> None:
+    rows = np.asarray(next(iter(mixture(5, 300, 0.01, FLAT[:1]).values())).ticks)
+    small, large = one(rows), one(10 * rows)
+    assert large.fall == pytest.approx(10 * small.fall)
+    assert large.error == pytest.approx(10 * small.error)
+    assert large.p == pytest.approx(small.p)
+
+
+def test_rows_in_another_place_of_the_run_are_halved_anew() -> None:
+    rows = mixture(2, 200, 0.01, FLAT)
+    here, there = falls(rows, 0, 0.95), falls(rows, 1, 0.95)
+    assert here == falls(rows, 0, 0.95)
+    assert here != there
+
+
+def test_either_half_is_measured_by_the_other_ones_peak() -> None:
+    """The halves disagree on the peak, and what each chose is worth nothing on the other."""
+    first, second = module._halves(100, "a", 0)
+    assert sorted(first + second) == [*range(100)]
+    assert len(first) == 50
+    ticks = np.zeros((13, 100))
+    ticks[2, first] = 1
+    ticks[6, second] = 1
+    found = one(ticks)
+    assert found.peaks == (1, 5)  # the earliest of the windows that have the tick
+    assert found.fall == 0
+    assert found.p == 1
+
+
+def test_holm_is_stricter_with_the_first_than_with_the_rest() -> None:
+    def fall(p: float) -> Fall:
+        return Fall((0, 0), 1.0, 1.0, p, False, "above")
+
+    held = {"a": fall(0.02), "b": fall(0.012), "c": fall(0.04), "d": fall(0.9)}
+    sure = {name for name, each in module._holm(held, 0.05).items() if each.sure}
+    assert sure == {"b"}  # 0.05 / 4, then 0.05 / 3 < 0.02
+    held["a"] = fall(0.016)
+    sure = {name for name, each in module._holm(held, 0.05).items() if each.sure}
+    assert sure == {"a", "b"}  # 0.05 / 2 < 0.04
+
+
+@pytest.mark.parametrize("freedom", [2, 5, 30, 1e6])
+@pytest.mark.parametrize("at", [0.5, 2.0, 4.0])
+def test_the_tail_is_students(freedom: float, at: float) -> None:
+    assert module._tail(at, freedom) == pytest.approx(t.sf(at, freedom), rel=0.08)
+
+
+def test_jitter_is_what_rows_do_not_explain() -> None:
+    """Rows that all move together: their own spread is nothing, the curve's is everything."""
+    rng = RNG(1)
+    curve = 0.5 + 0.1 * rng.normal(size=2001)
+    noise = module._noise(scores(np.repeat(curve[:, None], 4, axis=1)), 1)
+    assert sqrt(noise.squared) == pytest.approx(0.1, rel=0.05)
+    assert noise.by_rows == pytest.approx(0, abs=1e-12)
+    loose = module._noise(scores(rng.normal(size=(2001, 25))), 1)
+    assert loose.squared == pytest.approx(loose.by_rows, rel=0.1)
+    assert sqrt(loose.by_rows) == pytest.approx(1 / 5, rel=0.02)
+
+
+# Level and power. Seeds are fixed; the bounds would be crossed if the halves were the same rows,
+# if all sub-datasets were tested at the whole level, or if jitter were left out.
+
+
+def test_without_jitter_few_rollouts_without_a_fall_have_a_sure_one() -> None:
+    assert wrong(200, 0.0, 200) <= 10
+
+
+@pytest.mark.parametrize(("rows", "times"), [(200, 150), (1000, 40)])
+def test_with_a_point_of_jitter_few_rollouts_without_a_fall_have_a_sure_one(
+    rows: int, times: int
+) -> None:
+    assert wrong(rows, 0.01, times) <= 0.05 * times
+
+
+def test_the_halves_keep_the_level_and_not_the_rest_of_the_formula(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were both halves all the rows, luck would be found: this is what the halves are for."""
+
+    def same(count: int, name: str, rollout: int) -> tuple[list[int], list[int]]:
+        half = [*range(0, count, 2)]
+        return half, half
+
+    monkeypatch.setattr(module, "_halves", same)
+    assert wrong(200, 0.0, 100) > 15
+
+
+FALLING = np.full((10, 13), 0.6)
+FALLING[:, 0] = 0.4
+
+
+def found_of(depth: float, rows: int, jitter: float, times: int) -> float:
+    """How often a fall of the first sub-dataset from tick 5 on is found among ten."""
+    shapes = FALLING.copy()
+    shapes[0] -= np.clip((np.arange(13) - 5) / 6, 0, None) * depth * 6 / 5
+    found = [falls(mixture(s, rows, jitter, shapes), s, 0.95)["d0"].leaves for s in range(times)]
+    return sum(found) / times
+
+
+def test_most_falls_of_four_standard_errors_are_found() -> None:
+    """By rows: 0.013 for 200 rows of this kind; a point of jitter adds 0.008."""
+    assert found_of(4 * sqrt(0.013**2 + 0.0082**2), 200, 0.01, 100) > 0.5
+
+
+def test_nearly_all_of_seven_are() -> None:
+    assert found_of(7 * sqrt(0.013**2 + 0.0082**2), 200, 0.01, 40) > 0.9
