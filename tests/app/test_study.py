@@ -181,3 +181,20 @@ def test_rows_that_the_trial_drew_can_be_left_out(tables: Any, tmp_path: Path) -
     (tmp_path / "data" / "a" / "test.jsonl").write_text("{}\n" * 601)
     with pytest.raises(SystemExit, match="600 of 601 test rows were scored"):
         tables.study_of(tmp_path, None, tmp_path / "data")
+
+
+def test_tasks_that_the_trial_drew_whole_and_rows_too_long_are_left_out(
+    tables: Any, tmp_path: Path
+) -> None:
+    from msft.search.draws import sampled
+
+    for name, rows in (("all", 500), ("boolq", 1000)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "test.jsonl").write_text("{}\n" * rows)
+    drawn = sampled(1000, 500, 20, "rows", "boolq", "test")
+    scored = [number for number in range(1000) if number not in (355, 805)]
+    marks = "".join("0" if number in drawn else "1" for number in scored)
+    kept(tmp_path, "sft", 1, {"all": "1" * 500, "boolq": marks})
+    (study,) = tables.study_of(tmp_path, None, tmp_path / "data").values()
+    assert set(study["sft"][1].rows) == {"boolq"}
+    assert study["sft"][1].rows["boolq"] == [True] * marks.count("1")
