@@ -1,6 +1,6 @@
 """The numbers of recipes/tiny.yaml are those of tests/golden/tiny.json.
 
-A change that moves one changes that file (python tests/golden/numbers.py) and is named in the
+A change that moves one changes that file (python tests/golden/tiny.py) and is named in the
 CHANGELOG under *Numeric*.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from golden.numbers import FILE, METHODS, STEPS, golden_of, machine
+from golden.tiny import FILE, METHODS, STEPS, golden_of, machine
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,4 @@
-"""The demo: its mixture is what its docstrings say, and both runs end in one honest table."""
+"""The demo: its mixture is what its docstrings say, and its runs end in one honest table."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from msft.data.corpus import load_corpus
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.recipe.recipe import load_recipe
 
-NOISY = ("teams", "shelves", "gates")
 
 
 @pytest.mark.parametrize("name", synthetic.TASKS)
@@ -23,7 +22,7 @@ def test_every_prompt_occurs_once_and_another_seed_is_another_draw(name: str) ->
     assert made != synthetic.TASKS[name](1)
 
 
-@pytest.mark.parametrize("name", NOISY)
+@pytest.mark.parametrize("name", synthetic.MISLABELLED)
 def test_held_out_rows_follow_the_rule_and_about_the_said_share_of_train_rows_does_not(
     name: str,
 ) -> None:
@@ -60,14 +59,13 @@ def test_the_recipe_in_recipes_is_the_demo_s() -> None:
     assert corpus.has_test
 
 
-def test_both_runs_and_the_table_and_a_second_call_prints_it_again(
+def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = demo.RECIPE.read_text()
     for old, new in (
-        ("budget: 4", "budget: 1"),
-        ("epochs: 12", "epochs: 1"),
-        ("patience: 4, ", ""),
+        ("budget: 4", "budget: 2"),
+        ("epochs: 8", "epochs: 1"),
         (", benchmark", ", validation_rows: 20, test_rows: 20, benchmark"),
     ):
         assert old in short
@@ -83,6 +81,14 @@ def test_both_runs_and_the_table_and_a_second_call_prints_it_again(
     assert "stage 0" in first
     assert "stage 0" not in again
     assert (tmp_path / "out" / "report.html").exists()
-    assert (tmp_path / "out" / "msft" / "report.html").exists()
+    for run in ("sft", "sft-ema", "msft"):
+        assert (tmp_path / "out" / run / "report.html").exists()
+    assert load_recipe(tmp_path / "out" / "sft" / "recipe.yaml").lr_scheduler_type == "cosine"
+    decays = {
+        run: load_recipe(tmp_path / "out" / run / "recipe.yaml").ema_decay
+        for run in ("sft", "sft-ema", "msft")
+    }
+    assert decays == {"sft": None, "sft-ema": 0.98, "msft": 0.98}
+    assert "45% of the training labels of teams, shelves and gates are wrong" in again
     with pytest.raises(ValueError, match="seed 0"):
         demo.run_demo(tmp_path / "out", 1, quick)

@@ -14,6 +14,8 @@ from msft.example import Example, Split
 
 HELD_OUT = {"validation": 150, "test": 400}
 WRONG = 0.45
+MISLABELLED = ("teams", "shelves", "gates")
+"""Those with wrong training labels, and the share of them."""
 
 Pairs = list[tuple[str, str]]
 """Prompts and completions."""
