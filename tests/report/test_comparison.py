@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.compare import options_of, planned
+from msft.app.compare import planned
 from msft.app.jobs import IS_JOB, Job, carry_out
 from msft.app.older_folders import groups_by_recipe
+from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError
 from msft.recipe.recipe import load_recipe
