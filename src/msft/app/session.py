@@ -25,9 +25,8 @@ from msft.run.environment import ROLLOUT_FROM, environment, record_environment, 
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Event, Log
-from msft.run.questions import opened
 from msft.run.recorded_run import RecordedRun
-from msft.run.shared_rollout import SharedRollout, take_over
+from msft.run.shared_rollout import SharedRollout
 from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Step, Worker
@@ -154,17 +153,19 @@ class Session:
         )
         if self._shared is None or self._folder.is_finished():
             return worker
-        told = (self._settings, self._method)
-        lent = self._shared.lent(opened(*told, worker.num_parameters), log.events)
-        if lent is None:
-            if free_disk(self._folder.path) < self._lent_bytes:
-                self._notice("the disk has no room to share the first roll-out with other runs")
-                return worker
-            return self._shared.lending(worker, self._engine.codec(), log.events)
-        take_over(lent, self._shared.checkpoints, self._folder, *told, log, self._store)
-        self._rollout_from = lent.folder.path.resolve().name
-        self._notice(f"the first roll-out is that of {self._rollout_from}: trained once for both")
-        return worker
+        joined, source = self._shared.join(
+            self._settings,
+            self._method,
+            worker,
+            self._engine.codec(),
+            log,
+            self._store,
+            may_lend=free_disk(self._folder.path) >= self._lent_bytes,
+        )
+        if source is not None:
+            self._rollout_from = source
+            self._notice(f"the first roll-out is that of {source}, which asked the same")
+        return joined
 
     def _record_environment(self) -> None:
         """Versions, device, and how the engine computes; again at the end, since a path that

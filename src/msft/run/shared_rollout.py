@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from msft.errors import LogError
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
-from msft.run.questions import asked
+from msft.run.questions import asked, opened
 from msft.run.recorded_run import RecordedRun
 from msft.run.verdicts import Verdict, Verdicts
 from msft.run.worker import Question, Scored, Work, Worker
@@ -153,12 +153,36 @@ class SharedRollout:
     """The folder that runs with the same first question have together."""
 
     def __init__(self, place: Path, folder: RunFolder) -> None:
-        self.checkpoints = place / "checkpoints"
         self._place = place
         self._folder = folder
+        self._checkpoints = place / "checkpoints"
         self._donor = place / "donor.json"
 
-    def lent(self, run: Opened, events: Sequence[Event]) -> LentRollout | None:
+    def join(
+        self,
+        settings: Settings,
+        method: PreparedMethod,
+        worker: Worker,
+        codec: Codec,
+        log: Log,
+        store: CheckpointStore,
+        may_lend: bool = True,
+    ) -> tuple[Worker, str | None]:
+        """Take the first roll-out over if it is here, else leave it here for others.
+
+        may_lend: the disk has room for the weights of every tick.
+        Gives the worker that goes on, and the name of the run that the roll-out is from.
+        """
+        run = opened(settings, method, worker.num_parameters)
+        lent = self._lent(run, log.events)
+        if lent is not None:
+            self._take_over(lent, settings, method, log, store)
+            return worker, lent.folder.path.resolve().name
+        if may_lend and self._is_lender(log.events):
+            return LendingWorker(worker, DiskTier(self._checkpoints, codec)), None
+        return worker, None
+
+    def _lent(self, run: Opened, events: Sequence[Event]) -> LentRollout | None:
         """What another run has left, if it answers this one, and nothing here says otherwise."""
         donor = self._donor_folder()
         if donor is None or donor.resolve() == self._folder.path.resolve():
@@ -167,19 +191,20 @@ class SharedRollout:
             found = LentRollout(RunFolder(donor))
         except (LogError, OSError, ValueError, StopIteration):  # not begun, or not readable
             return None
-        fits = found.is_whole(self.checkpoints) and found.answers(run) and found.agrees(events)
+        fits = found.is_whole(self._checkpoints) and found.answers(run) and found.agrees(events)
         return found if fits else None
 
-    def lending(self, worker: Worker, codec: Codec, events: Sequence[Event]) -> Worker:
-        """The worker that leaves this run's roll-out here, if this run has not begun without."""
+    def _is_lender(self, events: Sequence[Event]) -> bool:
+        """Whether this run leaves its roll-out here: a tick that it trained before is not."""
         donor = self._donor_folder()
-        if donor is None or donor.resolve() != self._folder.path.resolve():
-            if any(isinstance(event, Reached) for event in events):
-                return worker
-            shutil.rmtree(self._place, ignore_errors=True)
-            self._place.mkdir(parents=True)
-            write_json(self._donor, {"run": os.path.relpath(self._folder.path, self._place)})
-        return LendingWorker(worker, DiskTier(self.checkpoints, codec))
+        if donor is not None and donor.resolve() == self._folder.path.resolve():
+            return True
+        if _first_points(events):
+            return False
+        shutil.rmtree(self._place, ignore_errors=True)
+        self._place.mkdir(parents=True)
+        write_json(self._donor, {"run": os.path.relpath(self._folder.path, self._place)})
+        return True
 
     def _donor_folder(self) -> Path | None:
         try:
@@ -187,36 +212,35 @@ class SharedRollout:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def _take_over(
+        self,
+        lent: LentRollout,
+        settings: Settings,
+        method: PreparedMethod,
+        log: Log,
+        store: CheckpointStore,
+    ) -> None:
+        """Leave what this run would have left if it had been killed after its first roll-out.
 
-def take_over(
-    lent: LentRollout,
-    checkpoints: Path,
-    folder: RunFolder,
-    settings: Settings,
-    method: PreparedMethod,
-    log: Log,
-    store: CheckpointStore,
-) -> None:
-    """Leave in `folder` what this run would have left if it was killed after its first roll-out.
+        store: what this run will have; its ledger says how much of the disk a tick takes.
+        """
+        last = lent.points[-1].checkpoint
 
-    checkpoints: where the weights are.
-    store: what this run will have; its ledger says how much of the disk a tick takes.
-    """
-    last = lent.points[-1].checkpoint
+        def watch(event: Event, live: bool) -> None:
+            if isinstance(event, Reached) and event.checkpoint == last:
+                raise _Enough
 
-    def watch(event: Event, live: bool) -> None:
-        if isinstance(event, Reached) and event.checkpoint == last:
-            raise _Enough
-
-    if not any(isinstance(event, Reached) and event.checkpoint == last for event in log.events):
-        verdicts, ledger = Verdicts(folder.verdicts), store.ledger_alone()
-        with suppress(_Enough):
-            RecordedRun(settings, method, lent, log, ledger, verdicts, watch).carry_out()
-    if not folder.steps.exists() and lent.folder.steps.exists():
-        lines = lent.folder.steps.read_text().splitlines(keepends=True)
-        write_text(folder.steps, "".join(x for x in lines if x.startswith('{"rollout": 0,')))
-    for point in lent.points:
-        _link(checkpoints / _key(point.checkpoint), folder.checkpoints / _key(point.checkpoint))
+        if len(_first_points(log.events)) < len(lent.points):
+            verdicts, ledger = Verdicts(self._folder.verdicts), store.ledger_alone()
+            with suppress(_Enough):
+                RecordedRun(settings, method, lent, log, ledger, verdicts, watch).carry_out()
+        if not self._folder.steps.exists() and lent.folder.steps.exists():
+            lines = lent.folder.steps.read_text().splitlines(keepends=True)
+            first = [line for line in lines if line.startswith('{"rollout": 0,')]
+            write_text(self._folder.steps, "".join(first))
+        for point in lent.points:
+            key = _key(point.checkpoint)
+            _link(self._checkpoints / key, self._folder.checkpoints / key)
 
 
 def _first_points(events: Iterable[Event]) -> list[Reached]:
