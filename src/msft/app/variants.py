@@ -99,8 +99,9 @@ def _variant(word: str) -> Variant:
     method = method.strip()
     if not bracket:
         return Variant(method)
-    pairs = [pair.partition("=") for pair in _split(rest[:-1], word)]
-    if not method or not rest.endswith("]") or not all(key.strip() and eq for key, eq, _ in pairs):
+    closed = rest.endswith("]")
+    pairs = [pair.partition("=") for pair in _split(rest[:-1], word)] if closed else []
+    if not method or not pairs or not all(key.strip() and equals for key, equals, _ in pairs):
         raise UsageError(
             f"--methods has {word!r}; expected settings in brackets behind a method, such as "
             "soup[of=last,k=4]"
