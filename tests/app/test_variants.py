@@ -87,6 +87,17 @@ def test_settings_of_the_recipe_and_options_of_the_method_are_told_apart(recipe:
     assert {run.seed for run in runs} == {3}
 
 
+def test_a_key_inside_an_option_leaves_the_others_there(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(recipe.parent))
+    (recipe.parent / "nested.py").write_text("def method(run, *, how=None):\n    pass\n")
+    sets = ["method=nested:method", "method_options={how: {a: 1, b: 2}}"]
+    runs = planned(recipe, sets, "nested:method[how.b=3]", [1], Path("out"))
+    assert runs[0].recipe.method_options == {"how": {"a": 1, "b": 3}}
+    assert runs[0].name == "nested.method+how.b=3-s1"
+
+
 @pytest.mark.parametrize(
     ("methods", "said"),
     [

@@ -4,15 +4,17 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mortal import LEARNERS, STORES, Case, Killed, Left, MortalLog, files_of, left_by, quick_folder
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.log import Log
+from msft.run.log import Log, Reached, to_line
 from msft.run.recorded_run import RecordedRun
 from msft.run.shared_rollout import SharedRollout
 from msft.run.verdicts import Verdicts
@@ -23,7 +25,7 @@ from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import Settings
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier, MemoryTier
+from msft.store.tiers import Codec, DiskTier, MemoryTier
 from msft.testing import JsonCodec, SimulatedEngine
 
 TAKERS = {
@@ -71,6 +73,7 @@ def run_shared(
     log: Log | None = None,
     engine: SimulatedEngine | None = None,
     may_lend: bool = True,
+    lending: Codec | None = None,
 ) -> tuple[History, str | None]:
     """What `Case.run` does, with a folder that runs share; the run it took a roll-out from too."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,7 @@ def run_shared(
     try:
         joining = SharedRollout(shared, RunFolder(folder))
         worker, source = joining.join(
-            settings, method, plain, JsonCodec(), log, store, may_lend=may_lend
+            settings, method, plain, lending or JsonCodec(), log, store, may_lend=may_lend
         )
         verdicts = Verdicts(folder / "verdicts.jsonl")
         return RecordedRun(settings, method, worker, log, store, verdicts).carry_out(), source
@@ -121,7 +124,8 @@ def steps_of(history: History) -> int:
 
 
 def donor_for(name: str) -> str:
-    return "sft every" if TAKERS[name].score_test == "every" else "sft"
+    every = "every" if name == "sft every" else "sft every"
+    return every if TAKERS[name].score_test == "every" else "sft"
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -154,6 +158,31 @@ def test_any_run_may_be_the_first_and_three_share(place: Path) -> None:
     assert steps[1:] == [0, 0]
 
 
+def test_a_taker_that_has_every_score_still_keeps_its_result(place: Path) -> None:
+    """With `score_test: every` nothing is left to be measured: the end must not come too early."""
+    run_shared(TAKERS["every"], place / "a", place / "s", 2)
+    history, source = run_shared(TAKERS["sft every"], place / "b", place / "s", 2)
+    assert source == "a"
+    assert left_by(history, place / "b") == alone("sft every", "disk and memory")[0]
+
+
+def test_a_log_with_other_answers_goes_on_by_itself(place: Path) -> None:
+    run_shared(TAKERS["sft"], place / "a", place / "s")
+    log = MortalLog(_made(place / "b") / "run.jsonl", 3, written=True)
+    with pytest.raises(Killed):
+        TAKERS["span"].run(place / "b", None, log)
+    log.close()
+    first = RunFolder(place / "b").events()[3]
+    assert isinstance(first, Reached)
+    lines = (place / "b" / "run.jsonl").read_bytes().splitlines(keepends=True)
+    other = to_line(replace(first, loss=(first.loss[0] / 2, first.loss[1])))
+    (place / "b" / "run.jsonl").write_bytes(b"".join([*lines[:3], other]))
+    engine = CountingEngine()
+    _, source = run_shared(TAKERS["span"], place / "b", place / "s", engine=engine)
+    assert source is None
+    assert engine.steps > 0
+
+
 def test_methods_that_roll_back_go_on_from_what_they_took_over(place: Path) -> None:
     expected = left_by(SURE.run(place / "alone", 2), place / "alone")
     run_shared(MSFT, place / "a", place / "s", 2)
@@ -161,12 +190,11 @@ def test_methods_that_roll_back_go_on_from_what_they_took_over(place: Path) -> N
     history, source = run_shared(SURE, place / "b", place / "s", 2, engine=engine)
     assert source == "a"
     assert engine.steps == steps_of(history) - STEPS
-    # the simulation trains two epochs where a run of SURE alone does too
     assert left_by(history, place / "b") == expected
 
 
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("name", ["span", "sro", "every"])
+@pytest.mark.parametrize("name", ["span", "sro", "every", "sft every"])
 def test_killed_at_any_event_the_taker_resumes_to_the_same_end(
     name: str, store: str, place: Path
 ) -> None:
@@ -274,6 +302,19 @@ def test_without_room_nothing_is_left_for_others(place: Path) -> None:
     history, _ = run_shared(TAKERS["sft"], place / "a", place / "s", may_lend=False)
     assert left_by(history, place / "a") == alone("sft")[0]
     assert not (place / "s").exists()
+
+
+class FullDisk(JsonCodec):
+    def write(self, payload: Any, folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_full_does_not_stop_the_lender(place: Path) -> None:
+    history, _ = run_shared(TAKERS["sft"], place / "a", place / "s", lending=FullDisk())
+    assert left_by(history, place / "a") == alone("sft")[0]
+    history, source = run_shared(TAKERS["span"], place / "b", place / "s")
+    assert source is None
+    assert left_by(history, place / "b") == alone("span")[0]
 
 
 def test_a_run_that_began_without_does_not_lend(place: Path) -> None:

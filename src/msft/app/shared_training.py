@@ -46,11 +46,10 @@ def question_of(recipe: Recipe) -> str | None:
     first = rehearse(method.carry_out, Rehearsal(mixture, budget, ticks, per_epoch))
     if first is None or not first.plain:
         return None
-    rolls_back = recipe.method in ROLLING_BACK
-    ignored = _NO_MATTER if rolls_back else (*_NO_MATTER, "compute_budget")
+    ignored = _NO_MATTER if recipe.method in ROLLING_BACK else (*_NO_MATTER, "compute_budget")
     told = [(key, getattr(recipe, key)) for key in recipe_keys() if key not in ignored]
     by = recipe.peaks.get("by", "score")
-    return sha256(repr((first.ticks, rolls_back, by, told)).encode()).hexdigest()[:12]
+    return sha256(repr((first.ticks, by, told)).encode()).hexdigest()[:12]
 
 
 def shared_places(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:

@@ -145,7 +145,8 @@ class LendingWorker:
     def advance(self, tick: int) -> Work:
         work = self._worker.advance(tick)
         if self._rollout == 0:  # in its place before the line of the tick is written
-            self._disk.put(_key(checkpoint_id(0, tick)), self._worker.weights())
+            with suppress(OSError):  # a full disk is no reason to fail: then the others train too
+                self._disk.put(_key(checkpoint_id(0, tick)), self._worker.weights())
         return work
 
 
