@@ -12,14 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from msft.app.compare import compare
     from msft.app.train import train
     from msft.recipe.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "__version__", "load_recipe", "train"]
+__all__ = ["Recipe", "__version__", "compare", "load_recipe", "train"]
 
 _HOMES = {
     "Recipe": "msft.recipe.recipe",
+    "compare": "msft.app.compare",
     "load_recipe": "msft.recipe.recipe",
     "train": "msft.app.train",
 }

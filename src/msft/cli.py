@@ -8,6 +8,7 @@ import shlex
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from traceback import print_exception
 from typing import Any
 
@@ -112,6 +113,7 @@ def _train(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: the recipe's output_dir)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--shared", type=Path, help=SUPPRESS)  # of `msft compare`
     _json(parser)
 
 
@@ -130,7 +132,10 @@ def _evaluate(parser: ArgumentParser) -> None:
 
 def _compare(parser: ArgumentParser) -> None:
     _recipe(parser)
-    methods = "e.g. sft,msft (default: all eight built-in ones)"
+    methods = (
+        "e.g. sft,msft (default: all eight built-in ones); in brackets, options and settings of "
+        "one alone: 'sft,sft[lr_scheduler_type=cosine],soup[of=last,k=4]'"
+    )
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
     parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
     out = "folder of the runs (METHOD-sSEED) and of compare.html"

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.compare import options_of, planned
+from msft.app.compare import planned
 from msft.app.jobs import IS_JOB, Job, carry_out
 from msft.app.older_folders import groups_by_recipe
+from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError
 from msft.recipe.recipe import load_recipe
@@ -28,6 +29,7 @@ from msft.report.compare.compared_run import compared_runs, same_rows
 from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.comparison_page import contest_text, tables_of, write_contest
+from msft.report.figures.methods import budgets_of
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
@@ -505,6 +507,73 @@ def test_groups_are_those_that_the_run_recorded(tmp_path: Path) -> None:
     assert lined_up([folder]).groups == {}, "there are none, and it says so"
     (folder / "environment.json").unlink()
     assert contest_of(compared_runs([folder])).groups == {}
+
+
+def moved(folder: Path, name: str, training: str) -> Path:
+    """A run under the name of a variant, trained with settings of its own."""
+    there = folder.rename(folder.with_name(name))
+    log = (there / "run.jsonl").read_text()
+    prints = f'"fingerprint":{{"data":"d","training":"{training}"}}'
+    (there / "run.jsonl").write_text(log.replace('"fingerprint":{}', prints))
+    return there
+
+
+def test_variants_are_entrants_with_names_of_their_own(tmp_path: Path) -> None:
+    names = {"a": "sft+lr_scheduler_type=cosine", "b": "sft", "c": "soup+of=%5Bspan%2Call%5D"}
+    folders = [
+        moved(
+            made(
+                tmp_path / letter,
+                name.split("+")[0],
+                seed,
+                right(1, 2, 3, 4),
+                right(1, 2, 3, 4),
+                verdicts=dict.fromkeys(NAMES, "1100000000"),
+            ),
+            f"{name}-s{seed}",
+            training=name if letter == "a" else "plain",
+        )
+        for letter, name in names.items()
+        for seed in (1, 2)
+    ]
+    contest = lined_up(folders)
+    labels = ["SFT[lr_scheduler_type=cosine]", "SFT", "Soup[of=[span,all]]"]
+    assert [entrant.label for entrant in contest.entrants] == labels
+    assert [[*entrant.runs] for entrant in contest.entrants] == [[1, 2]] * 3
+    assert contest.baseline.label == "SFT"
+    assert contest.warnings == ()  # the rows are the same, whatever was trained
+    rows = bootstrap_table(contest)
+    assert rows is not None
+    assert [row.name for row in rows.rows] == [
+        "SFT[lr_scheduler_type=cosine], seed 1",
+        "SFT[lr_scheduler_type=cosine], seed 2",
+        "Soup[of=[span,all]], seed 1",
+        "Soup[of=[span,all]], seed 2",
+    ]
+    shown = contest_text(contest)
+    assert "SFT[lr_scheduler_type=cosine] " in shown
+    assert r"SFT\[lr\_scheduler\_type=cosine\]" in markdown(flops_table(contest))
+
+
+def test_a_variant_is_no_seed_of_its_method_when_a_run_is_missing(tmp_path: Path) -> None:
+    """A setting that no line of the log has must not bring two runs together."""
+    plain = moved(made(tmp_path, "sft", 1, right(1, 2, 3, 4)), "sft-s1", "plain")
+    other = moved(made(tmp_path, "sft", 2, right(1, 2, 3, 4)), "sft+num_fewshot=0-s2", "plain")
+    third = moved(made(tmp_path, "sft", 3, right(1, 2, 3, 4)), "sft-s3", "other")
+    contest = lined_up([plain, other, third])
+    assert [[*entrant.runs] for entrant in contest.entrants] == [[1], [2], [3]]
+
+
+def test_the_figure_of_budgets_is_of_msft_that_differs_in_nothing_else(tmp_path: Path) -> None:
+    folders = [
+        moved(made(tmp_path / name, "msft", 1, right(1, 2, 3, 4), ticks=ticks), name, "plain")
+        for name, ticks in (
+            ("msft-s1", 1),
+            ("msft+compute_budget=0.5-s1", 2),
+            ("msft+exclude.confidence=0.9-s1", 1),
+        )
+    ]
+    assert [entrant.budget for entrant in budgets_of(lined_up(folders))] == [0.25, 0.5]
 
 
 def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msft.app.compare import options_of
 from msft.app.older_folders import groups_by_recipe
+from msft.app.variants import options_of
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison

@@ -107,7 +107,8 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     finished = folder.is_finished()
     kept = [spec.name for spec in recipe.datasets if spec.keep]
     with _aside(options.json), progress(title, options.quiet or finished, kept) as shown:
-        result = train(recipe, folder.path, shown, _noting(options), schedule)
+        shared = getattr(options, "shared", None)  # `msft replay` has none
+        result = train(recipe, folder.path, shown, _noting(options), schedule, shared=shared)
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
         _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
@@ -160,11 +161,11 @@ def compare(options: argparse.Namespace) -> None:
     from msft.app.compare import compare
 
     compare(
-        Path(options.recipe),
-        _overrides(options),
-        options.methods,
-        options.seeds,
-        Path(options.out),
+        options.recipe,
+        options.out,
+        methods=options.methods,
+        seeds=options.seeds,
+        overrides=_overrides(options),
         run=not options.no_run,
         quiet=options.quiet,
         say=lambda text: _say(text, options.quiet),

@@ -1,19 +1,21 @@
 """`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
-from msft.errors import RecipeError, RunsFailed, UsageError
-from msft.recipe.recipe import Recipe, load_recipe
+from msft.app.shared_training import remove_shared, shared_places, side_by_side
+from msft.app.variants import Variant, listed_words, refuse_twice, variants_of
+from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
+from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 from msft.run.folder import RunFolder
-from msft.search.methods import METHODS, SHARED_OPTIONS
+from msft.search.methods import METHODS
 
 if TYPE_CHECKING:
     from msft.report.compare.compared_run import FolderRuns
@@ -22,26 +24,33 @@ Say = Callable[[str], None]
 
 
 def compare(
-    source: Path,
-    overrides: Sequence[str],
-    methods: str | None,
-    seeds: str | None,
-    out: Path,
-    run: bool,
-    quiet: bool,
-    say: Say,
+    recipe: str | Path,
+    out: str | Path,
+    *,
+    methods: str | Sequence[str] | None = None,
+    seeds: str | Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    run: bool = True,
+    quiet: bool = False,
+    say: Say = lambda text: None,
 ) -> None:
     """Run what is missing in `out`, then write the tables there and print them.
 
-    methods, seeds: as on the command line; by default all methods, and the recipe's seed. Without
-        `run` nothing is started, and by default everything that is there is compared.
+    recipe: the file.
+    methods, seeds: as on the command line, or as lists of methods and of numbers; by default all
+        methods, and the recipe's seed. Without `run` nothing is started, and by default everything
+        that is there is compared.
+    overrides: `key=value`, as with --set.
+    quiet: the runs print nothing.
+    say: is told which run starts and ends.
     """
     from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.compared_run import runs_in
     from msft.text import counted
 
-    recipe = load_recipe(source, overrides)
-    asked = planned(source, overrides, methods_of(methods), seeds_of(seeds, recipe), out)
+    source, out = Path(recipe), Path(out)
+    loaded = load_recipe(source, overrides)
+    asked = planned(source, overrides, methods, seeds_of(seeds, loaded), out)
     whatever = not run and methods is None and seeds is None
     failed = _run(asked, out, quiet, say) if run else {}
     folders = folders_in(out) if whatever else [each.folder.path for each in asked]
@@ -56,7 +65,7 @@ def compare(
         reasons = [f"\n  {name}: {why}" for name, why in found.unreadable.items()]
         wrong.append(f"{counted(len(reasons), 'run')} cannot be read:{''.join(reasons)}")
     if not wrong or any(each.history.ended for each in found.runs):
-        _show_tables(found, [] if whatever else found.empty, recipe, out)
+        _show_tables(found, [] if whatever else found.empty, loaded, out)
     if wrong:
         raise RunsFailed("\n".join(wrong))
 
@@ -78,8 +87,8 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
 
     refuse_unwritable(out)
     waiting = [each for each in asked if not each.is_done]
-    if waiting:
-        refuse_untrainable(waiting[0].recipe)
+    for each in waiting:
+        refuse_untrainable(each.recipe)
     for each in asked:
         refuse_changed(each.recipe, each.folder)
     for each in asked:
@@ -88,7 +97,23 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
     if not waiting:
         return {}
     load_data(waiting[0].recipe)  # wrong rows come up now, once, and not in every run
-    return carry_out([each.job(quiet) for each in waiting], devices(), say, quiet)
+    places = shared_places({each.name: each.recipe for each in asked}, out)
+
+    def tidy() -> None:
+        """What all have that need it is removed."""
+        for place in {*places.values()}:
+            if all(each.is_done for each in asked if places.get(each.name) == place):
+                remove_shared(place)
+
+    by_name = {each.name: each for each in waiting}
+    order = side_by_side([*by_name], places)
+    jobs: list[Job] = []
+    for name in order:
+        place = places.get(name)
+        alone = sum(places.get(other) == place for other in order) == 1
+        useful = place is not None and (place.exists() or not alone)
+        jobs.append(by_name[name].job(quiet, place if useful else None))
+    return carry_out(jobs, devices(), say, quiet, tidy)
 
 
 def _show_tables(found: "FolderRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
@@ -124,78 +149,66 @@ class Planned:
         """Finished, and its result is written: the report is the last of it."""
         return self.folder.is_finished() and self.folder.report.exists()
 
-    def job(self, quiet: bool) -> Job:
+    def job(self, quiet: bool, shared: Path | None) -> Job:
         """The command that runs it, or goes on with it; its output, where it is not shown, goes
-        beside its folder."""
+        beside its folder.
+
+        shared: where it leaves its first roll-out for others, or finds theirs.
+        """
         sets = [word for override in self.overrides for word in ("--set", override)]
         out = ["--out", str(self.folder.path), *(["--quiet"] if quiet else [])]
+        out += ["--shared", str(shared)] if shared else []
         command = (sys.executable, "-m", "msft", "train", str(self.source), *out, *sets)
-        return Job(self.name, command, self.folder.path.with_name(f"{self.name}.log"))
+        return Job(self.name, command, self.folder.path.with_name(f"{self.name}.log"), shared)
 
 
 def planned(
-    source: Path, overrides: Sequence[str], methods: Sequence[str], seeds: Sequence[int], out: Path
+    source: Path,
+    overrides: Sequence[str],
+    methods: str | Sequence[str] | None,
+    seeds: Sequence[int],
+    out: Path,
 ) -> list[Planned]:
     """Every run of the comparison; a recipe that a method cannot have is refused here."""
     given = load_recipe(source, overrides)
     runs: list[Planned] = []
-    for method in methods:
+    known: dict[str, Variant] = {}
+    for variant in variants_of(methods):
         for seed in seeds:
-            options = json.dumps(options_of(method, given))
-            more = (f"method={json.dumps(method)}", f"method_options={options}", f"seed={seed}")
             try:
+                more = (*variant.overrides(given), f"seed={seed}")
                 recipe = load_recipe(source, (*overrides, *more))
-            except RecipeError as error:
-                raise RecipeError(f"with method {method}: {error}", error.place) from error
-            folder = RunFolder(out / f"{method.replace(':', '.')}-s{seed}")
+            except (OptionError, RecipeError) as error:
+                raise RecipeError(f"with method {variant}: {error}", error.place) from error
+            other = known.setdefault(_all_of(recipe), variant)
+            if other is not variant:
+                raise UsageError(f"--methods has {variant} twice: {other} is the same run")
+            folder = RunFolder(out / variant.folder_name(seed))
             runs.append(Planned(folder, recipe, source, (*overrides, *more)))
     return runs
 
 
-def options_of(method: str, recipe: Recipe) -> dict[str, Any]:
-    """The options of a method in a comparison.
-
-    The recipe's own method has all of the recipe's. Another one has those that mean the same for
-    it (how roll-outs are done, what remains of excluded sub-datasets); its own stay at their
-    defaults, which are its paper's.
-    """
-    options = dict(recipe.method_options)
-    if method == recipe.method:
-        return options
-    known = SHARED_OPTIONS.get(method, () if method in METHODS else SHARED_OPTIONS["msft"])
-    return {key: value for key, value in options.items() if key in known}
+def _all_of(recipe: Recipe) -> str:
+    """Everything that a run is asked, with the options that its method has by default."""
+    method = recipe.prepared()
+    own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
+    keys = [(key, getattr(recipe, key)) for key in recipe_keys() if key != "method_options"]
+    return repr((keys, own, method.rollout_options, method.mixture_options))
 
 
-def methods_of(text: str | None) -> list[str]:
-    """`sft,msft` as names; all the built-in ones by default."""
-    return list(METHODS) if text is None else _listed(text, "--methods", "sft,msft")
-
-
-def seeds_of(text: str | None, recipe: Recipe) -> list[int]:
+def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
     """`20,30` as numbers; the recipe's seed by default."""
-    if text is None:
+    if seeds is None:
         return [recipe.seed]
-    words = _listed(text, "--seeds", "20,30")
+    words = listed_words(
+        seeds if isinstance(seeds, str) else [str(seed) for seed in seeds], "--seeds", "20,30"
+    )
     wrong = [word for word in words if not (word.isascii() and word.isdigit())]
     if wrong:
         raise UsageError(f"--seeds has {wrong[0]!r}; expected whole numbers such as 20,30")
-    seeds = [int(word) for word in words]
-    _refuse_twice(seeds, "--seeds")
-    return seeds
-
-
-def _listed(text: str, option: str, example: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise UsageError(f"{option} is {text!r}; expected names between commas, such as {example}")
-    _refuse_twice(words, option)
-    return words
-
-
-def _refuse_twice(words: Sequence[object], option: str) -> None:
-    twice = [word for number, word in enumerate(words) if word in words[:number]]
-    if twice:
-        raise UsageError(f"{option} has {twice[0]} twice; name it once")
+    numbers = [int(word) for word in words]
+    refuse_twice(numbers, "--seeds")
+    return numbers
 
 
 def folders_in(out: Path) -> list[Path]:
@@ -203,8 +216,9 @@ def folders_in(out: Path) -> list[Path]:
     order = list(METHODS)
     found: list[tuple[int, str, int, Path]] = []
     for folder in out.iterdir() if out.is_dir() else ():
-        method, mark, seed = folder.name.rpartition("-s")
+        name, mark, seed = folder.name.rpartition("-s")
         if mark and seed.isascii() and seed.isdigit():
+            method = name.partition("+")[0]
             place = order.index(method) if method in order else len(order)
-            found.append((place, method, int(seed), folder))
+            found.append((place, name, int(seed), folder))
     return [folder for *_, folder in sorted(found)]

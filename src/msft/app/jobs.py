@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +29,15 @@ _WAIT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command, and the file for its output where that is not shown."""
+    """A command, and the file for its output where that is not shown.
+
+    shared: what it has together with others; they follow each other.
+    """
 
     name: str
     command: tuple[str, ...]
     output: Path
+    shared: Path | None = None
 
 
 def devices() -> Sequence[str | None]:
@@ -61,10 +65,12 @@ def carry_out(
     places: Sequence[str | None],
     say: Callable[[str], None],
     quiet: bool = False,
+    after_each: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
     """Do all jobs, one per place at a time; the exit codes of those that failed.
 
     places: CUDA devices; None is whatever there is.
+    after_each: is called when a job has ended.
     A single place shows a job's own output unless `quiet`; else it goes to the job's file. A
     signal to this process stops every job where it is safe.
     """
@@ -73,8 +79,9 @@ def carry_out(
     failed: dict[str, int] = {}
     with _stopping() as going:
         while waiting or going:
-            while waiting and free:
-                job, device = waiting.popleft(), free.popleft()
+            while free and (job := _next(waiting, going)) is not None:
+                waiting.remove(job)
+                device = free.popleft()
                 on = "" if device is None else f" on device {device}"
                 say(f"{job.name}: started{on} ({len(waiting)} waiting)")
                 going.append(_started(job, device, hidden))
@@ -85,9 +92,16 @@ def carry_out(
                 say(_ending(each, hidden))
                 if each.process.returncode:
                     failed[each.job.name] = each.process.returncode
+                after_each()
             if not done:
                 time.sleep(_WAIT)
     return failed
+
+
+def _next(waiting: Iterable[Job], going: Iterable[_Going]) -> Job | None:
+    """The first that shares nothing with a job that is going on."""
+    busy = {each.job.shared for each in going} - {None}
+    return next((job for job in waiting if job.shared not in busy), None)
 
 
 @contextmanager

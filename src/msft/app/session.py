@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 import yaml
@@ -14,20 +15,21 @@ from msft.app.terminal.progress import Progress
 from msft.app.tracker_backends import open_trackers
 from msft.app.trackers import Trackers
 from msft.data.corpus import Corpus
-from msft.engine.machine import refuse_full_disk
+from msft.engine.machine import free_disk, refuse_full_disk
 from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
-from msft.run.environment import environment, record_environment
+from msft.run.environment import ROLLOUT_FROM, environment, record_environment, rollout_from
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Event, Log
 from msft.run.recorded_run import RecordedRun
+from msft.run.shared_rollout import SharedRollout
 from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import Verdicts
-from msft.run.worker import EngineWorker, Step
+from msft.run.worker import EngineWorker, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
@@ -52,7 +54,9 @@ class Session:
         tokenizer: Any,
         progress: Progress | None,
         notice: Callable[[str], None],
+        shared: Path | None = None,
     ) -> None:
+        """shared: a folder in which runs with the same first roll-out leave it for each other."""
         self._recipe = recipe
         self._method = method
         self._folder = folder
@@ -61,6 +65,8 @@ class Session:
         self._notice = notice
         self._evaluator = Evaluator(corpus.tasks(recipe), engine.predictor(), tokenizer)
         self._settings = settings_of(recipe, corpus, method, engine, engine_name)
+        self._shared = SharedRollout(shared, folder) if shared else None
+        self._rollout_from = rollout_from(folder.environment)
         self._store = self._make_store(len(corpus.datasets))
         self._best_folder = BestFolder(folder.best, folder.checkpoints, engine)
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
@@ -83,6 +89,8 @@ class Session:
             else ([], None)
         )
         roomy = sum(tier.capacity for tier in tiers) >= needed.most
+        ticks = max(self._settings.train_ticks, self._settings.compute_budget)
+        self._lent_bytes = needed.disk(roomy) + ticks * needed.weights
         if not self._folder.log.exists():
             refuse_full_disk(self._folder.path, needed.disk(roomy), _fewer_copies(self._method))
         self._folder.path.mkdir(parents=True, exist_ok=True)
@@ -94,19 +102,18 @@ class Session:
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
         log = Log(self._folder.log)
+        try:
+            return self._carry_out(log)
+        finally:
+            log.close()
+
+    def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
         write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
+        worker = self._worker(log)
         if not self._folder.is_finished():
             self._record_environment()
             if isinstance(self._engine, SaysHow):
                 self._notice(self._engine.how())
-        worker = EngineWorker(
-            self._engine,
-            self._evaluator,
-            seed=self._recipe.seed,
-            batch_size=self._recipe.train_batch_size,
-            evals_per_epoch=self._recipe.evals_per_epoch,
-            on_step=self._step,
-        )
         run = RecordedRun(
             self._settings,
             self._method,
@@ -128,15 +135,43 @@ class Session:
                 write_json(self._folder.summary, summary_of(run.history, stopped=True))
             raise
         finally:
-            log.close()
             if self._trackers is not None:
                 self._trackers.close()
+        log.close()
         return self._finished(history)
+
+    def _worker(self, log: Log) -> Worker:
+        """What trains. Where others share the first roll-out, it is taken over now if it is there,
+        and else left for them."""
+        worker = EngineWorker(
+            self._engine,
+            self._evaluator,
+            seed=self._recipe.seed,
+            batch_size=self._recipe.train_batch_size,
+            evals_per_epoch=self._recipe.evals_per_epoch,
+            on_step=self._step,
+        )
+        if self._shared is None or self._folder.is_finished():
+            return worker
+        joined, source = self._shared.join(
+            self._settings,
+            self._method,
+            worker,
+            self._engine.codec(),
+            log,
+            self._store,
+            may_lend=free_disk(self._folder.path) >= self._lent_bytes,
+        )
+        if source is not None:
+            self._rollout_from = source
+            self._notice(f"the first roll-out is that of {source}, which asked the same")
+        return joined
 
     def _record_environment(self) -> None:
         """Versions, device, and how the engine computes; again at the end, since a path that
         fails on the way is left for a slower one."""
         how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
+        how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
         record_environment(self._folder.environment, environment() | how, self._groups)
 
     def _open_trackers(self, log: Log) -> Trackers:

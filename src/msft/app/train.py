@@ -41,6 +41,7 @@ def train(
     notice: Callable[[str], None] = lambda text: None,
     schedule: Path | str | None = None,
     engine: EngineSource | None = None,
+    shared: Path | None = None,
 ) -> Result:
     """Train a recipe, or go on with it: the same call on the same folder resumes.
 
@@ -49,6 +50,7 @@ def train(
     notice: is told what a person should know before it starts.
     schedule: a schedule.json to train in one straight run, instead of the recipe's method.
     engine: what trains, instead of the engine that the recipe names; see `msft.run.engine`.
+    shared: a folder in which runs of a comparison leave their first roll-out for each other.
     """
     folder = run_folder(recipe, out)
     refuse_run(recipe, folder)
@@ -85,6 +87,7 @@ def train(
         tokenizer=tokenizer,
         progress=progress,
         notice=notice,
+        shared=shared,
     )
     summary, found = session.carry_out()
     return Result(summary, folder.best, found, folder.path)

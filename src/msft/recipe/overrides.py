@@ -74,7 +74,7 @@ def _override(mapping: dict[str, Any], places: Places, override: str) -> None:
     key = key.strip()
     if not equals or not key:
         raise RecipeError(f"{at}: expected key=value, e.g. --set seed=30")
-    value = _parsed(text, at).value
+    value = value_of(text, at)
     owner, place = _owner(mapping, key, at)
     if not place[:-1]:  # a key replaces its other names
         target = ALIASES.get(key) or key
@@ -84,6 +84,11 @@ def _override(mapping: dict[str, Any], places: Places, override: str) -> None:
     for stale in [known for known in places if known[: len(place)] == place]:
         del places[stale]
     places[place] = at
+
+
+def value_of(text: str, where: str) -> Any:
+    """What the text behind `key=` means, by the rules of a recipe."""
+    return _parsed(text, where).value
 
 
 def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], Place]:

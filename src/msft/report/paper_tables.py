@@ -13,6 +13,7 @@ from msft.report.compare.first_places import places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
 from msft.report.wording import Unit, difference, height, number, per_cent
+from msft.run.flops import first_rollout_flops
 from msft.search.scores import TEST, Number
 from msft.text import listed, si
 
@@ -114,9 +115,28 @@ def flops_table(contest: Contest) -> Table:
         "FLOPs",
         "6 per parameter and token trained, 2 evaluated, 8 looked ahead. Kept is the training on "
         "the path to the reported checkpoint, discarded is all other training; kept + discarded = "
-        "train + look-ahead. Time and memory are not in it.",
+        "train + look-ahead. Time and memory are not in it." + _shared(contest),
         ("method", *kinds, f"× {contest.baseline.label}"),
         tuple(rows),
+    )
+
+
+def _shared(contest: Contest) -> str:
+    """What was computed once for several runs, where some of them took it over."""
+    takers = [run for run in contest.runs if run.rollout_from]
+    if not takers:
+        return ""
+    total = sum(run.summary["flops"]["total"] for run in contest.runs)
+    spared = sum(first_rollout_flops(run.history) for run in takers)
+    labels = [
+        entrant.label
+        for entrant in contest.entrants
+        if any(run in takers for run in entrant.runs.values())
+    ]
+    return (
+        f" Each line is what the method costs by itself. {listed(labels)} took the first roll-out "
+        f"over from a run that had asked the same, so of {si(total)} FLOPs of all runs "
+        f"{si(total - spared)} were really computed."
     )
 
 

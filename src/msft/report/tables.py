@@ -60,6 +60,10 @@ class Table:
     rows: tuple[TableRow, ...]
 
 
+LONGEST = 36
+"""Characters of a name on a terminal: variants of a method have long ones."""
+
+
 def ranked(heights: Sequence[Number | None]) -> list[Rank]:
     """The ranks of heights; none where nobody is better than another."""
     values = sorted({height for height in heights if height is not None}, reverse=True)
@@ -70,7 +74,7 @@ def ranked(heights: Sequence[Number | None]) -> list[Rank]:
 
 def terminal(table: Table, width: int = 79) -> str:
     """Fixed width, no colour; columns that do not fit follow below, with the names again."""
-    names = [label(table.head[0]), *(label(row.name) for row in table.rows)]
+    names = [label(name, LONGEST) for name in (table.head[0], *(row.name for row in table.rows))]
     first = max(map(len, names))
     columns = [_column(table, number) for number in range(len(table.head) - 1)]
     lines = [label(table.title, width), *wrapped(table.note, width)]
@@ -93,7 +97,7 @@ def _column(table: Table, number: int) -> list[str]:
     cells = [row.cells[number] for row in table.rows]
     texts = [label(cell.text) + MARKS[cell.rank] for cell in cells]
     mores = [label(cell.more) for cell in cells]
-    head, behind = label(table.head[number + 1]), max([0, *map(len, mores)])
+    head, behind = label(table.head[number + 1], LONGEST), max([0, *map(len, mores)])
     before = max([len(head) + 1 - (behind + 1 if behind else 0), *map(len, texts)])
     joined = [
         f"{text:>{before}}" + (f" {more:>{behind}}" if behind else "")

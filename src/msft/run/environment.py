@@ -12,6 +12,9 @@ from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
 
+ROLLOUT_FROM = "rollout_from"
+"""Of a run that took its first roll-out over from another one: that run's folder."""
+
 Environment = dict[str, str]
 """Names and versions. No host and no path, so that a report can be shown to others."""
 
@@ -58,6 +61,12 @@ def read_environments(path: Path) -> list[Environment]:
         {str(key): str(value) for key, value in item.items() if key != "groups"}
         for item in _items(path)
     ]
+
+
+def rollout_from(path: Path) -> str | None:
+    """The run whose first roll-out a run took over; None where it trained by itself."""
+    found = [item[ROLLOUT_FROM] for item in read_environments(path) if ROLLOUT_FROM in item]
+    return found[-1] if found else None
 
 
 def read_groups(path: Path) -> dict[str, str] | None:

@@ -60,3 +60,12 @@ def path_tokens(history: History, checkpoint: CheckpointId) -> Tokens:
         for point in history.stages[rollout].points[:ticks]:
             tokens += point.tokens
     return tokens
+
+
+def first_rollout_flops(history: History) -> int:
+    """Training the first roll-out and scoring its ticks."""
+    size, tokens = history.start.num_parameters, Tokens()
+    for point in history.stages[0].points if history.stages else ():
+        tokens += point.tokens
+    trained = train_flops(size, tokens.train) + look_ahead_flops(size, tokens.lookahead)
+    return trained + inference_flops(size, tokens.evaluation)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
 from msft.search.rollout import (
@@ -15,6 +16,7 @@ from msft.search.rollout import (
     CheckpointId,
     EndedBy,
     Keep,
+    OptimizerStart,
     Run,
     Settings,
 )
@@ -22,10 +24,14 @@ from msft.search.rollout import (
 
 @dataclass(frozen=True, slots=True)
 class FirstRollout:
-    """The first roll-out that a method asks for: its ticks, and which of them must be held."""
+    """The first roll-out that a method asks for: its ticks, and which of them must be held.
+
+    plain: of the whole mixture, from the base model, in the usual order of rows.
+    """
 
     ticks: int
     keep: Keep
+    plain: bool
 
 
 class _Enough(Exception):
@@ -45,9 +51,19 @@ class Rehearsal:
     best: ClassVar[CheckpointId | None] = None
 
     def rollout(
-        self, start: Any, mixture: Any, ticks: int, *, keep: Keep = CONTENDERS, **how: Any
+        self,
+        start: Any,
+        mixture: Any,
+        ticks: int,
+        *,
+        feed: FeedSpec = SHUFFLED,
+        optimizer: OptimizerStart | None = None,
+        keep: Keep = CONTENDERS,
+        **how: Any,
     ) -> NoReturn:
-        raise _Enough(FirstRollout(ticks, keep))
+        whole = start == BASE and mixture == self.mixture
+        plain = whole and feed is SHUFFLED and optimizer != "kept"
+        raise _Enough(FirstRollout(ticks, keep, plain))
 
     def score(self, *question: Any, **how: Any) -> NoReturn:
         raise _Enough(None)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from msft.store.tiers import DiskTier
+from msft.store.tiers import DiskTier, NoDisk
 
 MOST_WAITING = 4
 """Payloads that may wait: two checkpoints with their moments, besides the one being written."""
@@ -142,5 +142,5 @@ class BackgroundDisk:
             raise self._error
 
 
-DurableTier = DiskTier | BackgroundDisk
-"""A place that outlives the process."""
+DurableTier = DiskTier | BackgroundDisk | NoDisk
+"""A place that outlives the process, or stands for one."""

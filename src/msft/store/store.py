@@ -12,7 +12,7 @@ from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.background_disk import DurableTier
 from msft.store.retention import PARTS, WEIGHTS, Part, Retained, parts_of
-from msft.store.tiers import MemoryTier
+from msft.store.tiers import MemoryTier, NoDisk
 
 Tier = MemoryTier | DurableTier
 
@@ -53,6 +53,12 @@ class CheckpointStore:
         self._live = False
         self._copies = 0
         self._peak = Disk()
+
+    def ledger_alone(self) -> "CheckpointStore":
+        """A store with the same places and nothing in them: its ledger moves as this one's."""
+        memory = [MemoryTier(tier.name, tier.capacity) for tier in self._memory]
+        disk = None if self._disk is None else NoDisk()
+        return CheckpointStore(memory, disk, self._weights_bytes, self._training_bytes)
 
     @property
     def held(self) -> frozenset[CheckpointId]:

@@ -122,6 +122,27 @@ class DiskTier:
         """Nothing to wait for: here `put` returns when it is done."""
 
 
+class NoDisk:
+    """A disk's place in a ledger, with nothing behind it."""
+
+    name = DiskTier.name
+
+    def __contains__(self, key: str) -> bool:
+        return False
+
+    def put(self, key: str, payload: Any) -> None: ...
+
+    def get(self, key: str) -> Any | None:
+        return None
+
+    def drop(self, key: str) -> None: ...
+
+    def listed(self) -> list[str]:
+        return []
+
+    def flush(self) -> None: ...
+
+
 def _fault(folder: Path) -> str | None:
     """What is wrong with a checkpoint's files, or None."""
     try:

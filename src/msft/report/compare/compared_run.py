@@ -7,7 +7,8 @@ from typing import Any
 
 from msft.errors import LogError
 from msft.report.compare.evidence import Paired, paired, verdict_at
-from msft.run.environment import read_groups
+from msft.report.compare.variant import settings_in
+from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, verdicts_of
 from msft.run.history import History
 from msft.run.log import Opened
@@ -51,6 +52,22 @@ class ComparedRun:
     @property
     def best(self) -> CheckpointId:
         return self.history.best or BASE
+
+    @property
+    def variant(self) -> Mapping[str, str]:
+        """What a comparison gave this run and not the others of its method."""
+        return settings_in(self.folder.resolve().name)
+
+    @property
+    def rollout_from(self) -> str | None:
+        """The run that trained its first roll-out, where it was not this one."""
+        return rollout_from(RunFolder(self.folder).environment)
+
+    @property
+    def data(self) -> Mapping[str, str]:
+        """Digests of its rows and its base model."""
+        prints = self.history.start.fingerprint
+        return {what: digest for what, digest in prints.items() if what != "training"}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,7 +172,7 @@ def same_rows(
 
     of_two: the second run's verdicts, which several may be compared with.
     """
-    if one.history.start.fingerprint != two.history.start.fingerprint:
+    if one.data != two.data:
         return None
     first, second = one.verdicts(split), of_two
     if any(

@@ -214,10 +214,17 @@ def _contest(
         _common_seeds(entrants, warnings),
         tuple(dict.fromkeys(name for run in runs for name in run.names)),
         TEST if report_split == "test" and tested else SELECTION,
-        baseline or next((e for e in entrants if e.method == BASELINE), entrants[0]),
+        baseline or _baseline(entrants),
         baseline is not None,
         (*warnings, *_unlike(entrants)),
     )
+
+
+def _baseline(entrants: Sequence[Entrant]) -> Entrant:
+    """SFT, rather without settings of its own; else the first."""
+    found = [entrant for entrant in entrants if entrant.method == BASELINE]
+    plain = [entrant for entrant in found if not entrant.first.variant]
+    return (*plain, *found, *entrants)[0]
 
 
 def _common_seeds(entrants: Sequence[Entrant], warnings: list[str]) -> tuple[int, ...]:
@@ -248,7 +255,7 @@ def _unlike(entrants: Sequence[Entrant]) -> list[str]:
     found: list[str] = []
     for seed in sorted({seed for entrant in entrants for seed in entrant.runs}):
         runs = [entrant.runs[seed] for entrant in entrants if seed in entrant.runs]
-        prints = {tuple(sorted(run.history.start.fingerprint.items())) for run in runs}
+        prints = {tuple(sorted(run.data.items())) for run in runs}
         if len(prints) > 1:
             labels = listed(run.label for run in runs)
             found.append(f"{labels} did not have the same data or base model: fingerprints differ.")

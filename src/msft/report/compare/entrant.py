@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msft.report.compare.compared_run import ComparedRun
+from msft.report.compare.variant import variant_text
 from msft.report.wording import method_name
 from msft.run.history import History
 from msft.text import epochs
@@ -37,7 +38,7 @@ def entrants_by_method(runs: Sequence[ComparedRun]) -> tuple[Entrant, ...]:
     """Runs that differ in their seed alone are one entrant."""
     groups: dict[tuple[str, int], dict[int, ComparedRun]] = {}
     for run in runs:
-        key, again = _settings(run.history), 0
+        key, again = _settings(run), 0
         while run.seed in groups.get((key, again), {}):
             again += 1  # the same run once more
         groups.setdefault((key, again), {})[run.seed] = run
@@ -49,20 +50,22 @@ def entrants_by_method(runs: Sequence[ComparedRun]) -> tuple[Entrant, ...]:
     )
 
 
-def _settings(history: History) -> str:
+def _settings(run: ComparedRun) -> str:
     """Everything but the seed; of the two budgets only the one that the method uses."""
-    start = history.start
+    start = run.history.start
     settings: dict[str, Any] = dict(start.settings)
     if start.method in ("sft", "dynamix", "ies", "sro", "soft_sro", "soup"):
         settings.pop("compute_budget", None)
     elif start.method in ("msft", "continual"):
         settings.pop("train_ticks", None)
-    return json.dumps([start.method, settings], sort_keys=True, default=str)
+    told = [start.method, settings, start.fingerprint.get("training"), dict(run.variant)]
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 def _labels(runs: Sequence[ComparedRun]) -> list[str]:
-    """Names of methods; where two have the same one, with C, else by their folders."""
-    short = [method_name(run.method) for run in runs]
+    """Names of methods, with what is their own; where two have the same one, with C, else by
+    their folders."""
+    short = [variant_text(method_name(run.method), run.variant) for run in runs]
     budgets = [
         f"{name} C = {epochs(budget_of(run.history))}"
         for name, run in zip(short, runs, strict=True)

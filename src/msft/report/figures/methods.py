@@ -131,8 +131,12 @@ def budget_figure(contest: Contest, width: float) -> "Figure":
 
 
 def budgets_of(contest: Contest) -> list[Entrant]:
-    """The entrants of mSFT, the smallest budget first."""
-    found = [entrant for entrant in contest.entrants if entrant.method == "msft"]
+    """The entrants of mSFT that differ in nothing else, the smallest budget first."""
+    found = [
+        entrant
+        for entrant in contest.entrants
+        if entrant.method == "msft" and {*entrant.first.variant} <= {"compute_budget"}
+    ]
     return sorted(found, key=lambda entrant: entrant.budget)
 
 

@@ -75,8 +75,7 @@ def prepare(
     """Find the method and check its options; every mistake is an `OptionError` with the cure."""
     name, function = _named(method)
     what = f"method {name}"
-    shared = SHARED_OPTIONS.get(name, ()) if METHODS.get(name) is function else _SHARED
-    refuse_unknown(options, (*option_names(function), *shared), f"option of {what}:")
+    refuse_unknown(options, known_options(method), f"option of {what}:")
     rollout = {key: value for key, value in options.items() if key in _ROLLOUT}
     mixture = {key: value for key, value in options.items() if key == "rehearsal_fraction"}
     rest = {key: value for key, value in options.items() if key not in _SHARED}
@@ -100,6 +99,13 @@ def prepare(
         averages = len(kinds(own.get("of", "span")))
         return replace(prepared, peaks=replace(peaks, include_start=False), averages=averages)
     return prepared
+
+
+def known_options(method: str | Method) -> tuple[str, ...]:
+    """Every option that a method takes."""
+    name, function = _named(method)
+    shared = SHARED_OPTIONS.get(name, ()) if METHODS.get(name) is function else _SHARED
+    return (*option_names(function), *shared)
 
 
 def _refuse_short(compute_budget: int, rollout: RolloutOptions) -> None:

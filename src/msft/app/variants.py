@@ -1,0 +1,146 @@
+"""Variants of methods, as `msft compare` and `msft.compare` are given them.
+
+`sft` is a method as the recipe has it; `soup[of=last,k=4]` has options of its own, and
+`sft[lr_scheduler_type=cosine]` settings of its own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msft.checks import refuse_unknown
+from msft.errors import UsageError
+from msft.recipe.foreign_keys import ALIASES
+from msft.recipe.overrides import value_of
+from msft.recipe.recipe import Recipe, recipe_keys
+from msft.report.compare.variant import folder_name, variant_text
+from msft.search.methods import METHODS, SHARED_OPTIONS, known_options
+
+ELSEWHERE = {
+    "seed": "name seeds with --seeds",
+    "method": "name the method before the bracket",
+    "method_options": "name its options one by one",
+    "datasets": "a comparison is of one mixture",
+    "output_dir": "the place of every run is in --out",
+    "report_to": "set it for all of them with --set",
+}
+"""Keys of a recipe that do not belong into a bracket, and what to do instead."""
+
+LONGEST = 200
+"""Characters of a folder's name; a file system takes 255."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A method, and what it has of its own: keys with their values as text, by key."""
+
+    method: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return variant_text(self.method, self.settings)
+
+    def folder_name(self, seed: int) -> str:
+        return folder_name(self.method, self.settings, seed)
+
+    def overrides(self, recipe: Recipe) -> tuple[str, ...]:
+        """What makes its recipe of the one that all of them have, as `--set` takes it."""
+        options, more = options_of(self.method, recipe), list[str]()
+        known = known_options(self.method)
+        for key, text in self.settings.items():
+            top, dot, inside = key.partition(".")
+            if top in known:
+                value = value_of(text, f"{self}: {key}={text}")
+                held = options.get(top)
+                options[top] = (
+                    {**(held if isinstance(held, Mapping) else {}), inside: value} if dot else value
+                )
+            else:
+                self._refuse(top, known)
+                more.append(f"{key}={text}")
+        method = (f"method={json.dumps(self.method)}", f"method_options={json.dumps(options)}")
+        return (*method, *more)
+
+    def _refuse(self, key: str, options: Sequence[str]) -> None:
+        if key in ELSEWHERE:
+            raise UsageError(f"{self}: {key} does not belong into a bracket; {ELSEWHERE[key]}")
+        if key not in ALIASES:
+            settings = [known for known in recipe_keys() if known not in ELSEWHERE]
+            refuse_unknown([key], (*options, *settings), f"setting of {self.method}:")
+
+
+def options_of(method: str, recipe: Recipe) -> dict[str, Any]:
+    """The options of a method in a comparison.
+
+    The recipe's own method has all of the recipe's. Another one has those that mean the same for
+    it (how roll-outs are done, what remains of excluded sub-datasets); its own stay at their
+    defaults, which are its paper's.
+    """
+    options = dict(recipe.method_options)
+    if method == recipe.method:
+        return options
+    known = SHARED_OPTIONS.get(method, () if method in METHODS else SHARED_OPTIONS["msft"])
+    return {key: value for key, value in options.items() if key in known}
+
+
+def variants_of(methods: str | Sequence[str] | None) -> list[Variant]:
+    """`sft,soup[of=last,k=4]` as variants; all the built-in methods by default."""
+    if methods is None:
+        return [Variant(method) for method in METHODS]
+    words = listed_words(methods, "--methods", "sft,msft")
+    found = [_variant(word) for word in words]
+    refuse_twice([str(variant) for variant in found], "--methods")
+    return found
+
+
+def _variant(word: str) -> Variant:
+    method, bracket, rest = word.partition("[")
+    method = method.strip()
+    if not bracket:
+        return Variant(method)
+    closed = rest.endswith("]")
+    pairs = [pair.partition("=") for pair in _split(rest[:-1], word)] if closed else []
+    if not method or not pairs or not all(key.strip() and equals for key, equals, _ in pairs):
+        raise UsageError(
+            f"--methods has {word!r}; expected settings in brackets behind a method, such as "
+            "soup[of=last,k=4]"
+        )
+    settings = {key.strip(): value.strip() for key, _, value in pairs}
+    refuse_twice([key.strip() for key, *_ in pairs], word)
+    variant = Variant(method, dict(sorted(settings.items())))
+    if len(variant.folder_name(0)) > LONGEST:
+        raise UsageError(
+            f"--methods has {word!r}, which is too long for the name of a folder; put what all "
+            "of them have into the recipe, or into --set"
+        )
+    return variant
+
+
+def listed_words(text: str | Sequence[str], option: str, example: str) -> list[str]:
+    """Words between commas that are in no bracket, or a list of them."""
+    words = _split(text, option) if isinstance(text, str) else [word.strip() for word in text]
+    if not words or not all(words):
+        raise UsageError(f"{option} is {text!r}; expected names between commas, such as {example}")
+    return words
+
+
+def _split(text: str, where: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if depth < 0:
+            break
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth:
+        raise UsageError(f"{where} has {text!r}: its brackets do not close each other")
+    return [part.strip() for part in parts]
+
+
+def refuse_twice(words: Sequence[object], option: str) -> None:
+    twice = [word for number, word in enumerate(words) if word in words[:number]]
+    if twice:
+        raise UsageError(f"{option} has {twice[0]} twice; name it once")

@@ -1,0 +1,276 @@
+"""A first roll-out that several runs share: one run trains it, the others take it over.
+
+Runs of one seed that ask the same first question get the same answer, so only one need train. It
+leaves the weights of every tick in a folder; its log and its verdicts have the rest. A run that
+takes the roll-out over writes from these what it would have written itself, as far as the last
+tick, and links the weights among its own checkpoints: exactly what a run leaves behind that was
+killed there. Then it is resumed like any other. So its log has the same bytes as if it had
+trained, and a weight that is gone is trained again.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msft.errors import LogError
+from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
+from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
+from msft.run.questions import asked, opened
+from msft.run.recorded_run import RecordedRun
+from msft.run.verdicts import Verdict, Verdicts
+from msft.run.worker import Question, Scored, Work, Worker
+from msft.search.methods import PreparedMethod
+from msft.search.rollout import (
+    BASE,
+    CONTENDERS,
+    CheckpointId,
+    Settings,
+    checkpoint_id,
+    place_of,
+)
+from msft.search.scores import SELECTION
+from msft.store.store import CheckpointStore
+from msft.store.tiers import Codec, DiskTier
+
+OWN = ("compute_budget", "peaks", "mean", "rollout", "method")
+"""Settings in the first line of a log that do not change what a first roll-out answers."""
+
+
+class _Enough(Exception):
+    """What was left has no more answers."""
+
+
+class LentRollout:
+    """A `Worker` that trains nothing: it answers with what another run's log has."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        events = folder.events()
+        self.folder = folder
+        self.start = next(event for event in events if isinstance(event, Opened))
+        self.asked = next(event for event in events if isinstance(event, Asked))
+        self.points = _first_points(events)
+        self.num_parameters = self.start.num_parameters
+        self._measured = [event for event in events if isinstance(event, Measured)]
+        self._tokens = row_tokens_of(folder.path)
+        self._verdicts: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
+        for (checkpoint, split, name), rows in verdicts_of(folder.path).items():
+            self._verdicts.setdefault((checkpoint, split), {})[name] = rows
+        self._tick = 0
+
+    def is_whole(self, checkpoints: Path) -> bool:
+        """Whether the roll-out is over, and verdicts and weights of all its ticks are there."""
+        return len(self.points) == self.asked.ticks and all(
+            (checkpoints / _key(point.checkpoint)).is_dir()
+            and (
+                not point.steps
+                or self._rows(point.checkpoint, SELECTION).keys() == point.scores.keys()
+            )
+            for point in self.points
+        )
+
+    def answers(self, run: Opened) -> bool:
+        """Whether a run that begins like this would get the same answers."""
+        return _comparable(run) == _comparable(self.start)
+
+    def agrees(self, events: Iterable[Event]) -> bool:
+        """Whether a log has other answers for no tick: what it kept on disk is its own."""
+        here = _first_points(events)
+        theirs = self.points[: len(here)]
+        return here == [replace(t, disk=h.disk) for h, t in zip(here, theirs, strict=False)]
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        same = asked(question, "fresh", True, CONTENDERS)
+        if self.asked != replace(same, eligible=self.asked.eligible, keep=self.asked.keep) or tick:
+            raise _Enough
+        self._tick = 0
+
+    def advance(self, tick: int) -> Work:
+        self._tick = tick
+        point = self.points[tick - 1]
+        return Work(point.steps, point.loss, replace(point.tokens, evaluation=0))
+
+    def score(self, names: Sequence[str], split: str) -> Scored:
+        checkpoint = checkpoint_id(0, self._tick) if self._tick else BASE
+        event: Reached | Measured | None
+        if self._tick and split == SELECTION:
+            event = self.points[self._tick - 1]
+        else:
+            known = [e for e in self._measured if (e.checkpoint, e.split) == (checkpoint, split)]
+            event = known[0] if known else None
+        if event is None or event.scores.keys() != {*names}:
+            raise _Enough
+        tokens = {name: counts for (of, name), counts in self._tokens.items() if of == split}
+        rows = self._rows(checkpoint, split)
+        return Scored(event.scores, event.tokens.evaluation, rows, tokens)
+
+    def weights(self) -> None:
+        """None: a ledger needs no payload."""
+
+    def training(self) -> None:
+        """Likewise."""
+
+    def load(self, weights: Any | None) -> NoReturn:
+        raise _Enough
+
+    def average(self, parts: Iterable[Any]) -> NoReturn:
+        raise _Enough
+
+    def _rows(self, checkpoint: CheckpointId, split: str) -> Mapping[str, Verdict]:
+        return self._verdicts.get((checkpoint, split), {})
+
+
+class LendingWorker:
+    """A worker that also leaves the weights of every tick of its first roll-out on a disk."""
+
+    def __init__(self, worker: Worker, disk: DiskTier) -> None:
+        self._worker = worker
+        self._disk = disk
+        self._rollout = 0
+        self.num_parameters = worker.num_parameters
+        self.score = worker.score
+        self.weights = worker.weights
+        self.training = worker.training
+        self.load = worker.load
+        self.average = worker.average
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        self._rollout = question.rollout
+        self._worker.open(question, tick, weights, training)
+
+    def advance(self, tick: int) -> Work:
+        work = self._worker.advance(tick)
+        if self._rollout == 0:  # in its place before the line of the tick is written
+            with suppress(OSError):  # a full disk is no reason to fail: then the others train too
+                self._disk.put(_key(checkpoint_id(0, tick)), self._worker.weights())
+        return work
+
+
+class SharedRollout:
+    """The folder that runs with the same first question have together."""
+
+    def __init__(self, place: Path, folder: RunFolder) -> None:
+        self._place = place
+        self._folder = folder
+        self._checkpoints = place / "checkpoints"
+        self._donor = place / "donor.json"
+
+    def join(
+        self,
+        settings: Settings,
+        method: PreparedMethod,
+        worker: Worker,
+        codec: Codec,
+        log: Log,
+        store: CheckpointStore,
+        may_lend: bool = True,
+    ) -> tuple[Worker, str | None]:
+        """Take the first roll-out over if it is here, else leave it here for others.
+
+        may_lend: the disk has room for the weights of every tick.
+        Gives the worker that goes on, and the name of the run that the roll-out is from.
+        """
+        run = opened(settings, method, worker.num_parameters)
+        lent = self._lent(run, log.events)
+        if lent is not None:
+            self._take_over(lent, settings, method, log, store)
+            return worker, lent.folder.path.resolve().name
+        if may_lend and self._is_lender(log.events):
+            return LendingWorker(worker, DiskTier(self._checkpoints, codec)), None
+        return worker, None
+
+    def _lent(self, run: Opened, events: Sequence[Event]) -> LentRollout | None:
+        """What another run has left, if it answers this one, and nothing here says otherwise."""
+        donor = self._donor_folder()
+        if donor is None or donor.resolve() == self._folder.path.resolve():
+            return None
+        try:
+            found = LentRollout(RunFolder(donor))
+        except (LogError, OSError, ValueError, StopIteration):  # not begun, or not readable
+            return None
+        fits = found.is_whole(self._checkpoints) and found.answers(run) and found.agrees(events)
+        return found if fits else None
+
+    def _is_lender(self, events: Sequence[Event]) -> bool:
+        """Whether this run leaves its roll-out here: a tick that it trained before is not."""
+        donor = self._donor_folder()
+        if donor is not None and donor.resolve() == self._folder.path.resolve():
+            return True
+        if _first_points(events):
+            return False
+        shutil.rmtree(self._place, ignore_errors=True)
+        self._place.mkdir(parents=True)
+        write_json(self._donor, {"run": os.path.relpath(self._folder.path, self._place)})
+        return True
+
+    def _donor_folder(self) -> Path | None:
+        try:
+            return self._place / str(json.loads(self._donor.read_text())["run"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _take_over(
+        self,
+        lent: LentRollout,
+        settings: Settings,
+        method: PreparedMethod,
+        log: Log,
+        store: CheckpointStore,
+    ) -> None:
+        """Leave what this run would have left if it had been killed after its first roll-out.
+
+        store: what this run will have; its ledger says how much of the disk a tick takes.
+        """
+        last = lent.points[-1].checkpoint
+
+        def watch(event: Event, live: bool) -> None:
+            if isinstance(event, Reached) and event.checkpoint == last:
+                raise _Enough
+
+        if len(_first_points(log.events)) < len(lent.points):
+            verdicts, ledger = Verdicts(self._folder.verdicts), store.ledger_alone()
+            with suppress(_Enough):
+                RecordedRun(settings, method, lent, log, ledger, verdicts, watch).carry_out()
+        if not self._folder.steps.exists() and lent.folder.steps.exists():
+            lines = lent.folder.steps.read_text().splitlines(keepends=True)
+            first = [line for line in lines if line.startswith('{"rollout": 0,')]
+            write_text(self._folder.steps, "".join(first))
+        for point in lent.points:
+            key = _key(point.checkpoint)
+            _link(self._checkpoints / key, self._folder.checkpoints / key)
+
+
+def _first_points(events: Iterable[Event]) -> list[Reached]:
+    """The ticks of the first roll-out."""
+    points = (event for event in events if isinstance(event, Reached))
+    return [point for point in points if place_of(point.checkpoint)[0] == 0]
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same files under another name: nothing is copied, and nothing is ever written twice."""
+    if target.exists():
+        return
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for file in source.iterdir():
+        try:
+            os.link(file, temporary / file.name)
+        except OSError:  # a disk without links
+            shutil.copyfile(file, temporary / file.name)
+    temporary.rename(target)
+
+
+def _comparable(run: Opened) -> Opened:
+    """A run as far as the answers of its first roll-out depend on it."""
+    settings = {key: value for key, value in run.settings.items() if key not in OWN}
+    settings["by"] = run.settings["peaks"].get("by", "score")
+    return replace(run, method="", settings=settings)
+
+
+def _key(checkpoint: CheckpointId) -> str:
+    return f"{checkpoint}.weights"

@@ -1,0 +1,171 @@
+"""`msft compare` on the tiny model: runs that ask the same roll-out train it once."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from msft.app.jobs import Job, carry_out
+from msft.cli import main
+from msft.run.environment import rollout_from
+from msft.run.flops import first_rollout_flops
+from msft.run.folder import read_history
+from msft.text import si
+
+RECIPE = """
+model_name_or_path: tiny
+method: sft
+learning_rate: 0.003
+train_batch_size: 16
+num_train_epochs: 2
+evals_per_epoch: 2
+seed: 1
+datasets:
+  - {name: teams, benchmark: demo_teams, train_rows: 48, validation_rows: 12, test_rows: 12}
+  - {name: words, train: words.jsonl, validation: held.jsonl, test: test.jsonl, metric: nll}
+"""
+METHODS = "sft,soup,soup[of=peaks]"
+NAMES = {"sft-s1": {}, "soup-s1": {}, "soup+of=peaks-s1": {"of": "peaks"}}
+
+
+def written(folder: Path) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(RECIPE)
+    for name, numbers in {"words": range(48), "held": range(48, 60), "test": range(60, 72)}.items():
+        rows = [{"prompt": f"say {n}:", "completion": f" {n % 7}"} for n in numbers]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each run by itself."""
+    folder = tmp_path_factory.mktemp("alone")
+    recipe = written(folder)
+    for name, options in NAMES.items():
+        method = name.split("-")[0].split("+")[0]
+        sets = ["--set", f"method={method}", "--set", f"method_options={json.dumps(options)}"]
+        assert main(["train", str(recipe), "--quiet", "--out", str(folder / name), *sets]) == 0
+    return folder
+
+
+def facts(folder: Path) -> dict[str, bytes | list[str]]:
+    """What a run leaves that has no clock in it."""
+    files = ("run.jsonl", "verdicts.jsonl", "summary.json", "schedule.json", "recipe.yaml")
+    found: dict[str, bytes | list[str]] = {name: (folder / name).read_bytes() for name in files}
+    found["recipe.yaml"] = b""  # where the rows are
+    found["best"] = (folder / "best" / "model.safetensors").read_bytes()
+    found["checkpoints"] = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    return found
+
+
+def compare(*arguments: str) -> list[str]:
+    return ["compare", "recipe.yaml", "--out", "out", "--methods", METHODS, *arguments]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    written(tmp_path)
+    return tmp_path
+
+
+def test_three_runs_train_once_and_are_as_if_each_had_trained(
+    here: Path, alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare("--quiet")) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in NAMES:
+        assert facts(here / "out" / name) == facts(alone / name), name
+    sources = [rollout_from(here / "out" / name / "environment.json") for name in NAMES]
+    assert sources == [None, "sft-s1", "sft-s1"]
+    clocks = {(here / "out" / name / "steps.jsonl").read_bytes() for name in NAMES}
+    assert len(clocks) == 1  # with the seconds of the one that trained: no step was taken again
+    assert "Soup and Soup[of=peaks] took the first roll-out over" in shown
+    assert not (here / "out" / ".shared").exists()
+    total, once = (
+        sum(
+            json.loads((here / "out" / name / "summary.json").read_text())["flops"]["total"]
+            for name in NAMES
+        ),
+        first_rollout_flops(read_history(here / "out" / "soup-s1")),
+    )
+    page = (here / "out" / "compare.md").read_text()
+    assert f"of {si(total)} FLOPs of all runs {si(total - 2 * once)} were really computed." in page
+
+    assert main(compare("--no-run")) == 0  # and later, without one that was not asked for
+    shutil.rmtree(here / "out" / "soup+of=peaks-s1")
+    assert main([*compare("--quiet")[:-2], "sft,soup[of=peaks]", "--quiet"]) == 0
+    again = here / "out" / "soup+of=peaks-s1"
+    assert facts(again) == facts(alone / "soup+of=peaks-s1")  # nobody had left anything: by itself
+    assert rollout_from(again / "environment.json") is None
+
+
+def killed(when: Callable[[], bool]) -> int:
+    """Start the comparison, and kill it with all of its jobs when it is time."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "msft", *compare()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ},
+    ) as started:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and started.poll() is None and not when():
+            time.sleep(0.01)
+        for lock in Path("out").glob("*/run.lock"):
+            child = int(lock.read_text().split()[1])
+            if Path(f"/proc/{child}").exists():
+                os.kill(child, signal.SIGKILL)
+        started.kill()
+        return started.wait()
+
+
+def points_in(name: str) -> int:
+    log = Path("out", name, "run.jsonl")
+    return log.read_bytes().count(b'"point"') if log.exists() else 0
+
+
+def test_killed_in_the_lender_and_in_a_taker_it_ends_the_same(here: Path, alone: Path) -> None:
+    assert killed(lambda: points_in("sft-s1") >= 2) == -signal.SIGKILL
+    assert not (here / "out" / "soup-s1").exists()
+    assert [path.name for path in (here / "out" / ".shared").iterdir()]
+    assert killed(lambda: points_in("soup-s1") >= 1) == -signal.SIGKILL
+    assert main(compare("--quiet")) == 0
+    for name in NAMES:
+        expected, found = facts(alone / name), facts(here / "out" / name)
+        for what in ("run.jsonl", "summary.json", "schedule.json", "best", "checkpoints"):
+            assert found[what] == expected[what], (name, what)
+    assert rollout_from(here / "out" / "soup-s1" / "environment.json") == "sft-s1"
+    assert not (here / "out" / ".shared").exists()
+
+
+def test_jobs_that_share_follow_each_other_and_others_do_not_wait(tmp_path: Path) -> None:
+    def job(name: str, shared: str | None) -> Job:
+        code = f"import time; time.sleep({0.6 if name == 'a' else 0.1})"
+        place = tmp_path / shared if shared else None
+        return Job(name, (sys.executable, "-c", code), tmp_path / f"{name}.log", place)
+
+    said, ended = StringIO(), list[int]()
+    jobs = [job("a", "x"), job("b", "x"), job("c", None), job("d", "y")]
+    assert (
+        carry_out(
+            jobs,
+            ["0", "1"],
+            lambda text: print(text, file=said),
+            after_each=lambda: ended.append(1),
+        )
+        == {}
+    )
+    told = [line.split(" on ")[0].split(" after")[0] for line in said.getvalue().splitlines()]
+    assert told[:2] == ["a: started", "c: started"]
+    assert told.index("a: finished") < told.index("b: started")
+    assert len(ended) == 4
