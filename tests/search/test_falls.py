@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm, t
 
 from msft.search import falls as module
-from msft.search.falls import Fall, RowScores, falls
+from msft.search.falls import Fall, RowScores, at_confidence, falls
 
 RNG = np.random.default_rng
 
@@ -168,10 +168,10 @@ def test_holm_is_stricter_with_the_first_than_with_the_rest() -> None:
         return Fall((0, 0), 1.0, 1.0, p, False, "above")
 
     held = {"a": fall(0.02), "b": fall(0.012), "c": fall(0.04), "d": fall(0.9)}
-    sure = {name for name, each in module._holm(held, 0.05).items() if each.sure}
+    sure = {name for name, each in at_confidence(held, 0.95).items() if each.sure}
     assert sure == {"b"}  # 0.05 / 4, then 0.05 / 3 < 0.02
     held["a"] = fall(0.016)
-    sure = {name for name, each in module._holm(held, 0.05).items() if each.sure}
+    sure = {name for name, each in at_confidence(held, 0.95).items() if each.sure}
     assert sure == {"a", "b"}  # 0.05 / 2 < 0.04
 
 

@@ -121,15 +121,16 @@ def falls(rows: Mapping[str, RowScores], rollout: int, confidence: float) -> dic
         if learned is None and 2 * below <= level:
             learned = "below"
         tested[name] = Fall(peaks, fall.value, error, p, False, learned)
-    return _holm(tested, 1 - confidence)
+    return at_confidence(tested, confidence)
 
 
-def _holm(tested: Mapping[str, Fall], alpha: float) -> dict[str, Fall]:
-    """The smallest p is held against alpha / n, the next against alpha / (n - 1), up to the first
-    that is too large."""
+def at_confidence(tested: Mapping[str, Fall], confidence: float) -> dict[str, Fall]:
+    """The same falls, sure at this confidence over all of them: the smallest p is held against
+    alpha / n, the next against alpha / (n - 1), up to the first that is too large. `learned`
+    stays as it was found."""
     sure: set[str] = set()
     for rank, name in enumerate(sorted(tested, key=lambda each: tested[each].p)):
-        if tested[name].p * (len(tested) - rank) > alpha:
+        if tested[name].p * (len(tested) - rank) > 1 - confidence:
             break
         sure.add(name)
     return {
