@@ -12,6 +12,8 @@ from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY
+from msft.report.findings import Tests, findings_in
+from msft.report.findings_in_words import finding_texts
 from msft.report.headroom_in_words import headroom_section
 from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
 from msft.report.page import Folded, embedded, folded, page_sections, write_page
@@ -52,11 +54,13 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     """
     files = RunFolder(folder)
     history = read_history(folder)
-    verdicts = verdicts_of(folder)
+    verdicts, tests = verdicts_of(folder), Tests()
+    found = findings_in(folder, history, tests)
     stopped = history.ended is None and not is_being_written(files.log)
     content = {
-        **_content(history, verdicts, stopped),
+        **_content(history, verdicts, tests, stopped),
         **_source(files, history),
+        "findings": finding_texts(found, headline=True),
         "headroom": headroom_section(history, verdicts, row_tokens_of(folder)),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
@@ -81,13 +85,15 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
     }
 
 
-def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[str, Any]:
+def _content(
+    history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool
+) -> dict[str, Any]:
     """What the log and the verdicts say, in the order of the page."""
     summary = summary_of(history, stopped)
     branches = branches_of(history)
     intervals = Intervals(history, verdicts)
-    decisions = decision_rows(branches, intervals)
-    peaks = [] if decisions else peak_rows(branches, intervals)
+    decisions = decision_rows(branches, intervals, tests)
+    peaks = [] if decisions else peak_rows(branches, intervals, tests)
     trained = any(stage.points for stage in history.stages)
     method, status = history.start.method, summary["status"]
     names = [*history.start.datasets]

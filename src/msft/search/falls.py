@@ -125,18 +125,23 @@ def falls(rows: Mapping[str, RowScores], rollout: int, confidence: float) -> dic
 
 
 def at_confidence(tested: Mapping[str, Fall], confidence: float) -> dict[str, Fall]:
-    """The same falls, sure at this confidence over all of them: the smallest p is held against
-    alpha / n, the next against alpha / (n - 1), up to the first that is too large. `learned`
-    stays as it was found."""
-    sure: set[str] = set()
-    for rank, name in enumerate(sorted(tested, key=lambda each: tested[each].p)):
-        if tested[name].p * (len(tested) - rank) > 1 - confidence:
-            break
-        sure.add(name)
+    """The same falls, sure at this confidence over all of them; `learned` stays as it was found."""
+    together = joint_p(tested)
     return {
-        name: Fall(f.peaks, f.fall, f.error, f.p, name in sure, f.learned)
+        name: Fall(f.peaks, f.fall, f.error, f.p, together[name] <= 1 - confidence, f.learned)
         for name, f in tested.items()
     }
+
+
+def joint_p(tested: Mapping[str, Fall]) -> dict[str, float]:
+    """How likely luck alone gives as much to any of them: the smallest p counts n times, the next
+    n - 1 times, and none less than the one before it."""
+    found: dict[str, float] = {}
+    least = 0.0
+    for rank, name in enumerate(sorted(tested, key=lambda each: tested[each].p)):
+        least = max(least, tested[name].p * (len(tested) - rank))
+        found[name] = least
+    return found
 
 
 def _halves(count: int, name: str, rollout: int) -> Halves:
