@@ -33,8 +33,8 @@ def run_of(base: Scores, best: Scores) -> History:
 @pytest.mark.parametrize(
     ("second", "row"),
     [
-        ((nll(20.0, 10), nll(5.0, 10)), "| **mean gain over base** | | +0.6250 | +0.6250 |"),
-        ((accuracy(0, 4), accuracy(1, 4)), "| **mean** | | 0.5000 | 0.5000 |"),
+        ((nll(20.0, 10), nll(5.0, 10)), "| **mean gain over base** | | | +0.6250 | +0.6250 |"),
+        ((accuracy(0, 4), accuracy(1, 4)), "| **mean** | | | 0.5000 | 0.5000 |"),
     ],
 )
 def test_a_mean_of_gains_is_called_one(second: tuple[Score, Score], row: str) -> None:

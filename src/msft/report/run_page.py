@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.report.averages import run_averages_table
+from msft.report.compare.evidence import RecordedRows
 from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY
-from msft.report.findings import Tests, findings_in
+from msft.report.findings import Tests, findings_of
 from msft.report.findings_in_words import finding_texts
 from msft.report.headroom_in_words import headroom_section
 from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
@@ -21,7 +22,7 @@ from msft.report.reproduction import command_of, reproduction_text, setting_rows
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
-from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of
+from msft.run.folder import RunFolder, first_loss_of, read_history, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
@@ -54,14 +55,15 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     """
     files = RunFolder(folder)
     history = read_history(folder)
-    verdicts, tests = verdicts_of(folder), Tests()
-    found = findings_in(folder, history, tests)
+    verdicts, tokens, tests = verdicts_of(folder), row_tokens_of(folder), Tests()
+    rows = RecordedRows(history, verdicts, tokens)
+    found = findings_of(history, rows, first_loss_of(folder), tests)
     stopped = history.ended is None and not is_being_written(files.log)
     content = {
         **_content(history, verdicts, tests, stopped),
         **_source(files, history),
         "findings": finding_texts(found, headline=True),
-        "headroom": headroom_section(history, verdicts, row_tokens_of(folder)),
+        "headroom": headroom_section(history, verdicts, tokens),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
     }

@@ -16,6 +16,8 @@ from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId, Rollout, place_of
 from msft.search.scores import SELECTION, Score
 
+_RIGHT = {"0": 0.0, "1": 1.0}
+
 
 class Rows(Protocol):
     """Validation rows of a run, by checkpoint and sub-dataset; None where they are lost."""
@@ -61,6 +63,8 @@ def row_scores(
         found = rows.at(checkpoint, name)
         if found is None:
             raise ValueError(f"there are no rows of {name} at {checkpoint}")
+        if isinstance(found, str):  # by far the most rows of a long run
+            return [*map(_RIGHT.__getitem__, found)]
         return [-float(row) for row in found] if loss else [float(row) for row in found]
 
     below = heights(base)

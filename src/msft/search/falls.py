@@ -162,7 +162,7 @@ def _end(count: int) -> Weights:
 
 def _peak(each: RowScores, half: Sequence[int]) -> int:
     """The tick with the highest mean of itself and its neighbours, the earliest of equal ones."""
-    sums = [fsum(scores[row] for row in half) for scores in each.ticks]
+    sums = [fsum([scores[row] for row in half]) for scores in each.ticks]
     count = len(sums)
     windows = (range(max(0, t - 1), min(count, t + 2)) for t in range(count))
     heights = [fsum(sums[tick] for tick in window) / len(window) for window in windows]
@@ -225,7 +225,8 @@ def _measured(
     chosen = [(each.ticks[tick], weight) for tick, weight in contrast.items()]
     if over_base:
         chosen.append((each.base, -1.0))
-    differences = [fsum(weight * scores[row] for scores, weight in chosen) for row in half]
+    columns = [[weight * scores[row] for row in half] for scores, weight in chosen]
+    differences = [*map(fsum, zip(*columns, strict=True))]
     return _ratio(differences, [each.weights[row] for row in half])
 
 
@@ -235,7 +236,7 @@ def _ratio(values: Sequence[float], weights: Sequence[float]) -> tuple[float, fl
     if count < 2 or not whole:
         return 0.0, 0.0
     mean = fsum(values) / whole
-    squares = fsum((value - mean * w) ** 2 for value, w in zip(values, weights, strict=True))
+    squares = fsum([(value - mean * w) ** 2 for value, w in zip(values, weights, strict=True)])
     return mean, squares / whole**2 * count / (count - 1)
 
 
