@@ -77,6 +77,18 @@ def test_equal_halves_give_exactly_the_fall_of_all_rows() -> None:
     assert found.fall == pytest.approx((0.5 + 0.9 + 0.7) / 3 - (0.4 + 0.3 + 0.2) / 3)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("right", [1.0, 0.7, 1e-9, -2.3])
+@pytest.mark.parametrize("ticks", [4, 5, 8, 12])
+def test_a_curve_that_never_moves_neither_falls_nor_learns(
+    share: float, right: float, ticks: int
+) -> None:
+    """To the last bit, the mean of two equal scores is not that of three."""
+    rows = [right] * round(200 * share) + [0.0] * round(200 * (1 - share))
+    found = one([rows] * (ticks + 1))
+    assert (found.fall, found.p, found.sure, found.learned) == (0.0, 1.0, False, None)
+
+
 def test_the_earliest_of_equal_peaks_counts() -> None:
     assert one([[x] * 8 for x in (0, 1, 3, 1, 0, 1, 3, 1, 0, 0, 0, 0)]).peaks == (2, 2)
 

@@ -31,6 +31,10 @@ LAST = 3
 FEWEST_TICKS = LAST + 1
 """A shorter roll-out has no peak whose neighbours are not among the last ticks."""
 
+ROUNDING = 1e-12
+"""Smaller differences, in shares of the scores, are none: thirds and halves of equal scores do not
+cancel to the last bit, and a curve that never moves has no noise to hold that against."""
+
 Learned = Literal["above", "below"]
 Weights = Mapping[int, float]
 """What each tick counts in a contrast of ticks."""
@@ -227,7 +231,10 @@ def _measured(
         chosen.append((each.base, -1.0))
     columns = [[weight * scores[row] for row in half] for scores, weight in chosen]
     differences = [*map(fsum, zip(*columns, strict=True))]
-    return _ratio(differences, [each.weights[row] for row in half])
+    value, variance = _ratio(differences, [each.weights[row] for row in half])
+    largest = max(max(map(abs, column), default=0.0) for column in columns)
+    rounding = ROUNDING * largest * len(half) / (fsum(each.weights[row] for row in half) or 1.0)
+    return (value if abs(value) > rounding else 0.0), variance
 
 
 def _ratio(values: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
