@@ -266,6 +266,13 @@ def test_who_kept_its_score_lost_nothing(curve: list[float]) -> None:
     assert findings_of(history, rows_of(history)).declines == ()
 
 
+def test_who_fell_from_a_height_above_where_it_left_lost_nothing() -> None:
+    low = [0.2, 0.3, 0.5, 0.3, *[0.2] * 9]
+    high = [0.5, 0.7, 0.9, 0.95, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.7, 0.7, 0.7]
+    history = run([{"a": low, "b": RISES}, {"a": high, "b": RISES}], max_stages=2)
+    assert findings_of(history, rows_of(history)).declines == ()
+
+
 def test_a_little_less_on_other_rows_is_no_loss() -> None:
     noisy = [0.9, *[0.89, 0.9, 0.885] * 4]
     history = run([{"a": FALLS, "b": RISES}, {"a": noisy, "b": RISES}], max_stages=2)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msft.report.compare.intervals import Intervals
 from msft.report.figures.branches import Branch
-from msft.report.findings import Tests, search_of
+from msft.report.findings import Tests, search_of, unlearned_before
 from msft.report.findings_in_words import certainty
 from msft.report.wording import NOTHING, difference, number
 from msft.text import epochs
@@ -76,7 +76,8 @@ def _row(
     ending = history.known(last)[name]
     others = [other for other in peaks if other in active and other not in left]
     runner_up = min(others, key=lambda other: peaks[other], default=None)
-    p, sure = certainty(tests.get(search.number), name)
+    unlearned = name in unlearned_before(tests, stage + 1)
+    p, sure = certainty(tests.get(search.number), name, unlearned)
     return DecisionRow(
         stage=stage,
         active=len(active),

@@ -129,7 +129,7 @@ def findings_of(
         departures=found.departures,
         declines=found.declines,
         unlearned=tuple(
-            name for name in _unlearned(tests, len(history.stages)) if name not in named
+            name for name in unlearned_before(tests, len(history.stages)) if name not in named
         ),
         sft_epochs=_sft_epochs(history, best),
         growth=found.growth,
@@ -175,7 +175,7 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
         test = tests.get(search_of(history, each.stage), StageTest({}, "rows"))
         fall = test.falls.get(each.name)
         untested = None if fall else test.untested or "rows"
-        unlearned = each.name in _unlearned(tests, each.stage + 1)
+        unlearned = each.name in unlearned_before(tests, each.stage + 1)
         unit = history.unit_of(each.name)
         p = test.p(each.name) if fall else None
         found.append(Departure(each.name, each.stage, unit, fall, p, untested, unlearned))
@@ -187,7 +187,7 @@ def _last_ones(stage: Stage) -> bool:
     return {*stage.asked.active} <= {name for name, _ in stage.excluded}
 
 
-def _unlearned(tests: Tests, before: int) -> dict[str, None]:
+def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
     """Who was tested in the roll-outs before this one and never found off the base model."""
     tested = [test for number, test in sorted(tests.items()) if number < before]
     learned = {n for test in tested for n, fall in test.falls.items() if fall.learned}

@@ -69,13 +69,13 @@ def growth_text(growth: Growth) -> str:
     )
 
 
-def certainty(test: StageTest | None, name: str) -> tuple[str, str]:
-    """How sure a sub-dataset fell in a roll-out: p, and in words."""
+def certainty(test: StageTest | None, name: str, unlearned: bool) -> tuple[str, str]:
+    """How sure a sub-dataset fell in a roll-out: p, and in words; unlearned: as of a Departure."""
     fall = test.falls.get(name) if test else None
     if test is None or fall is None:
         why: Untested = (test and test.untested) or "rows"
         return "", _SHORT_WHY[why]
-    return p_value(test.p(name)), _sureness(fall.sure, fall.learned is None)
+    return p_value(test.p(name)), _sureness(fall.sure, unlearned)
 
 
 def certainty_of(departures: Sequence[Departure], name: str) -> str:
