@@ -11,7 +11,6 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.recipe.recipe import load_recipe
 
 
-
 @pytest.mark.parametrize("name", synthetic.TASKS)
 def test_every_prompt_occurs_once_and_another_seed_is_another_draw(name: str) -> None:
     made = synthetic.TASKS[name](0)

@@ -34,6 +34,8 @@ def test_train_eval_and_replay(recipe: str, capsys: pytest.CaptureFixture[str]) 
     summary = json.loads(Path("out/summary.json").read_text())
     places = {"folder": "out", "model": "out/best", "report": "out/report.html"}
     assert trained == {**summary, **places}
+    assert trained["findings"]["exclusions"] == []
+    assert trained["ema_decay"] is None
     again, errors = said(capsys, "train", recipe, "--out", "out", "--quiet")
     assert again == trained
     assert "stage" not in errors

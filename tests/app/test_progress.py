@@ -19,7 +19,10 @@ from msft.app.terminal.live_table import (
 )
 from msft.app.terminal.progress import Board, PlainLines, event_text, progress
 from msft.app.terminal.validate_text import result_text
-from msft.run.log import Decided, Event, Measured, Reached, read_log
+from msft.report.findings import findings_in
+from msft.report.findings_in_words import finding_texts, findings_content
+from msft.run.folder import read_history
+from msft.run.log import Decided, Event, Measured, Reached, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.worker import Step
 from msft.search.rollout import checkpoint_id
@@ -309,3 +312,109 @@ def test_a_stage_in_which_nobody_fell_for_sure_is_said(tmp_path: Path) -> None:
         board.event(event, live=False)
         said.append(event_text(event, board))
     assert "  -> nobody left: nobody fell for sure; on from r0-t8" in said
+
+
+# Remarks: what noise may have decided, said when it happens.
+
+FALLING = {
+    "quick": Learner(rows=16, limit=0.3, damage=0.6),
+    "flat": Learner(rows=16, ceiling=0.2, damage=0.0),
+    "slow": Learner(rows=16, passes=9.0, limit=9.0),
+}
+"""One falls, one stays where the base model is and peaks at once, one learns."""
+
+
+@pytest.fixture(scope="module")
+def falling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("falling")
+    simulate("msft", FALLING, folder=folder, compute_budget=3, train_batch_size=16)
+    return folder
+
+
+def plain_text(folder: Path, rows: Path | None, known: int = 0) -> str:
+    """What plain lines say of a run whose first events were known already."""
+    out = io.StringIO()
+    lines = PlainLines(out, rows)
+    for number, event in enumerate(read_log(folder / "run.jsonl")):
+        lines.event(event, live=number >= known)
+    return out.getvalue()
+
+
+def test_an_exclusion_that_is_not_sure_is_said_when_it_happens(falling: Path) -> None:
+    lines = plain_text(falling, falling).splitlines()
+    left = [number for number, line in enumerate(lines) if " left; " in line]
+    flat = next(number for number in left if "-> flat left" in lines[number])
+    assert lines[flat + 1].startswith("     flat: its fall is not sure at 95\u00a0%: ")
+    assert lines[flat + 2].startswith("     flat: it has learned nothing yet: neither ")
+    quick = next(number for number in left if "-> quick left" in lines[number])
+    assert "quick: " not in "".join(lines), "its fall is sure"
+    assert lines[quick + 1].startswith(("stage ", "  "))
+
+
+def test_without_the_folder_no_exclusion_is_judged(falling: Path) -> None:
+    assert "sure" not in plain_text(falling, None)
+
+
+def test_the_live_table_marks_who_left_without_a_sure_fall(falling: Path) -> None:
+    events = read_log(falling / "run.jsonl")
+    for width, mark in ((120, ", not sure"), (80, " unsure"), (60, "?")):
+        board = Board(folder=falling)
+        for event in events:
+            board.event(event, live=True)
+            board.remarks.after(event)
+        rows = {line.split()[0]: line.rstrip() for line in text_of(board, width).splitlines()[3:-1]}
+        assert rows["flat"].endswith(mark)
+        assert not rows["quick"].endswith(mark)
+        assert max(map(len, rows.values())) <= width
+
+
+def test_the_live_table_prints_remarks_above_it_and_not_what_a_resume_replays(
+    falling: Path,
+) -> None:
+    for live_run in (True, False):
+        out = io.StringIO()
+        console = Console(file=out, width=100, force_terminal=True, color_system=None)
+        with Live(console=console, auto_refresh=False) as live:
+            table = LiveTable(live, "msft", Board(folder=falling))
+            for event in read_log(falling / "run.jsonl"):
+                table.event(event, live=live_run)
+        assert out.getvalue().count("flat: its fall is not sure") == live_run
+
+
+def grown(folder: Path) -> None:
+    """The losses of the log go up from the third tick on."""
+    log = folder / "run.jsonl"
+    told = [
+        replace(event, loss=(2000.0 if number < 5 else 6000.0, 1000))
+        if isinstance(event, Reached)
+        else event
+        for number, event in enumerate(read_log(log))
+    ]
+    log.write_bytes(b"".join(map(to_line, told)))
+
+
+def test_a_loss_that_grows_is_said_once(tmp_path: Path) -> None:
+    simulate("sft", FEW, folder=tmp_path, num_train_epochs=3)
+    grown(tmp_path)
+    text = plain_text(tmp_path, tmp_path)
+    said = "note: The training loss grew: from 2 to 6 at tick 4 of stage 0. The learning rate"
+    assert text.count("The training loss grew") == text.count(said) == 1
+    lines = text.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith(said))
+    assert lines[place - 1].startswith("  r0-t4 ")
+    again = plain_text(tmp_path, tmp_path, known=8)
+    assert "grew" not in again, "it was said before the run was stopped"
+
+
+def test_the_result_has_the_findings(falling: Path) -> None:
+    history = read_history(falling)
+    found = findings_in(falling, history)
+    summary = summary_of(history) | {"findings": findings_content(found)}
+    lines = result_text(summary).splitlines()
+    notes = "\n".join(lines[lines.index("reported on validation") + 1 :])
+    assert notes.startswith("note: ")
+    assert max(map(len, notes.splitlines())) <= 80
+    told = " ".join(notes.replace("note: ", "").split()).replace("95 %", "95\u00a0%")
+    assert told == " ".join(" ".join(finding_texts(found)).split(" "))
+    assert told.startswith("1 of 2 exclusions is not sure")
+    assert "note" not in result_text(summary_of(history))

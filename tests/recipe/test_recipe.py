@@ -218,6 +218,16 @@ def test_overrides(tmp_path: Path) -> None:
     assert load_recipe(path, ["base_model=other"]).model_name_or_path == "other"
 
 
+def test_an_override_reaches_the_keys_of_an_option(tmp_path: Path) -> None:
+    sure = "method_options.exclude.confidence=0.9"
+    path = written(tmp_path, SMALL)
+    options = {"exclude": {"confidence": 0.9}}
+    assert load_recipe(path, [sure]).method_options == options
+    assert load_recipe(path, ["method_options.exclude=null", sure]).method_options == options
+    path = written(tmp_path, SMALL + "method_options: {patience: 4, exclude: {confidence: 0.8}}\n")
+    assert load_recipe(path, [sure]).method_options == {"patience": 4, **options}
+
+
 def test_aliases_are_read_with_a_note(tmp_path: Path) -> None:
     path = written(
         tmp_path,

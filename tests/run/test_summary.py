@@ -30,6 +30,7 @@ SHAPE: dict[str, Any] = {
     "ended_by": str,
     "num_parameters": int,
     "optim": str,
+    "ema_decay": (float, type(None)),
     "stages": list,
     "best": {
         "checkpoint": str,

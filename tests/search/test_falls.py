@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm, t
 
 from msft.search import falls as module
-from msft.search.falls import Fall, RowScores, falls
+from msft.search.falls import Fall, RowScores, at_confidence, falls
 
 RNG = np.random.default_rng
 
@@ -75,6 +75,18 @@ def test_equal_halves_give_exactly_the_fall_of_all_rows() -> None:
     found = one([[height] * 10 for height in curve])
     assert found.peaks == (2, 2)
     assert found.fall == pytest.approx((0.5 + 0.9 + 0.7) / 3 - (0.4 + 0.3 + 0.2) / 3)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("right", [1.0, 0.7, 1e-9, -2.3])
+@pytest.mark.parametrize("ticks", [4, 5, 8, 12])
+def test_a_curve_that_never_moves_neither_falls_nor_learns(
+    share: float, right: float, ticks: int
+) -> None:
+    """To the last bit, the mean of two equal scores is not that of three."""
+    rows = [right] * round(200 * share) + [0.0] * round(200 * (1 - share))
+    found = one([rows] * (ticks + 1))
+    assert (found.fall, found.p, found.sure, found.learned) == (0.0, 1.0, False, None)
 
 
 def test_the_earliest_of_equal_peaks_counts() -> None:
@@ -168,10 +180,10 @@ def test_holm_is_stricter_with_the_first_than_with_the_rest() -> None:
         return Fall((0, 0), 1.0, 1.0, p, False, "above")
 
     held = {"a": fall(0.02), "b": fall(0.012), "c": fall(0.04), "d": fall(0.9)}
-    sure = {name for name, each in module._holm(held, 0.05).items() if each.sure}
+    sure = {name for name, each in at_confidence(held, 0.95).items() if each.sure}
     assert sure == {"b"}  # 0.05 / 4, then 0.05 / 3 < 0.02
     held["a"] = fall(0.016)
-    sure = {name for name, each in module._holm(held, 0.05).items() if each.sure}
+    sure = {name for name, each in at_confidence(held, 0.95).items() if each.sure}
     assert sure == {"a", "b"}  # 0.05 / 2 < 0.04
 
 

@@ -219,7 +219,7 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
             return read_history(folder)
         say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
-        with progress(folder.name, quiet, kept) as shown:
+        with progress(folder.name, quiet, kept, folder) as shown:
             train(recipe, folder, shown, lambda text: say(f"note: {text}"))
         return read_history(folder)
 

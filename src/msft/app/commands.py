@@ -106,7 +106,8 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
     finished = folder.is_finished()
     kept = [spec.name for spec in recipe.datasets if spec.keep]
-    with _aside(options.json), progress(title, options.quiet or finished, kept) as shown:
+    quiet = options.quiet or finished
+    with _aside(options.json), progress(title, quiet, kept, folder.path) as shown:
         shared = getattr(options, "shared", None)  # `msft replay` has none
         result = train(recipe, folder.path, shown, _noting(options), schedule, shared=shared)
     if options.json:

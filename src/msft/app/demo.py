@@ -57,7 +57,7 @@ def _run(method: str, recipe: Recipe, folder: Path) -> None:
     from msft.app.terminal.progress import progress
     from msft.app.train import train
 
-    with progress(f"{method} on the demo mixture") as shown:
+    with progress(f"{method} on the demo mixture", folder=folder) as shown:
         train(recipe, folder, shown)
     print()
 

@@ -3,15 +3,21 @@
 from typing import Any
 
 from msft.report.averages import average_in_words
+from msft.report.findings import Findings
+from msft.report.findings_in_words import certainty_of, result_texts
 from msft.report.wording import MEAN_OF_GAINS
-from msft.run.history import History
-from msft.run.summary import summary_of
-from msft.text import counted, named_mean
+from msft.run.history import Exclusion, History
+from msft.run.summary import schedule_of, summary_of
+from msft.search.rollout import BASE, place_of
+from msft.text import counted, epochs, listed, named_mean
 
 
-def card_of(history: History, model: str) -> str:
-    """Markdown with the front matter that the hub reads."""
-    summary = summary_of(history)
+def card_of(history: History, model: str, found: Findings | None = None) -> str:
+    """Markdown with the front matter that the hub reads. Only what led to this checkpoint is in it.
+
+    found: the findings of a finished run.
+    """
+    summary, schedule = summary_of(history), schedule_of(history)
     best = summary["best"]
     lines = [
         "---",
@@ -23,23 +29,20 @@ def card_of(history: History, model: str) -> str:
         f"# {model}, fine-tuned with msft ({summary['method']})",
         "",
         _origin(history, summary),
+        *(text for each in result_texts(found or Findings()) for text in ("", each)),
         "",
-        "| sub-dataset | rows | validation | test |",
-        "| --- | --- | --- | --- |",
+        "| sub-dataset | rows | epochs | validation | test |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for name, rows in history.start.datasets.items():
-        scores = (_shown(best["validation"], name), _shown(best["test"], name))
-        lines.append(f"| {name} | {rows} | {scores[0]} | {scores[1]} |")
+        scores = " | ".join(_shown(best[split], name) for split in ("validation", "test"))
+        lines.append(f"| {name} | {rows} | {epochs(schedule['datasets'][name])} | {scores} |")
     known = [best[split] and best[split]["mean"] for split in ("validation", "test")]
     means = [named_mean(mean, history.mixed) for mean in known]
-    lines.append(f"| **{means[0][0]}** | | {means[0][1]} | {means[1][1]} |")
+    lines.append(f"| **{means[0][0]}** | | | {means[0][1]} | {means[1][1]} |")
     if history.mixed:
         lines += ["", MEAN_OF_GAINS]
-    left = [(s, n) for s in summary["stages"] for n in s["excluded"]]
-    if left:
-        lines += ["", "| stage | left | at epoch of that stage |", "| --- | --- | --- |"]
-        lines += [f"| {s['stage']} | {n} | {s['rolled_back_to']:g} |" for s, n in left]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_departures(history, found or Findings())]) + "\n"
 
 
 def _origin(history: History, summary: dict[str, Any]) -> str:
@@ -47,12 +50,47 @@ def _origin(history: History, summary: dict[str, Any]) -> str:
     best = summary["best"]
     text = f"Checkpoint `{best['checkpoint']}` of a run with seed {summary['seed']}"
     text += f" ({summary['status']}), "
+    if best["checkpoint"] == BASE:
+        return f"{text}the model as it was given: no training is in it."
     if history.average_of:
-        return f"{text}{average_in_words(history)}."
-    return (
-        f"{text}after {counted(best['epochs'], 'epoch')} on the path to it;"
-        f" chosen from {counted(best['candidates'], 'scored point')} by the validation mean."
-    )
+        text += f"{average_in_words(history)}."
+    else:
+        path = sum(ticks for _, ticks in history.path(best["checkpoint"]))
+        text += f"after {counted(path / history.evals_per_epoch, 'epoch')} on the path to it"
+        chosen = (
+            f"; chosen from {counted(best['candidates'], 'scored point')} by the validation mean."
+        )
+        text += "." if history.reported else chosen
+    if summary["ema_decay"] is not None:
+        what = "Each of these is" if history.average_of else "Its weights are"
+        text += (
+            f" {what} the exponential moving average over the steps of training, with a decay of "
+            f"{summary['ema_decay']:g} (`ema_decay`)."
+        )
+    return text
+
+
+def _departures(history: History, found: Findings) -> list[str]:
+    """Who left on the way to this checkpoint; what happened after it is of no concern to it."""
+    last = place_of(history.reach(history.best or BASE))[0]
+    left = [each for each in history.exclusions if last > each.stage]
+    if not left:
+        return []
+    names = [*dict.fromkeys(each.name for each in left)]
+    rehearsed = history.stages[last].asked.rehearsed
+    stayed = [f"{rehearsed[name]} rows of {name}" for name in names if name in rehearsed]
+    lines = ["", "| left on the way | stage | at epoch of that stage | its fall |"]
+    lines += ["| --- | --- | --- | --- |", *(_row(history, found, each) for each in left)]
+    if stayed:
+        lines += ["", f"Of those that left, {listed(stayed)} stayed in every epoch."]
+    return lines
+
+
+def _row(history: History, found: Findings, each: Exclusion) -> str:
+    rollout, tick = place_of(each.checkpoint)
+    at = (tick if rollout == each.stage else 0) / history.evals_per_epoch
+    sure = certainty_of(found.departures, each.name)
+    return f"| {each.name} | {each.stage} | {epochs(at)} | {sure} |"
 
 
 def _shown(scores: dict[str, Any] | None, name: str) -> str:

@@ -20,6 +20,8 @@ from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
+from msft.report.findings import findings_in
+from msft.report.findings_in_words import findings_content
 from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
 from msft.run.environment import ROLLOUT_FROM, environment, record_environment, rollout_from
 from msft.run.folder import RunFolder, write_json, write_text
@@ -190,9 +192,11 @@ class Session:
                 self._notice(f"not all could be saved, it will be trained again: {error}")
 
     def _finished(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
-        summary, schedule = summary_of(history), schedule_of(history)
+        found = findings_in(self._folder.path, history)
+        summary = {**summary_of(history), "findings": findings_content(found)}
+        schedule = schedule_of(history)
         self._show_best(history)
-        self._best_folder.card(card_of(history, self._recipe.model()))
+        self._best_folder.card(card_of(history, self._recipe.model(), found))
         write_json(self._folder.schedule, schedule)
         write_json(self._folder.summary, summary)
         write_report(self._folder.path)

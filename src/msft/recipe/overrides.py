@@ -84,6 +84,8 @@ def _override(mapping: dict[str, Any], places: Places, override: str) -> None:
     for stale in [known for known in places if known[: len(place)] == place]:
         del places[stale]
     places[place] = at
+    for depth in range(1, len(place)):  # what was made to hold it
+        places.setdefault(place[:depth], at)
 
 
 def value_of(text: str, where: str) -> Any:
@@ -96,11 +98,16 @@ def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], 
     if not dot:
         return mapping, (key,)
     if top in ("peaks", "method_options"):
-        inner = mapping.get(top)
-        if inner is None:
-            inner = mapping[top] = {}
-        if isinstance(inner, dict):
-            return inner, (top, rest)
+        *outer, last = key.split(".")
+        owner: Any = mapping
+        for step, part in enumerate(outer, start=1):
+            if owner.get(part) is None:
+                owner[part] = {}
+            owner = owner[part]
+            if not isinstance(owner, dict):
+                inside = ".".join(outer[:step])
+                raise RecipeError(f"{at}: {inside} is {shown(owner)}, which has no keys inside")
+        return owner, (*outer, last)
     if top == "datasets" and "." in rest and isinstance(mapping.get("datasets"), list):
         name, _, last = rest.rpartition(".")
         names = [s.get("name") if isinstance(s, dict) else None for s in mapping["datasets"]]

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.report.averages import run_averages_table
+from msft.report.compare.evidence import RecordedRows
 from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
 from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
 from msft.report.figures.timeline import MANY
+from msft.report.findings import Tests, findings_of
+from msft.report.findings_in_words import finding_texts
 from msft.report.headroom_in_words import headroom_section
 from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
 from msft.report.page import Folded, embedded, folded, page_sections, write_page
@@ -19,7 +22,7 @@ from msft.report.reproduction import command_of, reproduction_text, setting_rows
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
-from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of
+from msft.run.folder import RunFolder, first_loss_of, read_history, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
@@ -52,12 +55,15 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     """
     files = RunFolder(folder)
     history = read_history(folder)
-    verdicts = verdicts_of(folder)
+    verdicts, tokens, tests = verdicts_of(folder), row_tokens_of(folder), Tests()
+    rows = RecordedRows(history, verdicts, tokens)
+    found = findings_of(history, rows, first_loss_of(folder), tests)
     stopped = history.ended is None and not is_being_written(files.log)
     content = {
-        **_content(history, verdicts, stopped),
+        **_content(history, verdicts, tests, stopped),
         **_source(files, history),
-        "headroom": headroom_section(history, verdicts, row_tokens_of(folder)),
+        "findings": finding_texts(found, headline=True),
+        "headroom": headroom_section(history, verdicts, tokens),
         "has_verdicts": bool(verdicts),
         "refresh_seconds": refresh_seconds,
     }
@@ -81,13 +87,15 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
     }
 
 
-def _content(history: History, verdicts: VerdictsByKey, stopped: bool) -> dict[str, Any]:
+def _content(
+    history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool
+) -> dict[str, Any]:
     """What the log and the verdicts say, in the order of the page."""
     summary = summary_of(history, stopped)
     branches = branches_of(history)
     intervals = Intervals(history, verdicts)
-    decisions = decision_rows(branches, intervals)
-    peaks = [] if decisions else peak_rows(branches, intervals)
+    decisions = decision_rows(branches, intervals, tests)
+    peaks = [] if decisions else peak_rows(branches, intervals, tests)
     trained = any(stage.points for stage in history.stages)
     method, status = history.start.method, summary["status"]
     names = [*history.start.datasets]

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
+from typing import Protocol
 
 from msft.errors import BadScore
-from msft.run.history import History
+from msft.run.history import History, Stage
 from msft.run.journal import Journal
 from msft.run.log import Tested
 from msft.run.recovery import Recovery
@@ -14,6 +15,68 @@ from msft.run.worker import Worker
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId, Rollout, place_of
 from msft.search.scores import SELECTION, Score
+
+_RIGHT = {"0": 0.0, "1": 1.0}
+
+
+class Rows(Protocol):
+    """Validation rows of a run, by checkpoint and sub-dataset; None where they are lost."""
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None: ...
+
+    def tokens(self, name: str) -> Sequence[int] | None: ...
+
+
+def rollout_falls(history: History, rows: Rows, number: int, confidence: float) -> dict[str, Fall]:
+    """The falls of a roll-out's active sub-datasets; ValueError where rows are missing."""
+    stage = history.stages[number]
+    ticks = trained_ticks(stage)
+    scores = {
+        name: row_scores(history, rows, name, [*ticks.values()], BASE)
+        for name in stage.asked.active
+    }
+    numbers = [*ticks]
+    return {
+        name: replace(fall, peaks=(numbers[fall.peaks[0]], numbers[fall.peaks[1]]))
+        for name, fall in falls(scores, number, confidence).items()
+    }
+
+
+def trained_ticks(stage: Stage) -> dict[int, CheckpointId]:
+    """The start and the ticks with a step: the others are the same model as before."""
+    reached = enumerate(stage.points, start=1)
+    return {0: stage.asked.start, **{tick: p.checkpoint for tick, p in reached if p.steps}}
+
+
+def row_scores(
+    history: History,
+    rows: Rows,
+    name: str,
+    checkpoints: Sequence[CheckpointId],
+    base: CheckpointId,
+) -> RowScores:
+    """A sub-dataset's rows at some checkpoints, beside those at another one; ValueError where
+    they are missing."""
+    loss = history.unit_of(name) == "nll"
+
+    def heights(checkpoint: CheckpointId) -> list[float]:
+        found = rows.at(checkpoint, name)
+        if found is None:
+            raise ValueError(f"there are no rows of {name} at {checkpoint}")
+        if isinstance(found, str):  # by far the most rows of a long run
+            return [*map(_RIGHT.__getitem__, found)]
+        return [-float(row) for row in found] if loss else [float(row) for row in found]
+
+    below = heights(base)
+    weights = [1.0] * len(below)
+    if loss:
+        tokens = rows.tokens(name)
+        whole = history.known(base)[name].count  # a folder of an earlier version has only that
+        weights = [*map(float, tokens)] if tokens else [whole / len(below)] * len(below)
+    ticks = [heights(checkpoint) for checkpoint in checkpoints]
+    if len({len(below), len(weights), *map(len, ticks)}) > 1:
+        raise ValueError(f"there are more rows of {name} at one checkpoint than at another")
+    return RowScores(ticks, below, weights)
 
 
 class FallTest:
@@ -47,16 +110,10 @@ class FallTest:
         return event.falls
 
     def _falls(self, rollout: Rollout, confidence: float) -> dict[str, Fall]:
-        """Of ticks with a step: the others are the same model as before."""
-        points = [point for point in rollout.points if point.steps or not point.tick]
-        names = rollout.mixture.active
-        self._complete([BASE, *(point.checkpoint for point in points)], names)
-        rows = {name: self._rows(name, [p.checkpoint for p in points]) for name in names}
-        found = falls(rows, place_of(rollout.end)[0], confidence)
-        return {
-            name: replace(fall, peaks=(points[fall.peaks[0]].tick, points[fall.peaks[1]].tick))
-            for name, fall in found.items()
-        }
+        number = place_of(rollout.end)[0]
+        checkpoints = trained_ticks(self._history.stages[number]).values()
+        self._complete([BASE, *checkpoints], rollout.mixture.active)
+        return rollout_falls(self._history, self._verdicts, number, confidence)
 
     def _complete(self, checkpoints: Sequence[CheckpointId], names: Sequence[str]) -> None:
         """Measure again what neither memory nor the file has."""
@@ -83,18 +140,6 @@ class FallTest:
             return rows is not None and _fits(rows, score, tokens)
         except (TypeError, ValueError):
             return False
-
-    def _rows(self, name: str, checkpoints: Sequence[CheckpointId]) -> RowScores:
-        loss = self._history.unit_of(name) == "nll"
-
-        def heights(checkpoint: CheckpointId) -> list[float]:
-            rows = self._verdicts.at(checkpoint, name) or ()
-            return [-float(row) for row in rows] if loss else [float(row) for row in rows]
-
-        base = heights(BASE)
-        tokens = self._verdicts.tokens(name) if loss else None
-        weights = [1.0] * len(base) if tokens is None else [float(count) for count in tokens]
-        return RowScores([heights(checkpoint) for checkpoint in checkpoints], base, weights)
 
 
 def _fits(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> bool:

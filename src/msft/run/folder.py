@@ -10,6 +10,9 @@ from msft.run.history import History
 from msft.run.log import Ended, Event, read_log
 from msft.run.verdicts import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
 
+FIRST_ROWS = 32
+"""Rows whose loss is that of a model before training."""
+
 
 class RunFolder:
     """A run's files, as the contract names them."""
@@ -74,3 +77,21 @@ def row_tokens_of(folder: Path) -> RowTokens:
         return read_row_tokens(RunFolder(folder).verdicts)
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def first_loss_of(folder: Path) -> tuple[float, int] | None:
+    """Summed losses and rows of the first steps of a run, 32 rows or more, before training had
+    much of an effect; None where `steps.jsonl` does not have them."""
+    total, rows = 0.0, 0
+    try:
+        with RunFolder(folder).steps.open() as lines:
+            for line in lines:
+                step = json.loads(line)
+                if (step["rollout"], step["tick"]) != (0, 1):
+                    return None
+                total, rows = total + step["loss"] * step["rows"], rows + step["rows"]
+                if rows >= FIRST_ROWS:
+                    return total, rows
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None

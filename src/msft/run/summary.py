@@ -20,6 +20,7 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         "ended_by": ended.by if ended else None,
         "num_parameters": history.start.num_parameters,
         "optim": history.start.settings.get("optim", "adamw"),
+        "ema_decay": history.start.settings.get("ema_decay"),
         "stages": [stage_of(history, number) for number in range(len(history.stages))],
         "best": {
             "checkpoint": best,

@@ -31,6 +31,10 @@ LAST = 3
 FEWEST_TICKS = LAST + 1
 """A shorter roll-out has no peak whose neighbours are not among the last ticks."""
 
+ROUNDING = 1e-12
+"""Smaller differences, in shares of the scores, are none: thirds and halves of equal scores do not
+cancel to the last bit, and a curve that never moves has no noise to hold that against."""
+
 Learned = Literal["above", "below"]
 Weights = Mapping[int, float]
 """What each tick counts in a contrast of ticks."""
@@ -121,21 +125,27 @@ def falls(rows: Mapping[str, RowScores], rollout: int, confidence: float) -> dic
         if learned is None and 2 * below <= level:
             learned = "below"
         tested[name] = Fall(peaks, fall.value, error, p, False, learned)
-    return _holm(tested, 1 - confidence)
+    return at_confidence(tested, confidence)
 
 
-def _holm(tested: Mapping[str, Fall], alpha: float) -> dict[str, Fall]:
-    """The smallest p is held against alpha / n, the next against alpha / (n - 1), up to the first
-    that is too large."""
-    sure: set[str] = set()
-    for rank, name in enumerate(sorted(tested, key=lambda each: tested[each].p)):
-        if tested[name].p * (len(tested) - rank) > alpha:
-            break
-        sure.add(name)
+def at_confidence(tested: Mapping[str, Fall], confidence: float) -> dict[str, Fall]:
+    """The same falls, sure at this confidence over all of them; `learned` stays as it was found."""
+    together = joint_p(tested)
     return {
-        name: Fall(f.peaks, f.fall, f.error, f.p, name in sure, f.learned)
+        name: Fall(f.peaks, f.fall, f.error, f.p, together[name] <= 1 - confidence, f.learned)
         for name, f in tested.items()
     }
+
+
+def joint_p(tested: Mapping[str, Fall]) -> dict[str, float]:
+    """How likely luck alone gives as much to any of them: the smallest p counts n times, the next
+    n - 1 times, and none less than the one before it."""
+    found: dict[str, float] = {}
+    least = 0.0
+    for rank, name in enumerate(sorted(tested, key=lambda each: tested[each].p)):
+        least = max(least, tested[name].p * (len(tested) - rank))
+        found[name] = least
+    return found
 
 
 def _halves(count: int, name: str, rollout: int) -> Halves:
@@ -156,7 +166,7 @@ def _end(count: int) -> Weights:
 
 def _peak(each: RowScores, half: Sequence[int]) -> int:
     """The tick with the highest mean of itself and its neighbours, the earliest of equal ones."""
-    sums = [fsum(scores[row] for row in half) for scores in each.ticks]
+    sums = [fsum([scores[row] for row in half]) for scores in each.ticks]
     count = len(sums)
     windows = (range(max(0, t - 1), min(count, t + 2)) for t in range(count))
     heights = [fsum(sums[tick] for tick in window) / len(window) for window in windows]
@@ -219,8 +229,12 @@ def _measured(
     chosen = [(each.ticks[tick], weight) for tick, weight in contrast.items()]
     if over_base:
         chosen.append((each.base, -1.0))
-    differences = [fsum(weight * scores[row] for scores, weight in chosen) for row in half]
-    return _ratio(differences, [each.weights[row] for row in half])
+    columns = [[weight * scores[row] for row in half] for scores, weight in chosen]
+    differences = [*map(fsum, zip(*columns, strict=True))]
+    value, variance = _ratio(differences, [each.weights[row] for row in half])
+    largest = max(max(map(abs, column), default=0.0) for column in columns)
+    rounding = ROUNDING * largest * len(half) / (fsum(each.weights[row] for row in half) or 1.0)
+    return (value if abs(value) > rounding else 0.0), variance
 
 
 def _ratio(values: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
@@ -229,7 +243,7 @@ def _ratio(values: Sequence[float], weights: Sequence[float]) -> tuple[float, fl
     if count < 2 or not whole:
         return 0.0, 0.0
     mean = fsum(values) / whole
-    squares = fsum((value - mean * w) ** 2 for value, w in zip(values, weights, strict=True))
+    squares = fsum([(value - mean * w) ** 2 for value, w in zip(values, weights, strict=True)])
     return mean, squares / whole**2 * count / (count - 1)
 
 

@@ -49,6 +49,8 @@ class LiveTable:
             stage = len(self._board.history.stages) - 1
             line = Text(f"stage {stage} {event_text(event, self._board)}", style="bold")
             self._live.console.print(line, soft_wrap=True)
+        for remark in self._board.remarks.after(event) if live else []:
+            self._live.console.print(Text(remark), soft_wrap=True)
         self._draw()
 
     def step(self, step: Step) -> None:
@@ -143,15 +145,16 @@ def _table(board: Board, names: list[str], width: int) -> "Table":
         table.add_column(column, no_wrap=True)
     for name in names:
         scores, best = board.scores(name), board.best(name)
-        left = board.left(name)
+        left, unsure = board.left(name), board.remarks.is_unsure(name)
         short = board.state(name) if left is None else f"left {left[1]:g} s{left[0]}"
+        short += (" unsure" if width >= 80 else "?") if unsure else ""
         table.add_row(
             Text(cut(name, longest)),
             f"{float(scores[-1][1].value):.3f}" if scores else "",
             f"{float(best[1].value):.3f}" if best else "",
             best[0] if best else "",
             sparkline([float(score.value) for _, score in scores[-trend:]], trend),
-            board.state(name) if roomy else short,
+            board.state(name) + (", not sure" if unsure else "") if roomy else short,
             style="" if board.active(name) else "dim",
         )
     return table

@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Protocol
 
+from msft.app.terminal.remarks import Remarks
 from msft.run.history import History
 from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
 from msft.run.worker import Step
@@ -35,10 +37,15 @@ class Progress(Protocol):
 
 
 class Board:
-    """Where a run stands, for showing. `kept`: sub-datasets that may never be excluded."""
+    """Where a run stands, for showing.
 
-    def __init__(self, kept: Collection[str] = ()) -> None:
+    kept: sub-datasets that may never be excluded.
+    folder: of the run, whose rows say how sure an exclusion is.
+    """
+
+    def __init__(self, kept: Collection[str] = (), folder: Path | None = None) -> None:
         self.history = History()
+        self.remarks = Remarks(self.history, folder)
         self.kept = kept
         self.loss: float | None = None
         self.tokens = 0
@@ -118,8 +125,8 @@ class PlainLines:
     A reader who goes away (`| head`) does not stop a run: it goes on in silence.
     """
 
-    def __init__(self, out: IO[str] | None = None) -> None:
-        self._board = Board()
+    def __init__(self, out: IO[str] | None = None, folder: Path | None = None) -> None:
+        self._board = Board(folder=folder)
         self._out: IO[str] | None = out or sys.stdout
         self._known: CheckpointId | None = None
 
@@ -132,8 +139,8 @@ class PlainLines:
             self._say(f"going on after {self._known}")
             self._known = None
         line = event_text(event, self._board)
-        if line:
-            self._say(line)
+        for each in ([line] if line else []) + self._board.remarks.after(event):
+            self._say(each)
 
     def _say(self, line: str) -> None:
         try:
@@ -202,9 +209,9 @@ def _some(texts: list[str], between: str) -> str:
 
 @contextmanager
 def progress(
-    title: str, quiet: bool = False, kept: Collection[str] = ()
+    title: str, quiet: bool = False, kept: Collection[str] = (), folder: Path | None = None
 ) -> Iterator[Progress | None]:
-    """The right one for where the output goes; None says nothing."""
+    """The right one for where the output goes; None says nothing. kept, folder: as of a Board."""
     out = sys.stdout
     if quiet:
         yield None
@@ -216,8 +223,8 @@ def progress(
 
         live = Live(console=Console(file=out), refresh_per_second=2)
         try:
-            yield LiveTable(live, title, Board(kept))
+            yield LiveTable(live, title, Board(kept, folder))
         finally:
             live.stop()
     else:
-        yield PlainLines(out)
+        yield PlainLines(out, folder)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from string import ascii_uppercase
+from textwrap import wrap
 from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset
@@ -25,6 +26,7 @@ COLUMNS = (
     "longest",
     "labels in %",
 )
+WIDTH = 80
 MOST_LABELS = 8
 """With more different answers than these there is no balance to show."""
 
@@ -163,7 +165,10 @@ def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool
         f"({summary['ended_by']}; {counted(summary['epochs_trained'], 'epoch')} trained in all)"
     )
     reports = "validation, which also selected" if report_split == "selection" else "test"
-    return "\n".join([head, *table(rows), f"reported on {reports if test else 'validation'}"])
+    lines = [head, *table(rows), f"reported on {reports if test else 'validation'}"]
+    for finding in summary.get("findings", {}).get("text", []):
+        lines += wrap(f"note: {finding}", WIDTH, subsequent_indent="      ")
+    return "\n".join(lines)
 
 
 def _result(best: dict[str, Any]) -> str:

@@ -1,12 +1,14 @@
 """How sure a score or a difference is: intervals of counts, and paired tests over rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb, sqrt
 
 from msft.run.history import History
-from msft.run.verdicts import Verdict, VerdictsByKey
+from msft.run.verdicts import RowTokens, Verdict, VerdictsByKey
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
+from msft.search.scores import SELECTION
 
 Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
@@ -74,3 +76,18 @@ def verdict_at(
             break
         checkpoint = checkpoint_id(rollout, tick - 1) if tick > 1 else stage.asked.start
     return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRows:
+    """The validation rows of a run folder, for the test of falls."""
+
+    history: History
+    verdicts: VerdictsByKey
+    row_tokens: RowTokens
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
+        return verdict_at(self.history, self.verdicts, checkpoint, SELECTION, name)
+
+    def tokens(self, name: str) -> Sequence[int] | None:
+        return self.row_tokens.get((SELECTION, name))

@@ -1,10 +1,10 @@
 """How sure the scores of a run are: Wilson's intervals of counts, a bootstrap over the rows of
-others, and the same rows at two checkpoints."""
+others."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.report.compare.evidence import Paired, paired, verdict_at, wilson
+from msft.report.compare.evidence import verdict_at, wilson
 from msft.report.compare.statistics import MIDDLE, draws_of
 from msft.report.wording import number
 from msft.run.history import History
@@ -51,19 +51,6 @@ class Intervals:
         if score is None or found is None:
             return ""
         return " to ".join(number(bound, score.metric) for bound in found)
-
-    def paired(self, name: str, first: CheckpointId, second: CheckpointId) -> Paired | None:
-        """Its rows at two checkpoints; None without verdicts of both, or with something else than
-        rows in their place."""
-        one, two = (
-            verdict_at(self.history, self._verdicts, checkpoint, SELECTION, name)
-            for checkpoint in (first, second)
-        )
-        try:
-            lower = self.history.unit_of(name) == "nll"
-            return None if one is None or two is None else paired(one, two, lower)
-        except (ValueError, TypeError):  # somebody else's file
-            return None
 
     def kinds(self) -> set[str]:
         """What the intervals of this run are made from: of `counts`, of `rows`."""
