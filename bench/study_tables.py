@@ -8,8 +8,8 @@ averaged over seeds first); gains of each sub-dataset; which exclusions hit wron
 line is several entries: `soup` is its span, `soup-peaks` and the others are its controls, and `sft`
 is the best tick of the same roll-out, unless a run of `sft` is there.
 --against: the reference; by itself the SFT without averages that is best on validation.
---unseen: only test rows that the trial of gain.md did not draw (500 a task, seed 20); tasks of which
-it drew every row are left out. DATA is the folder of the rows.
+--unseen: only test rows that the trial of gain.md did not draw (500 a task, seed 20); tasks of
+which it drew every row are left out. DATA is the folder of the rows.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from msft.search.draws import sampled
 
 TRIAL_ROWS, TRIAL_SEED = 500, 20
 TOO_LONG = {"boolq": (355, 805)}
-"""Test rows of more than the recipe's 512 tokens, which are not scored: their places in the file."""
+"""Test rows of more than 512 tokens, which are not scored: their places in the file."""
 WITHOUT_AVERAGES = ("sft", "sft-linear", "sft-cosine")
 
 Rows = Mapping[str, Sequence[bool]]

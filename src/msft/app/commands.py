@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -242,29 +241,13 @@ def analyze(options: argparse.Namespace) -> None:
 
 def env(options: argparse.Namespace) -> None:
     """Versions and devices."""
-    from msft.run.environment import versions
+    from msft.app.terminal.env_text import env_content, env_text
 
-    found = versions()
-    import torch
-
-    from msft.engine.paths import machine_paths
-
-    devices: list[Any] = [
-        torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
-    ]
-    cuda = [{"name": d.name, "gib": round(d.total_memory / 2**30)} for d in devices]
-    threads, paths = torch.get_num_threads(), machine_paths()
+    content = env_content()
     if options.json:
-        _print_json({**found, "cpu_threads": threads, "cuda": cuda, "paths": asdict(paths)})
-        return
-    for name, version in found.items():
-        print(f"{name} {version}")
-    print(f"cpu threads {threads}")
-    for number, device in enumerate(cuda):
-        print(f"cuda:{number} {device['name']}, {device['gib']} GiB")
-    if not cuda:
-        print("no cuda device")
-    print(f"{paths}")
+        _print_json(content)
+    else:
+        print(env_text(content))
 
 
 def _recipe(options: argparse.Namespace) -> "Recipe":
