@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from textwrap import fill
 
 from msft.app.admission import refuse_unwritable
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
@@ -38,7 +39,7 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE) -> None:
         print(f"the three runs took {time.monotonic() - begun:.0f} s\n")
     page = write_comparison(folders, out)
     print(comparison_text(folders))
-    print(f"\n{_who_left(out / 'msft')}")
+    print(fill(_who_left(out / "msft"), 80))
     print(f"The mixture is synthetic (seed {seed}). Look at {page}")
 
 
@@ -48,7 +49,8 @@ def _who_left(folder: Path) -> str:
     hit = sum(name in MISLABELLED for name in names)
     left = f"mSFT excluded {listed(names)}: {hit} of {len(names)} are among them."
     return (
-        f"{WRONG:.0%} of the training labels of {listed(MISLABELLED)} are wrong; nobody told mSFT. "
+        f"{100 * WRONG:.0f} % of the training labels of {listed(MISLABELLED)} are wrong; "
+        "nobody told mSFT. "
         f"{left if names else 'mSFT excluded nobody.'}"
     )
 

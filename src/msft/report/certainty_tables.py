@@ -84,7 +84,7 @@ def honesty_table(contest: Contest) -> Table | None:
         "honesty",
         "What selected and what reports",
         "Every checkpoint was chosen on validation. The more it was chosen from, the more its "
-        "validation score flatters; test decided nothing. Epochs: all that were trained."
+        "validation score flatters; test was used for no decision. Epochs: all that were trained."
         if TEST in scores
         else "Every checkpoint was chosen on validation and nothing was scored on test, so these "
         "scores flatter, and the more so the more there was to choose from. Epochs: all that were "

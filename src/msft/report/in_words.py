@@ -253,12 +253,12 @@ def remarks(contest: Contest) -> list[str]:
     """What to know before reading a table."""
     unit = contest.unit()
     found = [
-        "Every checkpoint was selected on validation. "
+        "Every checkpoint was chosen on validation; the reported scores are from "
         + (
-            "Test decided nothing, and it reports."
+            "test."
             if contest.split == TEST
-            else "Validation also reports, as in the paper's protocol: these scores flatter, and "
-            "the more so the more checkpoints a method could choose from."
+            else "validation too, as in the paper's protocol: these scores flatter, and the more "
+            "so the more checkpoints a method could choose from."
         )
     ]
     if len({run.seed for run in contest.runs}) < 2:

@@ -199,7 +199,7 @@ def places_table(contest: Contest) -> Table | None:
 def where(split: str) -> str:
     """What scores on a split are worth."""
     if split == TEST:
-        return "Scored on test, which decided nothing."
+        return "Scored on test, which was used for no decision."
     return "Scored on validation, which also selected the checkpoints, so that scores flatter."
 
 

@@ -219,7 +219,7 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
 
 def _scores_text(history: History) -> str:
     tested = history.best and history.known(history.best, TEST)
-    text = "Checkpoints are selected on validation; test decides nothing."
+    text = "Checkpoints are chosen on validation; test is used for no decision."
     if history.reported:
         text = "Peaks are found on validation; test decides nothing."
     if not tested:
