@@ -30,10 +30,8 @@ class Remarks:
         if not isinstance(event, Decided) or self._folder is None:
             return []
         found = self._look()
-        latest = len(self._history.stages) - 1
-        left = [each for each in found.departures if each.stage == latest]
-        said = [(each.name, text) for each in left for text in departure_texts(each)]
-        texts = [f"     {name}: {text}" for name, text in said if name in event.names]
+        left = [each for each in found.departures if each.name in event.names]
+        texts = [f"     {each.name}: {text}" for each in left for text in departure_texts(each)]
         for decline in found.declines:
             if decline.name not in self._fallen:
                 self._fallen.add(decline.name)
