@@ -29,7 +29,8 @@ Keep = Literal["contenders", "span", "best", "all"] | tuple[int, ...]
 
 contenders: those that could still become a sub-dataset's peak; when it is over, the peaks.
 span: every tick from the first of those on.
-best: none, for methods that never go back.
+best: none, for methods that never go back. The last tick is there all the same: the newest always
+    is, and its moments with it.
 all: every one; numbers: these ticks. Both are held to the end of the run.
 """
 CONTENDERS: Keep = "contenders"
