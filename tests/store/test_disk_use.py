@@ -76,7 +76,7 @@ NEVER_BACK = ("sft", "ies", "dynamix", "sro", "soft_sro")
 
 @pytest.mark.parametrize("method", NEVER_BACK)
 def test_a_method_that_never_goes_back_keeps_the_best_and_the_newest(method: str) -> None:
-    """Without memory, at N = 10; one contender for each sub-dataset would be 4.5 to 7 on average."""
+    """Without memory, at N = 10; with a contender for each sub-dataset it was 4.5 to 7."""
     with quick_folder() as folder:
         history = simulate(method, paper(1), folder=folder)
     disk = summary_of(history)["disk"]

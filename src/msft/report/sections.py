@@ -25,7 +25,7 @@ from msft.report.figures.methods import (
 )
 from msft.report.figures.olmo2_share import share_figure
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
-from msft.report.figures.scores import gains_figure, parts_figure, parts_of
+from msft.report.figures.scores import gains_figure, group_gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
 from msft.run.history import History
@@ -155,6 +155,10 @@ def _of_contest(contest: Contest, suffix: str, title: str) -> list[Section]:
         text += " Metrics differ, and the mean gain is over the base model, so no mean is drawn."
     draw = partial(gains_figure, contest)
     found.append(Section(f"gains{suffix}", f"Gain by sub-dataset{title}", text, draw))
+    if contest.groups and contest.unit() is not None:
+        text = f"Gain of the mean over SFT on {contest.split}, group by group (the paper's Fig. 7)."
+        draw = partial(group_gains_figure, contest)
+        found.append(Section(f"groups{suffix}", f"Gain by group{title}", text, draw))
     for number, entrant in enumerate(budgets):
         more = f"-c{epochs(entrant.budget)}" if number and len(budgets) > 1 else ""
         found += _parts(
