@@ -195,6 +195,8 @@ def _analyze(parser: ArgumentParser) -> None:
                 metavar="N,…",
                 help="how many sub-datasets, in recipe order, e.g. 5,10",
             )
+            methods = "beside SFT, e.g. continual,ies,msft (default: msft)"
+            analysis.add_argument("--methods", default="msft", metavar="A,B,…", help=methods)
 
 
 def _recipe(parser: ArgumentParser) -> None:
@@ -273,7 +275,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
 ANALYSES = {
     "divergence": "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)",
     "budget": "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)",
-    "size": "gain of mSFT over SFT on the first n sub-datasets (Fig. 5)",
+    "size": "gain of methods over SFT on the first n sub-datasets (Fig. 5)",
     "headroom": "what stopping each sub-dataset at its own peak would gain, from a run's logs",
 }
 

@@ -48,6 +48,15 @@ def test_a_recipe_has_as_many_tasks_as_its_name_says(name: str, count: int) -> N
         assert (spec.train_rows, spec.validation_rows, spec.test_rows) == (1800, 200, 200)
 
 
+def test_the_recipes_for_5_10_and_15_nest() -> None:
+    """So `msft analyze size recipes/fifteen-tasks.yaml --sizes 5,10,15` trains all three."""
+    five, ten, fifteen = (
+        load_recipe(ROOT / "recipes" / f"{name}-tasks.yaml") for name in ("five", "ten", "fifteen")
+    )
+    for count, recipe in ((5, five), (10, ten)):
+        assert replace(fifteen, datasets=fifteen.datasets[:count]) == recipe
+
+
 def test_the_learnable_tasks_differ_in_their_wrong_labels_only() -> None:
     clean, noisy = (
         load_recipe(ROOT / "recipes" / f"{name}.yaml")

@@ -285,10 +285,15 @@ def test_gains_spreads_and_places_by_hand(folder: Path) -> None:
 
 
 def test_gains_of_groups_are_those_of_their_means(folder: Path) -> None:
-    """Of two sub-datasets that gain 6 and 0 points the group gains 3, of the third it is its own."""
+    """Of two sub-datasets that gain 6 and 0 points the group gains 3; the third is a group alone."""
     scores = {"sft": (50, 60, 70), "msft": (56, 60, 69)}
     runs = [
-        made(folder, method, method, **{n: accuracy(s, 100) for n, s in zip("abc", found)})
+        made(
+            folder,
+            method,
+            method,
+            **{n: accuracy(s, 100) for n, s in zip("abc", found, strict=True)},
+        )
         for method, found in scores.items()
     ]
     for method in scores:

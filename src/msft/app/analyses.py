@@ -163,8 +163,14 @@ def budgets(recipe: Recipe, out: Path, run: Runner, values: Sequence[float]) -> 
     return Analysis("budgets", content, rows, _about([straight]), folders)
 
 
-def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Analysis:
-    """Gain of mSFT over SFT on the first n sub-datasets (paper, Fig. 5)."""
+def sizes(
+    recipe: Recipe,
+    out: Path,
+    run: Runner,
+    values: Sequence[int],
+    methods: Sequence[str] = ("msft",),
+) -> Analysis:
+    """Gain of methods over SFT on the first n sub-datasets (paper, Fig. 5)."""
     most = len(recipe.datasets)
     for each in values:
         if not 1 <= each <= most:
@@ -172,21 +178,29 @@ def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Anal
                 f"--sizes has {each}, but the recipe has {counted(most, 'sub-dataset')}; expected "
                 f"1 to {most}"
             )
-    rows: list[tuple[str, ...]] = [("sub-datasets", "SFT", "mSFT", "gain", "FLOPs against SFT")]
+    others = [method for method in methods if method != "sft"]
+    if not others:
+        raise UsageError("--methods has sft alone; name another one, such as msft")
+    variants = {method: _as(recipe, method) for method in ("sft", *others)}
+    for variant in variants.values():
+        variant.prepared()  # what is wrong comes up before anything is trained
+    rows: list[tuple[str, ...]] = [
+        ("sub-datasets", "method", "score", "gain", "epochs trained", "FLOPs", "against SFT")
+    ]
     found: list[dict[str, Any]] = []
     folders: list[Path] = []
     for each in values:
-        part = replace(recipe, datasets=recipe.datasets[:each])
         results: dict[str, dict[str, Any]] = {}
-        for method in ("sft", "msft"):
-            folders.append(out / f"n{each}-{method}")
-            results[method] = _measured(run(_as(part, method), folders[-1]), recipe)
-        gain = _gain(results["msft"], results["sft"])
-        names = [spec.name for spec in part.datasets]
-        found.append({"size": each, "datasets": names, **results, "gain": gain})
-        cells = _cells("", results["msft"], results["sft"])
-        rows.append((str(each), f"{results['sft']['mean']:.4f}", *cells[1:3], cells[-1]))
-    notes = _about([result["sft"] for result in found])
+        for method, variant in variants.items():
+            folders.append(out / f"n{each}-{method.replace(':', '.')}")
+            part = replace(variant, datasets=recipe.datasets[:each])
+            results[method] = _measured(run(part, folders[-1]), recipe)
+            rows.append((str(each), *_cells(method, results[method], results["sft"])))
+        for method in others:
+            results[method]["gain"] = _gain(results[method], results["sft"])
+        names = [spec.name for spec in recipe.datasets[:each]]
+        found.append({"size": each, "datasets": names, "methods": results})
+    notes = _about([result["methods"]["sft"] for result in found])
     return Analysis("sizes", {"sizes": found}, rows, notes, folders)
 
 

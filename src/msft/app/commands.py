@@ -212,6 +212,7 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses
+    from msft.app.compare import methods_of
 
     if options.analysis == "headroom":
         print(analyses.headroom(Path(options.folder), options.json))
@@ -229,7 +230,8 @@ def analyze(options: argparse.Namespace) -> None:
             case "budget":
                 found = analyses.budgets(recipe, out, run, options.budgets)
             case _:
-                found = analyses.sizes(recipe, out, run, options.sizes)
+                methods = methods_of(options.methods)
+                found = analyses.sizes(recipe, out, run, options.sizes, methods)
         paths = found.write(out)
     if options.json:
         _print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})

@@ -48,7 +48,7 @@ _MEDICAL = {
     "Forensic, Psychiatry & Radiology": ("Forensic Medicine", "Psychiatry", "Radiology"),
     "Preventive Medicine & unknown": ("Social & Preventive Medicine", "Unknown"),
 }
-"""The 21 subjects of MedMCQA in eleven groups. The paper has eleven too, but names only two of them,
+"""The 21 subjects of MedMCQA in eleven groups. The paper has eleven too, but names two only,
 Pharmacology and Forensic, Psychiatry & Radiology; the others are ours (docs/benchmarks.md)."""
 
 MEDICAL_GROUPS = {subject: group for group, subjects in _MEDICAL.items() for subject in subjects}
