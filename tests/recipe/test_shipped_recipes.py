@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from msft.app.admission import DEFAULTS
+from msft.app.compare import options_of
 from msft.cli import main
-from msft.recipe.recipe import load_recipe
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.search.methods import METHODS, PreparedMethod
+from msft.search.methods.dynamix import ORIGINAL
+from msft.search.methods.dynamix import PAPER as MSFT_PAPER
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -46,6 +51,60 @@ def test_a_recipe_has_as_many_tasks_as_its_name_says(name: str, count: int) -> N
     assert len({spec.benchmark for spec in recipe.datasets}) == count
     for spec in recipe.datasets:
         assert (spec.train_rows, spec.validation_rows, spec.test_rows) == (1800, 200, 200)
+
+
+PAPER = {
+    "train_rows": 1800,
+    "validation_rows": 200,
+    "test_rows": 200,
+    "report_split": "selection",
+    "score_excluded": "rollback",
+    "track_excluded": False,
+    "min_max": True,
+    "evaluation_tokens": "every_row",
+}
+"""The paper's value of what we have another default for."""
+
+
+@pytest.mark.parametrize("name", ["ten-tasks", "medmcqa-subjects", "medmcqa-groups"])
+def test_the_paper_s_recipe_sets_what_is_not_the_default_to_the_paper_s(name: str) -> None:
+    recipe = load_recipe(ROOT / "recipes" / f"{name}.yaml")
+    alone = replace(recipe, **{key: DEFAULTS[key] for key in ("report_split", "evaluation_tokens")})
+    assert alone != recipe, "they are not the defaults"
+    chosen = {method: prepared(recipe, method) for method in METHODS}
+    for spec in recipe.datasets:
+        found = {key: getattr(spec, key) for key in ("train_rows", "validation_rows", "test_rows")}
+        found |= {key: getattr(recipe, key) for key in ("report_split", "evaluation_tokens")}
+        found["score_excluded"] = chosen["msft"].rollout_options.score_excluded
+        found["track_excluded"] = chosen["ies"].options["track_excluded"]
+        found["min_max"] = chosen["dynamix"].options["min_max"]
+        assert found == PAPER
+    for method in ("continual", "sro"):  # the appendix scores everybody at every tick of these
+        assert chosen[method].rollout_options.score_excluded == "every"
+    bare = Recipe("tiny", [{"name": "a", "benchmark": "sciq"}])
+    assert bare.datasets[0].train_rows is None
+    assert prepared(bare, "msft").rollout_options.score_excluded != PAPER["score_excluded"]
+    assert "track_excluded" not in prepared(bare, "ies").options
+    assert ORIGINAL.min_max is PAPER["min_max"] is not MSFT_PAPER.min_max
+    assert MSFT_PAPER.beta == 5000.0
+
+
+def prepared(recipe: Recipe, method: str) -> PreparedMethod:
+    """The method as `msft compare` would run it."""
+    options = options_of(method, recipe)
+    return replace(recipe, method=method, method_options=options).prepared()
+
+
+def test_the_page_names_every_default_that_is_not_the_paper_s() -> None:
+    page = (ROOT / "docs/recipe.md").read_text()
+    rows = page.partition("| option | default | the paper's | why not |")[2].partition("\n\n")[0]
+    lines = [line.split(" | ") for line in rows.splitlines()[2:]]
+    assert len(lines) == 6
+    said = {option: line[2] for line in lines for option in PAPER if f"`{option}`" in line[0]}
+    assert said.keys() == PAPER.keys()
+    for option, paper in PAPER.items():
+        text = str(paper).lower() if isinstance(paper, bool) else str(paper)
+        assert text in said[option], option
 
 
 def test_the_recipes_for_5_10_and_15_nest() -> None:

@@ -206,3 +206,17 @@ def _source(source: Any, what: str, split: str) -> Any:
         "datasets.Dataset that is not streamed",
         (split,),
     )
+
+
+def specs_of(datasets: Any) -> tuple[DatasetSpec, ...]:
+    """The sub-datasets of a recipe, checked one by one."""
+    if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
+        raise RecipeError(
+            f"datasets is {shown(datasets)}; expected a list, each item with a name and its files",
+            ("datasets",),
+        )
+    specs: list[DatasetSpec] = []
+    for number, item in enumerate(datasets):
+        with recipe_place("datasets", number):
+            specs.append(DatasetSpec.from_mapping(item))
+    return tuple(specs)

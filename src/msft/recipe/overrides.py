@@ -96,6 +96,12 @@ def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], 
             inner = mapping[top] = {}
         if isinstance(inner, dict):
             return inner, (top, rest)
+    if top == "options_by_method" and "." in rest:
+        name, _, last = rest.rpartition(".")
+        methods = mapping.setdefault(top, {})
+        inner = methods.setdefault(name, {}) if isinstance(methods, dict) else None
+        if isinstance(inner, dict):
+            return inner, (top, name, last)
     if top == "datasets" and "." in rest and isinstance(mapping.get("datasets"), list):
         name, _, last = rest.rpartition(".")
         names = [s.get("name") if isinstance(s, dict) else None for s in mapping["datasets"]]
@@ -106,5 +112,5 @@ def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], 
         raise RecipeError(f"{at}: there is no sub-dataset {name!r} (there are: {known})")
     raise RecipeError(
         f"{at}: {key!r} is no key with keys inside; expected key=value, peaks.KEY=value, "
-        "method_options.KEY=value or datasets.NAME.KEY=value"
+        "method_options.KEY=value, options_by_method.METHOD.KEY=value or datasets.NAME.KEY=value"
     )
