@@ -253,7 +253,7 @@ def test_sizes_take_the_first_sub_datasets(tmp_path: Path) -> None:
 
 def test_sizes_have_every_method_that_is_named(tmp_path: Path) -> None:
     run = simulated()
-    methods = ["continual", "sft", "ies", "msft"]
+    methods = "continual,sft,ies,msft"
     found = sizes(recipe_of(method_options={"patience": 3}), tmp_path, run, [2, 3], methods)
     order = ["sft", "continual", "ies", "msft"]
     assert run.folders == [f"n{n}-{method}" for n in (2, 3) for method in order]
@@ -292,9 +292,9 @@ def test_wrong_values_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--sizes has 5, but the recipe has 4 sub-datasets"):
         sizes(recipe_of(), tmp_path, run, [2, 5])
     with pytest.raises(UsageError, match="--methods has sft alone"):
-        sizes(recipe_of(), tmp_path, run, [2], ["sft"])
+        sizes(recipe_of(), tmp_path, run, [2], "sft")
     with pytest.raises(ValueError, match="unknown method 'mstf'"):
-        sizes(recipe_of(), tmp_path, run, [2], ["ies", "mstf"])
+        sizes(recipe_of(), tmp_path, run, [2], "ies,mstf")
     assert run.folders == []
 
 

@@ -214,13 +214,13 @@ def test_rows_still_active_are_the_rows_that_were_trained(folder: Path) -> None:
     assert rows_per_epoch(other.history) == [24, 24]  # the half epoch is left out
 
 
-COMPARED = ["spread", "places", "gains", "parts", "losses", "share"]
+COMPARED = ["spread", "places", "gains", "parts", "losses"]
 
 
 def test_the_figures_of_a_comparison(folder: Path) -> None:
     runs = compared_runs([run_of(folder / method, method) for method in METHODS])
     sections = comparison_figures(runs)
-    assert keys(sections) == [*COMPARED[:-1], "rows", "share"]
+    assert keys(sections) == [*COMPARED, "rows"]
     assert_drawn(sections, folder)
 
 

@@ -1,23 +1,21 @@
-"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size; and
-headroom, which needs none.
+"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size.
 
 Each trains what is missing into run folders, which resume as `msft train` does, and folds their
 logs into a table and a JSON file.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from msft.app.compare import options_of
+from msft.app.compare import methods_of, options_of
 from msft.app.older_folders import groups_by_recipe
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
+from msft.run.folder import RunFolder, read_history, write_json
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
@@ -168,9 +166,12 @@ def sizes(
     out: Path,
     run: Runner,
     values: Sequence[int],
-    methods: Sequence[str] = ("msft",),
+    methods: str = "msft",
 ) -> Analysis:
-    """Gain of methods over SFT on the first n sub-datasets (paper, Fig. 5)."""
+    """Gain of methods over SFT on the first n sub-datasets (paper, Fig. 5).
+
+    methods: as on the command line, names between commas.
+    """
     most = len(recipe.datasets)
     for each in values:
         if not 1 <= each <= most:
@@ -178,7 +179,7 @@ def sizes(
                 f"--sizes has {each}, but the recipe has {counted(most, 'sub-dataset')}; expected "
                 f"1 to {most}"
             )
-    others = [method for method in methods if method != "sft"]
+    others = [method for method in methods_of(methods) if method != "sft"]
     if not others:
         raise UsageError("--methods has sft alone; name another one, such as msft")
     variants = {method: _as(recipe, method) for method in ("sft", *others)}
@@ -202,20 +203,6 @@ def sizes(
         found.append({"size": each, "datasets": names, "methods": results})
     notes = _about([result["methods"]["sft"] for result in found])
     return Analysis("sizes", {"sizes": found}, rows, notes, folders)
-
-
-def headroom(folder: Path, as_json: bool) -> str:
-    """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
-    from msft.report.compare.headroom import headroom_of
-    from msft.report.headroom_in_words import headroom_content, headroom_text
-
-    if not RunFolder(folder).log.is_file():
-        raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
-    history = read_history(folder)
-    found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
-    if as_json:
-        return json.dumps(headroom_content(found), indent=2, ensure_ascii=False)
-    return headroom_text(history, found)
 
 
 def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
