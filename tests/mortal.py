@@ -16,7 +16,7 @@ from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import read_verdicts
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
-from msft.search.rollout import ScoreTest
+from msft.search.rollout import Method, ScoreTest
 from msft.store.background_disk import BackgroundDisk
 from msft.store.tiers import DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
@@ -33,7 +33,7 @@ LEARNERS = {
 class Case:
     """A run to try; everything that determines its log."""
 
-    method: str
+    method: str | Method
     options: Mapping[str, Any] = field(default_factory=dict)
     peaks: Mapping[str, Any] = field(default_factory=dict)
     score_test: ScoreTest = "none"

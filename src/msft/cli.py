@@ -179,6 +179,14 @@ def _analyze(parser: ArgumentParser) -> None:
             analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
             _json(analysis)
             continue
+        if name == "compute":
+            runs = "finished runs of sft and other methods, whose costs are set against SFT's"
+            analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
+            out = "folder of the result (%(default)s)"
+            analysis.add_argument("--out", default="runs/compute", help=out)
+            analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
+            _json(analysis)
+            continue
         _recipe(analysis)
         analysis.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
         analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
@@ -200,6 +208,8 @@ def _analyze(parser: ArgumentParser) -> None:
                 metavar="N,…",
                 help="how many sub-datasets, in recipe order, e.g. 5,10",
             )
+            methods = "beside SFT, e.g. continual,ies,msft (default: msft)"
+            analysis.add_argument("--methods", default="msft", metavar="A,B,…", help=methods)
 
 
 def _recipe(parser: ArgumentParser) -> None:
@@ -270,7 +280,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "compare": ("run methods and seeds, then the paper's tables", _compare),
     "report": ("rebuild report.html from logs alone", _report),
     "replay": ("train a found schedule in one straight run", _replay),
-    "analyze": ("the paper's analyses that need runs of their own, and headroom", _analyze),
+    "analyze": ("the paper's analyses: peaks, budget, size, compute; and headroom", _analyze),
     "env": ("versions and devices, for bug reports", _json),
 }
 """What each command is for, and what adds its arguments."""
@@ -278,7 +288,8 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
 ANALYSES = {
     "divergence": "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)",
     "budget": "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)",
-    "size": "gain of mSFT over SFT on the first n sub-datasets (Fig. 5)",
+    "size": "gain of methods over SFT on the first n sub-datasets (Fig. 5)",
+    "compute": "OLMo 2's training compute by stage and the share of SFT (Fig. 1), without runs",
     "headroom": "what stopping each sub-dataset at its own peak would gain, from a run's logs",
 }
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -243,10 +244,41 @@ def test_sizes_take_the_first_sub_datasets(tmp_path: Path) -> None:
     small, large = found.content["sizes"]
     assert small["datasets"] == ["quick", "middle"]
     assert large["datasets"] == list(LEARNERS)
-    assert small["gain"] == small["msft"]["validation"] - small["sft"]["validation"]
-    assert small["sft"]["split"] == "validation", "the paper's protocol was asked for"
-    assert _first_column(found) == ["sub-datasets", "2", "4"]
+    by = small["methods"]
+    assert by["msft"]["gain"] == by["msft"]["validation"] - by["sft"]["validation"]
+    assert by["sft"]["split"] == "validation", "the paper's protocol was asked for"
+    assert _first_column(found) == ["sub-datasets", "2", "2", "4", "4"]
     assert [path.name for path in found.write(tmp_path)][:2] == ["sizes.json", "sizes.svg"]
+
+
+def test_sizes_have_every_method_that_is_named(tmp_path: Path) -> None:
+    run = simulated()
+    methods = "continual,sft,ies,msft"
+    found = sizes(recipe_of(method_options={"patience": 3}), tmp_path, run, [2, 3], methods)
+    order = ["sft", "continual", "ies", "msft"]
+    assert run.folders == [f"n{n}-{method}" for n in (2, 3) for method in order]
+    assert [recipe.method for recipe in run.recipes] == order * 2
+    patient = {recipe.method for recipe in run.recipes if "patience" in recipe.method_options}
+    assert patient == {"continual", "msft"}, "the shared options, as msft compare has them"
+    means = [summary_of(history)["best"]["test"]["mean"] for history in run.histories]
+    for number, entry in enumerate(found.content["sizes"]):
+        straight, *others = means[4 * number : 4 * number + 4]
+        gains = [entry["methods"][method]["gain"] for method in order[1:]]
+        assert gains == [mean - straight for mean in others]
+        assert "gain" not in entry["methods"]["sft"]
+    rows = [row[:4] for row in found.rows[1:]]
+    assert [row[1] for row in rows] == order * 2
+    assert [float(row[3]) for row in rows] == pytest.approx(
+        [mean - means[number // 4 * 4] for number, mean in enumerate(means)], abs=5e-5
+    )
+    found.write(tmp_path)
+    labels = [text for text in ("Continual SFT", "IES", "mSFT") if text in _drawn_texts(tmp_path)]
+    assert labels == ["Continual SFT", "IES", "mSFT"]
+
+
+def _drawn_texts(folder: Path) -> str:
+    root = ElementTree.parse(folder / "sizes.svg").getroot()  # noqa: S314  our own
+    return "\n".join(root.itertext())
 
 
 def _first_column(found: Analysis) -> list[str]:
@@ -259,6 +291,10 @@ def test_wrong_values_are_refused_before_anything_runs(tmp_path: Path) -> None:
         budgets(recipe_of(), tmp_path, run, [1.0, 0.3])
     with pytest.raises(UsageError, match=r"--sizes has 5, but the recipe has 4 sub-datasets"):
         sizes(recipe_of(), tmp_path, run, [2, 5])
+    with pytest.raises(UsageError, match="--methods has sft alone"):
+        sizes(recipe_of(), tmp_path, run, [2], "sft")
+    with pytest.raises(ValueError, match="unknown method 'mstf'"):
+        sizes(recipe_of(), tmp_path, run, [2], "ies,mstf")
     assert run.folders == []
 
 
@@ -298,11 +334,12 @@ class Losses(SimulatedEngine):
 def test_a_lower_loss_is_a_gain(tmp_path: Path) -> None:
     accurate = sizes(recipe_of(), tmp_path / "right", simulated(), [4]).content["sizes"][0]
     lossy = sizes(recipe_of(), tmp_path / "wrong", Simulation(engine=Losses), [4])
-    found = lossy.content["sizes"][0]
+    accurate, found = accurate["methods"], lossy.content["sizes"][0]["methods"]
     assert (accurate["sft"]["unit"], found["sft"]["unit"]) == ("accuracy", "nll")
     assert found["sft"]["mean"] == pytest.approx(1 - accurate["sft"]["mean"])
-    assert found["gain"] == pytest.approx(accurate["gain"])
-    assert abs(found["gain"]) > 0.001
+    gain = found["msft"]["gain"]
+    assert gain == pytest.approx(accurate["msft"]["gain"])
+    assert abs(gain) > 0.001
 
 
 class Mixed(SimulatedEngine):
@@ -318,7 +355,7 @@ class Mixed(SimulatedEngine):
 
 def test_the_tables_say_when_a_score_is_a_mean_of_gains(tmp_path: Path) -> None:
     found = sizes(recipe_of(), tmp_path / "mixed", Simulation(engine=Mixed), [2, 4])
-    assert [each["sft"]["unit"] for each in found.content["sizes"]] == ["accuracy", None]
+    assert [each["methods"]["sft"]["unit"] for each in found.content["sizes"]] == ["accuracy", None]
     assert "a score is the mean gain over the base" in found.text()
     alike = sizes(recipe_of(), tmp_path / "alike", simulated(), [2])
     assert "mean gain" not in alike.text()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from msft.benchmarks.science import MEDICAL_GROUPS
 from msft.data.loading import Found, load_datasets
 from msft.data.overlap import question_of
 from msft.errors import DataError
@@ -274,7 +275,11 @@ def test_a_benchmark_is_split_by_its_subject(tmp_path: Path, of_hub: bool, colum
         "med.Skin": (3, 1, 1),
         "med.other": (1, 1, 1),
     }
-    assert {sub.group for sub in sub_datasets.values()} == {"science"}
+    assert {sub.group for sub in sub_datasets.values()} == {
+        "Anatomy",
+        "Medicine & Skin",
+        "Eye & ENT",
+    }
     assert all(sub.grader is not None for sub in sub_datasets.values())
     assert sub_datasets["med.Skin"].loaded.train[0].prompt.startswith("Q: Bone 10?\noptions: A. w")
 
@@ -298,3 +303,89 @@ def test_each_subject_of_the_hub_holds_out_validation_rows_of_its_own(
     found = pieces({**MEDMCQA, "validation_rows": 8})
     assert sizes(found) == {f"med.S{s}": (42, 8, 2) for s in range(10)}
     assert sizes(pieces(MEDMCQA))["med.S3"] == (40, 10, 2), "at most a fifth"
+
+
+# MedMCQA in eleven groups
+
+BROAD = {
+    "train": flat(5, "Pathology", 0)
+    + flat(4, "Microbiology", 10)
+    + flat(3, "Psychiatry", 20)
+    + flat(3, "Radiology", 30)
+    + flat(2, "Alchemy", 40),
+    "validation": [
+        row
+        for n, s in enumerate(("Pathology", "Radiology", "Alchemy"))
+        for row in flat(1, s, 99 + n)
+    ],
+    "test": [
+        row
+        for n, s in enumerate(("Microbiology", "Psychiatry", "Alchemy"))
+        for row in flat(1, s, 200 + n)
+    ],
+}
+
+
+def broad(folder: Path, of_hub: bool = False) -> str:
+    for split, found in BROAD.items():
+        lines = [json.dumps(hub_row(row) if of_hub else row) + "\n" for row in found]
+        (folder / f"{split}.jsonl").write_text("".join(lines))
+    return str(folder)
+
+
+@pytest.mark.parametrize("of_hub", [False, True])
+def test_a_benchmark_is_split_by_the_group_of_its_subject(tmp_path: Path, of_hub: bool) -> None:
+    found = pieces({**MEDMCQA, "path": broad(tmp_path, of_hub), "split_by": "group"})
+    assert sizes(found) == {
+        "med.Pathology-Microbiology": (9, 1, 1),
+        "med.Forensic-Psychiatry-Radiology": (6, 1, 1),
+        "med.other": (2, 1, 1),
+    }
+    assert {sub.group for sub in found.values()} == {"science"}, "one each: nothing to sum up"
+
+
+def test_subjects_stand_in_their_groups_where_the_benchmark_is_alone(tmp_path: Path) -> None:
+    for split in BROAD:
+        rows = [row for s in SUBJECTS for row in flat(3, s, hash_of(s, split))]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {**MEDMCQA, "path": str(tmp_path)}
+    found = pieces(spec)
+    assert {name: sub.group for name, sub in found.items()} == {
+        "med.Alchemy": "other",
+        "med.Microbiology": "Pathology & Microbiology",
+        "med.Pathology": "Pathology & Microbiology",
+        "med.Radiology": "Forensic, Psychiatry & Radiology",
+    }
+    both = pieces(spec, {"name": "mine", "benchmark": "demo_teams"})
+    assert {sub.group for name, sub in both.items() if name != "mine"} == {"science"}
+    by_topic = {**spec, "split_by": "answer", "split_min_rows": 1}
+    assert {sub.group for sub in pieces(by_topic).values()} == {"science"}
+
+
+SUBJECTS = ("Pathology", "Microbiology", "Radiology", "Alchemy")
+
+
+def hash_of(subject: str, split: str) -> int:
+    """Numbers of its own for the rows of each."""
+    return 1000 * SUBJECTS.index(subject) + 100 * [*BROAD].index(split)
+
+
+def test_another_benchmark_has_no_groups_to_split_by(tmp_path: Path) -> None:
+    spec = {**MEDMCQA, "benchmark": "arc_easy", "path": broad(tmp_path), "split_by": "group"}
+    with pytest.raises(DataError, match="split_by is 'group', which is no column here"):
+        pieces(spec)
+
+
+def test_the_table_of_the_docs_is_the_mapping() -> None:
+    text = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
+    head, _, rest = text.partition("| group | subjects |\n| --- | --- |\n")
+    lines = rest.partition("\n\n")[0].splitlines()
+    table = {
+        subject: group
+        for group, subjects in (line.strip("| ").split(" | ") for line in lines)
+        for subject in subjects.split(", ")
+    }
+    assert table == MEDICAL_GROUPS
+    assert len(table) == 21
+    assert len(lines) == len({*table.values()}) == 11
+    assert "the rest of this table is ours" in head

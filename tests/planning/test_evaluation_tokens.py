@@ -1,5 +1,7 @@
 """What an evaluation pushes through the model: counted, and by a decoder."""
 
+from typing import Any
+
 import torch
 
 from msft.data.corpus import Corpus, load_corpus
@@ -76,3 +78,14 @@ def test_a_metric_of_the_users_own_is_not_called() -> None:
     size = evaluation_sizes(corpus_of(own).tasks(own), tiny_tokenizer(), False)["a", "validation"]
     assert (size.rows, size.tokens, size.written) == (2, 2 * (2 + 2), 2 * 2)
     assert not size.cut_short
+
+
+def test_a_plan_counts_every_row_in_full_where_the_run_does() -> None:
+    """Both rows begin alike, which a decoder computes once: 40 tokens less."""
+    chosen = [{"prompt": "x" * 40 + word, "choices": ["y", "n"], "answer": 0} for word in "abcd"]
+    dataset = {"name": "a", "train": chosen[:2], "validation": chosen[2:]}
+    for counted, tokens in ({"computed": 40 + 2 * 2 * 2, "every_row": 4 * 42}).items():
+        keys: dict[str, Any] = {"evaluation_tokens": counted}
+        recipe = Recipe("tiny", [dataset], **keys)
+        sizes = evaluation_sizes(corpus_of(recipe).tasks(recipe), tiny_tokenizer(), stems=False)
+        assert sizes["a", "validation"].tokens == tokens

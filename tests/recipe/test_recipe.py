@@ -69,6 +69,8 @@ def test_defaults_are_the_contracts() -> None:
         "score_test": "best",
         "peaks": {"include_start": True, "smooth": 0, "min_delta": 0.0},
         "method_options": {},
+        "options_by_method": {},
+        "evaluation_tokens": "computed",
         "micro_batch_tokens": None,
         "deterministic": False,
         "engine": "auto",
@@ -207,8 +209,11 @@ def test_overrides(tmp_path: Path) -> None:
             "output_dir=runs/a=b",
             "seed=1",
             "seed=2",
+            "options_by_method.ies.track_excluded=false",
+            "options_by_method.ies.threshold=0.02",
         ],
     )
+    assert found.options_by_method == {"ies": {"track_excluded": False, "threshold": 0.02}}
     assert (found.learning_rate, found.seed, found.num_train_epochs) == (2e-5, 2, 2)
     assert found.output_dir == "runs/a=b"
     assert (found.peaks["smooth"], found.method_options) == (1, {"patience": 3})
@@ -226,6 +231,44 @@ def test_an_override_reaches_the_keys_of_an_option(tmp_path: Path) -> None:
     assert load_recipe(path, ["method_options.exclude=null", sure]).method_options == options
     path = written(tmp_path, SMALL + "method_options: {patience: 4, exclude: {confidence: 0.8}}\n")
     assert load_recipe(path, [sure]).method_options == {"patience": 4, **options}
+
+
+def test_options_of_several_methods_stand_in_one_recipe() -> None:
+    by = {"msft": {"patience": 3, "drop_ties": "all"}, "ies": {"threshold": 0.1}}
+    found = recipe(options_by_method=by, method_options={"patience": 5})
+    assert found.options_of("msft") == {"patience": 5, "drop_ties": "all"}, "its own come first"
+    assert found.options_of("ies") == {"threshold": 0.1}
+    assert found.options_of("sft") == {}
+    prepared = found.prepared()
+    assert (prepared.rollout_options.patience, dict(prepared.options)) == (5, {"drop_ties": "all"})
+    other = recipe(options_by_method=by, method="ies")
+    assert dict(other.prepared().options) == {"threshold": 0.1}
+    assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "place"),
+    [
+        ([], "options_by_method is []; expected options of methods", ()),
+        ({"ies": 3}, "options_by_method.ies is 3; expected options such as", ("ies",)),
+        ({"iess": {}}, "options_by_method.iess: unknown method 'iess'; did you mean", ("iess",)),
+        ({"ies": {"treshold": 1}}, "did you mean 'threshold'", ("ies", "treshold")),
+        ({"ies": {"threshold": 0}}, "threshold is 0", ("ies", "threshold")),
+        (
+            {"ies": {"threshold": float("nan")}},
+            "options_by_method.ies.threshold",
+            ("ies", "threshold"),
+        ),
+        ({"msft": {"patience": -1}}, "patience", ("msft", "patience")),
+    ],
+)
+def test_wrong_options_of_another_method_are_refused(
+    given: Any, says: str, place: tuple[str, ...]
+) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe(options_by_method=given)
+    assert says in str(refused.value)
+    assert refused.value.place == ("options_by_method", *place)
 
 
 def test_aliases_are_read_with_a_note(tmp_path: Path) -> None:

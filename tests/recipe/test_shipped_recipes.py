@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from msft.app.admission import DEFAULTS
+from msft.app.variants import options_of
 from msft.cli import main
-from msft.recipe.recipe import load_recipe
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.search.methods import METHODS, PreparedMethod
+from msft.search.methods.dynamix import ORIGINAL
+from msft.search.methods.dynamix import PAPER as MSFT_PAPER
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -20,6 +25,7 @@ def test_the_recipes_are_there() -> None:
         "five-tasks.yaml",
         "fifteen-tasks.yaml",
         "medmcqa-subjects.yaml",
+        "medmcqa-groups.yaml",
         "smollm2-ten.yaml",
         "smollm2-learnable.yaml",
         "smollm2-learnable-noisy.yaml",
@@ -47,6 +53,69 @@ def test_a_recipe_has_as_many_tasks_as_its_name_says(name: str, count: int) -> N
         assert (spec.train_rows, spec.validation_rows, spec.test_rows) == (1800, 200, 200)
 
 
+PAPER = {
+    "train_rows": 1800,
+    "validation_rows": 200,
+    "test_rows": 200,
+    "report_split": "selection",
+    "score_excluded": "rollback",
+    "track_excluded": False,
+    "min_max": True,
+    "evaluation_tokens": "every_row",
+}
+"""The paper's value of what we have another default for."""
+
+
+@pytest.mark.parametrize("name", ["ten-tasks", "medmcqa-subjects", "medmcqa-groups"])
+def test_the_paper_s_recipe_sets_what_is_not_the_default_to_the_paper_s(name: str) -> None:
+    recipe = load_recipe(ROOT / "recipes" / f"{name}.yaml")
+    alone = replace(recipe, **{key: DEFAULTS[key] for key in ("report_split", "evaluation_tokens")})
+    assert alone != recipe, "they are not the defaults"
+    chosen = {method: prepared(recipe, method) for method in METHODS}
+    for spec in recipe.datasets:
+        found = {key: getattr(spec, key) for key in ("train_rows", "validation_rows", "test_rows")}
+        found |= {key: getattr(recipe, key) for key in ("report_split", "evaluation_tokens")}
+        found["score_excluded"] = chosen["msft"].rollout_options.score_excluded
+        found["track_excluded"] = chosen["ies"].options["track_excluded"]
+        found["min_max"] = chosen["dynamix"].options["min_max"]
+        assert found == PAPER
+    for method in ("continual", "sro"):  # the appendix scores everybody at every tick of these
+        assert chosen[method].rollout_options.score_excluded == "every"
+    bare = Recipe("tiny", [{"name": "a", "benchmark": "sciq"}])
+    assert bare.datasets[0].train_rows is None
+    assert prepared(bare, "msft").rollout_options.score_excluded != PAPER["score_excluded"]
+    assert "track_excluded" not in prepared(bare, "ies").options
+    assert ORIGINAL.min_max is PAPER["min_max"] is not MSFT_PAPER.min_max
+    assert MSFT_PAPER.beta == 5000.0
+
+
+def prepared(recipe: Recipe, method: str) -> PreparedMethod:
+    """The method as `msft compare` would run it."""
+    options = options_of(method, recipe)
+    return replace(recipe, method=method, method_options=options).prepared()
+
+
+def test_the_page_names_every_default_that_is_not_the_paper_s() -> None:
+    page = (ROOT / "docs/recipe.md").read_text()
+    rows = page.partition("| option | default | the paper's | why not |")[2].partition("\n\n")[0]
+    lines = [line.split(" | ") for line in rows.splitlines()[2:]]
+    assert len(lines) == 6
+    said = {option: line[2] for line in lines for option in PAPER if f"`{option}`" in line[0]}
+    assert said.keys() == PAPER.keys()
+    for option, paper in PAPER.items():
+        text = str(paper).lower() if isinstance(paper, bool) else str(paper)
+        assert text in said[option], option
+
+
+def test_the_recipes_for_5_10_and_15_nest() -> None:
+    """So `msft analyze size recipes/fifteen-tasks.yaml --sizes 5,10,15` trains all three."""
+    five, ten, fifteen = (
+        load_recipe(ROOT / "recipes" / f"{name}-tasks.yaml") for name in ("five", "ten", "fifteen")
+    )
+    for count, recipe in ((5, five), (10, ten)):
+        assert replace(fifteen, datasets=fifteen.datasets[:count]) == recipe
+
+
 def test_the_learnable_tasks_differ_in_their_wrong_labels_only() -> None:
     clean, noisy = (
         load_recipe(ROOT / "recipes" / f"{name}.yaml")
@@ -71,8 +140,8 @@ def test_a_recipe_fits_the_data_folder(path: Path, capsys: pytest.CaptureFixture
     table, _, rest = captured.out.partition("\n\n")
     names = [line.split()[0] for line in table.splitlines()[1:]]
     specs = load_recipe(path).datasets
-    if path.stem == "medmcqa-subjects":
-        assert len(names) > 10
+    if path.stem.startswith("medmcqa-"):
+        assert len(names) == 11 if path.stem == "medmcqa-groups" else len(names) > 11
         assert all(name.startswith("medmcqa.") for name in names)
         assert rest.count("are pooled: ") == int("medmcqa.other" in names)
     else:

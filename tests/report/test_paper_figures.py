@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from mortal import quick_folder
 from msft.cli import main
@@ -24,11 +25,20 @@ from msft.report.figures.chart import WIDE, drawing
 from msft.report.figures.epochs import rows_per_epoch
 from msft.report.figures.olmo2_share import share_figure, shares
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
-from msft.report.figures.scores import gains, gains_figure, parts_figure, score_figure, score_text
+from msft.report.figures.scores import (
+    gains,
+    gains_figure,
+    group_gains,
+    group_gains_figure,
+    parts_figure,
+    score_figure,
+    score_text,
+)
 from msft.report.in_words import choice_text
 from msft.report.page import Section, page_sections
 from msft.report.reproduction import setting_rows
 from msft.report.sections import comparison_figures, run_figures, run_sections
+from msft.run.environment import record_environment
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, to_line
 from msft.search.methods import METHODS
@@ -204,13 +214,13 @@ def test_rows_still_active_are_the_rows_that_were_trained(folder: Path) -> None:
     assert rows_per_epoch(other.history) == [24, 24]  # the half epoch is left out
 
 
-COMPARED = ["spread", "places", "gains", "parts", "losses", "share"]
+COMPARED = ["spread", "places", "gains", "parts", "losses"]
 
 
 def test_the_figures_of_a_comparison(folder: Path) -> None:
     runs = compared_runs([run_of(folder / method, method) for method in METHODS])
     sections = comparison_figures(runs)
-    assert keys(sections) == [*COMPARED[:-1], "rows", "share"]
+    assert keys(sections) == [*COMPARED, "rows"]
     assert_drawn(sections, folder)
 
 
@@ -273,6 +283,35 @@ def test_gains_spreads_and_places_by_hand(folder: Path) -> None:
     table = first_places(rounds_of(contest))
     assert (table["SFT"].first, table["SFT"].shared) == (2, 1)
     assert (table["mSFT"].first, table["mSFT"].shared) == (2, 1)
+
+
+def test_gains_of_groups_are_those_of_their_means(folder: Path) -> None:
+    """Two sub-datasets gain 6 and 0 points, so their group gains 3; the third is one alone."""
+    scores = {"sft": (50, 60, 70), "msft": (56, 60, 69)}
+    runs = [
+        made(
+            folder,
+            method,
+            method,
+            **{n: accuracy(s, 100) for n, s in zip("abc", found, strict=True)},
+        )
+        for method, found in scores.items()
+    ]
+    for method in scores:
+        path = folder / method / "environment.json"
+        record_environment(path, {}, {"a": "first", "b": "first", "c": "second"})
+    (contest,) = contests_of(runs)
+    found = group_gains(contest)
+    assert found == {"first": [pytest.approx(3.0)], "second": [pytest.approx(-1.0)]}
+    (section,) = (s for s in comparison_figures(runs) if s.key == "groups")
+    drawn = group_gains_figure(contest, WIDE)
+    texts = [text.get_text() for text in drawn.axes[0].texts]
+    assert [text for text in texts if text.isalpha()] == ["mean", "first", "second"]
+    widths = sorted(
+        round(b.get_width(), 6) for b in drawn.axes[0].patches if isinstance(b, Rectangle)
+    )
+    assert widths == [-1.0, round(5 / 3, 6), 3.0]
+    assert_drawn([section], folder)
 
 
 def test_gains_of_losses_are_turned_and_mixed_ones_are_relative(folder: Path) -> None:

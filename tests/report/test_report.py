@@ -424,7 +424,7 @@ def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
         "figure-scores",
         *(f"table-{key}" for key in ("main", "honesty", "datasets", "datasets-validation")),
         *(f"table-{key}" for key in ("bootstrap", "places", "spread", "flops")),
-        *(f"figure-{key}" for key in ("spread", "places", "gains", "parts", "losses", "share")),
+        *(f"figure-{key}" for key in ("spread", "places", "gains", "parts", "losses")),
     ]
     assert "msft +" in page.text("table-bootstrap")
     assert "msft" in page.text("figure-scores")

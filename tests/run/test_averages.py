@@ -70,6 +70,8 @@ def test_ticks_to_be_held_are_in_the_log_only_where_a_method_asks_for_other_than
         other = Asked(0, BASE, {"a": 1}, {}, 2, {"name": "shuffled"}, "fresh", True, keep)  # type: ignore[arg-type]
         assert text in to_line(other)
         assert from_line(to_line(other)) == other
+    for line in (to_line(asked), to_line(asked)[:-2] + b',"keep":"best"}\n'):
+        assert to_line(from_line(line)) == to_line(asked), "no answer depends on it"
     average = Averaged(CheckpointId("a0"), (BASE, BASE), Disk(1, 2, 3))
     assert from_line(to_line(average)) == average
 

@@ -347,3 +347,32 @@ def test_many_tokens_are_looked_at_as_one_after_the_other(said: str, grader: Gra
     if grader is not None:
         done = [n for n in range(1, len(tokens) + 1) if grader.finished(text(tokens[:n]))]
         assert ends[0] == next(iter(done), None)
+
+
+def test_every_row_counts_in_full_where_that_is_asked_for() -> None:
+    """Prompts of 7 and 9 tokens with their exemplar, answers of 1 and 3 with an end that is not
+    read; choices "a?x" and "a?yyy"; the loss "b?b" and its end."""
+    choices = Example("a?", "x", choices=("x", "yyy"), answer=0)
+    written = [Example("c?", "c"), Example("ddd?", "ddd")]
+    splits = {
+        "a": encoded_split([choices], TOKENIZER, 512),
+        "b": encoded_split([Example("b?", "b")], TOKENIZER, 512),
+        "c": encoded_split(written, TOKENIZER, 512),
+    }
+    shots = {"c": "s 1\n\n"}
+    for counts, expected in ((False, (0, 0, 6)), (True, (3 + 5, 4, 7 + 9 + 1 + 3))):
+        tasks = {
+            name: Task(
+                name,
+                "nll" if name == "b" else "accuracy",
+                {"test": split},
+                shots=shots.get(name, ""),
+                counts_rows=counts,
+            )
+            for name, split in splits.items()
+        }
+        said = {"s 1\n\nc?": "c", "s 1\n\nddd?": "ddd"}
+        found = [Evaluator(tasks, Parrot(said), TOKENIZER)([n], "test").tokens for n in "abc"]
+        assert tuple(found) == expected
+        together = Evaluator(tasks, Parrot(said), TOKENIZER)(["a", "b", "c"], "test")
+        assert together.tokens == sum(expected)

@@ -8,12 +8,23 @@ from random import Random
 
 import pytest
 
-from mortal import LEARNERS, PLAIN, VARIED, Killed, MortalLog, kill, quick_folder
+from mortal import (
+    LEARNERS,
+    PLAIN,
+    STORES,
+    VARIED,
+    Killed,
+    MortalLog,
+    kill,
+    left_by,
+    quick_folder,
+)
 from msft.run.history import History
 from msft.run.log import Reached, read_log
 from msft.run.summary import summary_of
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
+from msft.search.rollout import Run
 from msft.testing import Learner, SimulatedEngine, simulate
 
 ROOM_FOR_ALL = 99
@@ -58,6 +69,42 @@ def test_it_is_never_more_than_two_with_any_method(method: str) -> None:
     with quick_folder() as folder:
         history = PLAIN[method].run(folder, ROOM_FOR_ALL)
     assert max(disk.copies for disk in history.disk) <= 2
+
+
+NEVER_BACK = ("sft", "ies", "dynamix", "sro", "soft_sro")
+
+
+@pytest.mark.parametrize("method", NEVER_BACK)
+def test_a_method_that_never_goes_back_keeps_the_best_and_the_newest(method: str) -> None:
+    """Without memory, at N = 10; with a contender for each sub-dataset it was 4.5 to 7."""
+    with quick_folder() as folder:
+        history = simulate(method, paper(1), folder=folder)
+    disk = summary_of(history)["disk"]
+    mean = {"sft": 1.625, "ies": 1.625, "dynamix": 1.8, "sro": 12 / 11, "soft_sro": 1.275}[method]
+    assert disk["mean_copies"] == pytest.approx(mean)
+    assert max(disk.copies for disk in history.disk) == 2
+    assert disk["peak_copies"] == 3, "the next one is written before one goes"
+    assert disk["peak_bytes"] == 3 * 4 * SimulatedEngine.num_parameters + 2 * 8000
+
+
+def sft(run: Run) -> None:
+    """As it was when it held a contender for each sub-dataset."""
+    run.rollout(run.base, run.mixture, run.train_ticks)
+
+
+@pytest.mark.parametrize("memory", STORES.values())
+def test_a_run_that_began_with_more_copies_ends_with_the_same_result(memory: int | None) -> None:
+    case = PLAIN["sft"]
+    with quick_folder() as place:
+        whole = left_by(case.run(place / "whole", memory), place / "whole")
+        for last in range(2, whole.log.count(b"\n")):
+            folder = place / str(last)
+            kill(replace(case, method=sft), folder, memory, last, written=True)
+            left = left_by(case.run(folder, memory), folder)
+            assert left.checkpoints == whole.checkpoints
+            assert left.summary["best"] == whole.summary["best"]
+            if memory == ROOM_FOR_ALL:
+                assert left == whole, "the log has the same bytes"
 
 
 class CountingEngine(SimulatedEngine):

@@ -18,6 +18,7 @@ from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
+DEFAULTS |= {"options_by_method": {}}
 """What a recipe says that does not name a key."""
 SPEC_DEFAULTS = {key.name: key.default for key in fields(DatasetSpec) if key.name != "name"}
 """The same of a sub-dataset."""

@@ -1,23 +1,21 @@
-"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size; and
-headroom, which needs none.
+"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size.
 
 Each trains what is missing into run folders, which resume as `msft train` does, and folds their
 logs into a table and a JSON file.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from msft.app.older_folders import groups_by_recipe
-from msft.app.variants import options_of
+from msft.app.variants import methods_of, options_of
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
+from msft.run.folder import RunFolder, read_history, write_json
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
@@ -163,8 +161,17 @@ def budgets(recipe: Recipe, out: Path, run: Runner, values: Sequence[float]) -> 
     return Analysis("budgets", content, rows, _about([straight]), folders)
 
 
-def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Analysis:
-    """Gain of mSFT over SFT on the first n sub-datasets (paper, Fig. 5)."""
+def sizes(
+    recipe: Recipe,
+    out: Path,
+    run: Runner,
+    values: Sequence[int],
+    methods: str = "msft",
+) -> Analysis:
+    """Gain of methods over SFT on the first n sub-datasets (paper, Fig. 5).
+
+    methods: as on the command line, names between commas.
+    """
     most = len(recipe.datasets)
     for each in values:
         if not 1 <= each <= most:
@@ -172,36 +179,30 @@ def sizes(recipe: Recipe, out: Path, run: Runner, values: Sequence[int]) -> Anal
                 f"--sizes has {each}, but the recipe has {counted(most, 'sub-dataset')}; expected "
                 f"1 to {most}"
             )
-    rows: list[tuple[str, ...]] = [("sub-datasets", "SFT", "mSFT", "gain", "FLOPs against SFT")]
+    others = [method for method in methods_of(methods) if method != "sft"]
+    if not others:
+        raise UsageError("--methods has sft alone; name another one, such as msft")
+    variants = {method: _as(recipe, method) for method in ("sft", *others)}
+    for variant in variants.values():
+        variant.prepared()  # what is wrong comes up before anything is trained
+    rows: list[tuple[str, ...]] = [
+        ("sub-datasets", "method", "score", "gain", "epochs trained", "FLOPs", "against SFT")
+    ]
     found: list[dict[str, Any]] = []
     folders: list[Path] = []
     for each in values:
-        part = replace(recipe, datasets=recipe.datasets[:each])
         results: dict[str, dict[str, Any]] = {}
-        for method in ("sft", "msft"):
-            folders.append(out / f"n{each}-{method}")
-            results[method] = _measured(run(_as(part, method), folders[-1]), recipe)
-        gain = _gain(results["msft"], results["sft"])
-        names = [spec.name for spec in part.datasets]
-        found.append({"size": each, "datasets": names, **results, "gain": gain})
-        cells = _cells("", results["msft"], results["sft"])
-        rows.append((str(each), f"{results['sft']['mean']:.4f}", *cells[1:3], cells[-1]))
-    notes = _about([result["sft"] for result in found])
+        for method, variant in variants.items():
+            folders.append(out / f"n{each}-{method.replace(':', '.')}")
+            part = replace(variant, datasets=recipe.datasets[:each])
+            results[method] = _measured(run(part, folders[-1]), recipe)
+            rows.append((str(each), *_cells(method, results[method], results["sft"])))
+        for method in others:
+            results[method]["gain"] = _gain(results[method], results["sft"])
+        names = [spec.name for spec in recipe.datasets[:each]]
+        found.append({"size": each, "datasets": names, "methods": results})
+    notes = _about([result["methods"]["sft"] for result in found])
     return Analysis("sizes", {"sizes": found}, rows, notes, folders)
-
-
-def headroom(folder: Path, as_json: bool) -> str:
-    """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
-    from msft.report.compare.headroom import headroom_of
-    from msft.report.headroom_in_words import headroom_content, headroom_text
-
-    if not RunFolder(folder).log.is_file():
-        raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
-    history = read_history(folder)
-    found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
-    if as_json:
-        return json.dumps(headroom_content(found), indent=2, ensure_ascii=False)
-    return headroom_text(history, found)
 
 
 def runner(quiet: bool, say: Callable[[str], None]) -> Runner:

@@ -212,10 +212,10 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
 
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
-    from msft.app import analyses
+    from msft.app import analyses, analyses_without_runs
 
-    if options.analysis == "headroom":
-        print(analyses.headroom(Path(options.folder), options.json))
+    if (text := analyses_without_runs.text_of(options)) is not None:
+        print(text)
         return
     recipe = _recipe(options)
     out = Path(options.out or f"runs/{options.analysis}")
@@ -230,7 +230,7 @@ def analyze(options: argparse.Namespace) -> None:
             case "budget":
                 found = analyses.budgets(recipe, out, run, options.budgets)
             case _:
-                found = analyses.sizes(recipe, out, run, options.sizes)
+                found = analyses.sizes(recipe, out, run, options.sizes, options.methods)
         paths = found.write(out)
     if options.json:
         _print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "seed": "name seeds with --seeds",
     "method": "name the method before the bracket",
     "method_options": "name its options one by one",
+    "options_by_method": "name its options one by one",
     "datasets": "a comparison is of one mixture",
     "output_dir": "the place of every run is in --out",
     "report_to": "set it for all of them with --set",
@@ -74,14 +75,24 @@ def options_of(method: str, recipe: Recipe) -> dict[str, Any]:
     """The options of a method in a comparison.
 
     The recipe's own method has all of the recipe's. Another one has those that mean the same for
-    it (how roll-outs are done, what remains of excluded sub-datasets); its own stay at their
-    defaults, which are its paper's.
+    it (how roll-outs are done, what remains of excluded sub-datasets); its own are those of
+    `options_by_method`, else their defaults.
     """
-    options = dict(recipe.method_options)
+    own = recipe.options_of(method)
     if method == recipe.method:
-        return options
+        return own
     known = SHARED_OPTIONS.get(method, () if method in METHODS else SHARED_OPTIONS["msft"])
-    return {key: value for key, value in options.items() if key in known}
+    shared = {key: value for key, value in recipe.method_options.items() if key in known}
+    return {**shared, **own}
+
+
+def methods_of(text: str | None) -> list[str]:
+    """`sft,msft` as names; all the built-in ones by default."""
+    if text is None:
+        return list(METHODS)
+    words = listed_words(text, "--methods", "sft,msft")
+    refuse_twice(words, "--methods")
+    return words
 
 
 def variants_of(methods: str | Sequence[str] | None) -> list[Variant]:

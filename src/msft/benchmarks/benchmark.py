@@ -1,7 +1,7 @@
 """A benchmark: how a row becomes a question, how that is asked, and how an answer is graded."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from msft.benchmarks.grading import Grader
@@ -34,6 +34,7 @@ class Benchmark:
     splits: the hub's splits that are train, validation (None: held out from train) and test.
     classes: the choices, where every row has the same; prompts may rely on their order.
     free: rows have no choices, and every answer is written.
+    subject_groups: the broad group of each of its subjects, where there are some.
     """
 
     hub: str
@@ -45,6 +46,7 @@ class Benchmark:
     splits: Splits = ("train", "validation", "test")
     classes: tuple[str, ...] = ()
     free: bool = False
+    subject_groups: Mapping[str, str] = field(default_factory=dict)
 
     def item(self, row: Row) -> Item:
         """What a row asks: in the hub's schema, or as question, context, choices and answer."""

@@ -34,6 +34,7 @@ class Task:
     max_new_tokens: limit of a generation (None: the longest reference and a little more).
     grader: finds the answer in what the model wrote; None: all of it is the answer.
     soft: the probability of the right choice is wanted too.
+    counts_rows: an evaluation counts the tokens of every row, not those that were computed.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Task:
     max_new_tokens: int | None = None
     grader: Grader | None = None
     soft: bool = False
+    counts_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Corpus:
                 dataset.spec.max_new_tokens,
                 dataset.grader,
                 recipe.peak_rule.by == "probability",
+                recipe.evaluation_tokens == "every_row",
             )
             for name, dataset in self.datasets.items()
         }
@@ -245,4 +248,5 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         score_test=recipe.score_test if corpus.has_test else "none",
         optim=recipe.optim,
         ema_decay=recipe.ema_decay,
+        evaluation_tokens=recipe.evaluation_tokens,
     )

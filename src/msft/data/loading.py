@@ -1,6 +1,6 @@
 """Loading: the splits of a sub-dataset, whether its rows are the user's or a benchmark's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
 from msft.checks import shown
 from msft.data.formats import example_of
-from msft.data.partition import Piece, partition, value_of
+from msft.data.partition import POOLED, Piece, partition, value_of
 from msft.data.readers import refuse_unreadable
 from msft.data.sources import SPLITS, Sources, folder_sources, hub_sources, is_folder, own_sources
 from msft.data.splits import LoadedDataset, Reading, assembled, load_split, own_splits
@@ -74,7 +74,7 @@ def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
             )
         splits = MADE[spec.benchmark](recipe.seed)
     elif benchmark is None:
-        splits = own_splits(spec, recipe.folder, _sorted_by(spec, example_of))
+        splits = own_splits(spec, recipe.folder, _sorted_by(spec, example_of, {}))
     else:
         sources, official = _benchmark_sources(spec, benchmark, recipe)
         lenient = official or spec.skip_bad_rows  # the hub's rows are not the user's to mend
@@ -84,24 +84,42 @@ def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
     pieces: list[Piece] = [(spec, splits, ())] if spec.split_by is None else partition(spec, splits)
     if benchmark is not None:
         pieces = [(_holding_out(own, read), read, notes) for own, read, notes in pieces]
-    grader, group = (benchmark.grader, benchmark.group) if benchmark else (None, "")
+    grader = benchmark.grader if benchmark else None
+    groups = _groups(benchmark, pieces, alone=len(recipe.datasets) == 1)
     found: list[Found] = []
-    for spec, splits, notes in pieces:
+    for (spec, splits, notes), group in zip(pieces, groups, strict=True):
         loaded = assembled(spec, splits, recipe.seed, recipe.fewshot(spec), official)
         noted = replace(loaded, notes=(*notes, *loaded.notes))
         found.append(Found(spec, noted, grader, group))
     return found
 
 
-def _sorted_by(spec: DatasetSpec, reading: Reading) -> Reading:
-    """The same reading with each row's `split_by` value kept."""
+def _groups(benchmark: Benchmark | None, pieces: Sequence[Piece], alone: bool) -> list[str]:
+    """The group of each piece: of a benchmark's subjects the broad ones, if it is alone in its
+    recipe, since beside others they would stand next to groups of benchmarks."""
+    usual = benchmark.group if benchmark else ""
+    broad = benchmark.subject_groups if benchmark and alone else {}
+    found = []
+    for _, splits, _ in pieces:
+        mine = {broad.get(row.subject, "") for row in splits["train"].examples}
+        found.append(mine.pop() if len(mine) == 1 else "")
+    return [group or POOLED for group in found] if any(found) else [usual] * len(pieces)
+
+
+def _sorted_by(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:
+    """The same reading with each row's `split_by` value kept.
+
+    broad: the groups of a benchmark's subjects, for `split_by: group`.
+    """
     column = spec.split_by
     if column is None:
         return reading
 
     def kept(row: Any, where: str, form: str | None) -> tuple[Example, str]:
         example, found = reading(row, where, form)
-        value = value_of(row, column, example.subject, where)
+        own = {"subject": example.subject} if example.subject else {}
+        own |= {"group": broad.get(example.subject, "")} if broad else {}
+        value = value_of(row, column, own, where)
         return replace(example, subject=value), found
 
     return kept
@@ -119,7 +137,7 @@ def _benchmark_splits(
             example = replace(example, others=others)
         return example, spec.benchmark or ""
 
-    kept = _sorted_by(spec, reading)
+    kept = _sorted_by(spec, reading, benchmark.subject_groups)
     return {
         split: load_split(source, f"{spec.name}, {split}", lenient, kept)
         for split, source in sources.items()

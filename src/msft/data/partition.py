@@ -122,8 +122,11 @@ def _names(prefix: str, values: list[str]) -> list[str]:
     return names
 
 
-def value_of(row: Mapping[str, object], column: str, subject: str, where: str) -> str:
-    """The value by which a row is sorted; a benchmark's own `subject` needs no column."""
+def value_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
+    """The value by which a row is sorted; a benchmark's own `subject` and `group` need no column.
+
+    own: what the benchmark says of the row; a group may be empty, and is pooled then.
+    """
     if column in row:
         found = row[column]
         if found is None or isinstance(found, str | int | bool):
@@ -131,8 +134,8 @@ def value_of(row: Mapping[str, object], column: str, subject: str, where: str) -
         raise DataError(
             f"{where}: {column} is {shown(found)}; split_by needs text or a whole number"
         )
-    if column == "subject" and subject:
-        return subject
+    if column in own:
+        return own[column]
     raise DataError(
         f"{where}: split_by is {column!r}, which is no column here (found "
         f"{shown(sorted(map(str, row)))})"

@@ -24,13 +24,13 @@ class Cases:
 
 
 def cases_of(recipe: Recipe, corpus: Corpus, evaluation: EvaluationTokens) -> dict[str, Cases]:
-    """Every method with this recipe, its own first; the others have the paper's options."""
+    """Every method with this recipe and what it says for them, its own first."""
     budget = ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget")
     cases: dict[str, Cases] = {}
     for name in dict.fromkeys([recipe.method, *METHODS]):
         try:
-            own = name == recipe.method
-            method = recipe.prepared() if own else prepare(name, {}, budget, recipe.peak_rule)
+            options = recipe.options_of(name)
+            method = prepare(name, options, budget, recipe.peak_rule)
         except ValueError:  # this method cannot be had with this recipe
             continue
         cases[name] = _cases(recipe, corpus, method, evaluation)

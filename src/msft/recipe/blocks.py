@@ -1,4 +1,5 @@
-"""The keys that hold more than one value: `peaks`, `method_options`, `report_to`."""
+"""The keys that hold more than one value: `peaks`, `method_options`, `options_by_method`,
+`report_to`."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -6,21 +7,52 @@ from typing import Any
 
 from msft.checks import checked, checked_text, recipe_place, shown
 from msft.errors import OptionError, RecipeError
+from msft.search.methods import prepare
 from msft.search.peaks import PeakRule
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 """What `report_to` may name."""
 
 
-def plain_options(given: Any) -> dict[str, Any]:
-    """A copy of `method_options`, which may hold what YAML can hold: it is written down."""
+def plain_options(given: Any, *place: str) -> dict[str, Any]:
+    """A copy of `method_options`, which may hold what YAML can hold: it is written down.
+
+    place: of the block, where it is another one.
+    """
+    place = place or ("method_options",)
     if not isinstance(given, Mapping):
         raise RecipeError(
-            f"method_options is {shown(given)}; expected options such as {{patience: 3}}",
-            ("method_options",),
+            f"{'.'.join(place)} is {shown(given)}; expected options such as {{patience: 3}}", place
         )
-    with recipe_place("method_options"):
-        return {key: _plain(value, key) for key, value in given.items()}
+    with recipe_place(*place):
+        return {key: _plain(value, key, ".".join(place)) for key, value in given.items()}
+
+
+def options_of_methods(given: Any) -> dict[str, dict[str, Any]]:
+    """The block `options_by_method`, copied: options by the names of methods."""
+    key = "options_by_method"
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise RecipeError(
+            f"{key} is {shown(given)}; expected options of methods, such as "
+            "{ies: {track_excluded: false}}",
+            (key,),
+        )
+    return {name: plain_options(options, key, name) for name, options in given.items()}
+
+
+def refuse_wrong_options(
+    by_method: Mapping[str, Mapping[str, Any]], compute_budget: int, peaks: PeakRule
+) -> None:
+    """RecipeError for a method that there is not, or an option that it does not have."""
+    for name, options in by_method.items():
+        try:
+            prepare(name, options, compute_budget, peaks)
+        except OptionError as error:
+            if error.place[0] == "compute_budget":
+                continue  # the recipe's own; this method need not be run
+            inside = error.place if error.place[0] in options else ()
+            place = ("options_by_method", name, *inside)
+            raise RecipeError(f"options_by_method.{name}: {error}", place) from error
 
 
 def peak_options(given: Any) -> dict[str, Any]:
@@ -58,12 +90,12 @@ def tracker_names(given: Any) -> str | list[str]:
     return names or "none" if several else str(given)
 
 
-def _plain(value: Any, option: str) -> Any:
-    at = f"method_options.{option}"
+def _plain(value: Any, option: str, block: str) -> Any:
+    at = f"{block}.{option}"
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _plain(inner, option) for key, inner in value.items()}
+        return {key: _plain(inner, option, block) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner, option) for inner in value]
+        return [_plain(inner, option, block) for inner in value]
     if isinstance(value, str):
         return checked_text(value, at, option)
     if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):

@@ -52,8 +52,8 @@ class DatasetSpec:
     metric: accuracy (the greedy completion equals the reference), nll, or a function of the
         user's as `package.module:function`.
     keep: never excluded.
-    split_by: a column; each of its values becomes a sub-dataset `name.value` of its own, to which
-        the other keys apply.
+    split_by: a column, or `subject` or `group` of a benchmark that has them; each value becomes a
+        sub-dataset `name.value` of its own, to which the other keys apply.
     split_min_rows: values with fewer training rows are pooled as `name.other`.
     skip_bad_rows: a row that cannot be read is skipped and counted instead of refused.
     label_noise: this share of the training rows gets a wrong choice, for studies.
@@ -206,3 +206,17 @@ def _source(source: Any, what: str, split: str) -> Any:
         "datasets.Dataset that is not streamed",
         (split,),
     )
+
+
+def specs_of(datasets: Any) -> tuple[DatasetSpec, ...]:
+    """The sub-datasets of a recipe, checked one by one."""
+    if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
+        raise RecipeError(
+            f"datasets is {shown(datasets)}; expected a list, each item with a name and its files",
+            ("datasets",),
+        )
+    specs: list[DatasetSpec] = []
+    for number, item in enumerate(datasets):
+        with recipe_place("datasets", number):
+            specs.append(DatasetSpec.from_mapping(item))
+    return tuple(specs)

@@ -97,7 +97,7 @@ def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], 
     top, dot, rest = key.partition(".")
     if not dot:
         return mapping, (key,)
-    if top in ("peaks", "method_options"):
+    if top in ("peaks", "method_options", "options_by_method"):
         *outer, last = key.split(".")
         owner: Any = mapping
         for step, part in enumerate(outer, start=1):
@@ -118,5 +118,5 @@ def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], 
         raise RecipeError(f"{at}: there is no sub-dataset {name!r} (there are: {known})")
     raise RecipeError(
         f"{at}: {key!r} is no key with keys inside; expected key=value, peaks.KEY=value, "
-        "method_options.KEY=value or datasets.NAME.KEY=value"
+        "method_options.KEY=value, options_by_method.METHOD.KEY=value or datasets.NAME.KEY=value"
     )

@@ -22,8 +22,15 @@ from msft.checks import (
     shown,
 )
 from msft.errors import OptionError, Place, RecipeError
-from msft.recipe.blocks import peak_options, plain_options, refuse_no_choices, tracker_names
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.blocks import (
+    options_of_methods,
+    peak_options,
+    plain_options,
+    refuse_no_choices,
+    refuse_wrong_options,
+    tracker_names,
+)
+from msft.recipe.dataset_spec import DatasetSpec, specs_of
 from msft.recipe.foreign_keys import canonical, unused_length
 from msft.recipe.overrides import read_recipe
 from msft.recipe.strict_yaml import dump, place_of
@@ -58,6 +65,9 @@ class Recipe:
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
+    evaluation_tokens: those computed, or every row's in full, as the paper counts FLOPs.
+    options_by_method: of methods that are run beside this one, and of this one where
+        `method_options` does not say otherwise.
     peaks: always complete once the recipe is built, but for a `by` that is `score`.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
@@ -92,11 +102,13 @@ class Recipe:
     mean: MeanRule = "macro"
     report_split: Literal["test", "selection"] = "test"
     score_test: Literal["best", "rollbacks", "every"] = "best"
+    evaluation_tokens: Literal["computed", "every_row"] = "computed"
     report_to: str | Sequence[str] = "none"
     trust_remote_code: bool = False
     data_dir: str | None = None
     peaks: Mapping[str, Any] = field(default_factory=dict)
     method_options: Mapping[str, Any] = field(default_factory=dict)
+    options_by_method: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
     folder: Path | None = field(default=None, compare=False)
 
@@ -129,13 +141,16 @@ class Recipe:
             raise RecipeError(located, error.place) from error
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "datasets", _specs(self.datasets))
-        apart = ("datasets", "peaks", "method_options", "report_to", *_NOT_KEYS)
+        object.__setattr__(self, "datasets", specs_of(self.datasets))
+        options = ("method_options", "options_by_method")
+        apart = ("datasets", "peaks", *options, "report_to", *_NOT_KEYS)
         fit_fields(self, "", except_for=apart)
         self._check_datasets()
         object.__setattr__(self, "peaks", peak_options(self.peaks))
         refuse_no_choices(self.peak_rule, {s.name: s.metric for s in self.datasets})
         object.__setattr__(self, "method_options", plain_options(self.method_options))
+        by_method = options_of_methods(self.options_by_method)
+        object.__setattr__(self, "options_by_method", by_method)
         object.__setattr__(self, "report_to", tracker_names(self.report_to))
         with recipe_place():
             for key in ("compute_budget", "num_train_epochs"):
@@ -147,10 +162,15 @@ class Recipe:
     def peak_rule(self) -> PeakRule:
         return PeakRule(**self.peaks)
 
+    def options_of(self, method: str) -> dict[str, Any]:
+        """What the recipe says for a method; `method_options` are of its own."""
+        own = self.method_options if method == self.method else {}
+        return {**self.options_by_method.get(method, {}), **own}
+
     def prepared(self) -> PreparedMethod:
         """The method with its options, checked."""
-        budget = self._ticks("compute_budget")
-        return prepare(self.method, self.method_options, budget, self.peak_rule)
+        budget, options = self._ticks("compute_budget"), self.options_of(self.method)
+        return prepare(self.method, options, budget, self.peak_rule)
 
     def _ticks(self, key: str) -> int:
         return ticks_of(getattr(self, key), self.evals_per_epoch, key)
@@ -248,6 +268,8 @@ class Recipe:
 
     def _check_method(self) -> None:
         """What `prepare` refuses, and the contradictions that a method of ours finds itself."""
+        budget = self._ticks("compute_budget")
+        refuse_wrong_options(self.options_by_method, budget, self.peak_rule)
         try:
             method = self.prepared()
             if self.method in METHODS:
@@ -272,16 +294,3 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.name not in _NOT_KEYS]
-
-
-def _specs(datasets: Any) -> tuple[DatasetSpec, ...]:
-    if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
-        raise RecipeError(
-            f"datasets is {shown(datasets)}; expected a list, each item with a name and its files",
-            ("datasets",),
-        )
-    specs: list[DatasetSpec] = []
-    for number, item in enumerate(datasets):
-        with recipe_place("datasets", number):
-            specs.append(DatasetSpec.from_mapping(item))
-    return tuple(specs)

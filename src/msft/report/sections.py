@@ -12,7 +12,6 @@ from msft.report.compare.decomposition import Parts
 from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, spread_of
-from msft.report.compare.olmo2_compute import OLMO_2
 from msft.report.figures import costs
 from msft.report.figures.branches import Branch, branches_of
 from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
@@ -23,9 +22,8 @@ from msft.report.figures.methods import (
     size_figure,
     spread_figure,
 )
-from msft.report.figures.olmo2_share import share_figure
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
-from msft.report.figures.scores import gains_figure, parts_figure, parts_of
+from msft.report.figures.scores import gains_figure, group_gains_figure, parts_figure, parts_of
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
 from msft.run.history import History
@@ -96,8 +94,6 @@ def comparison_figures(
         found += _losses(contest, suffix, title)
     stopped = [(run.label, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
-    if rivals:
-        found.append(_share(rivals[-1]))
     return found
 
 
@@ -155,6 +151,10 @@ def _of_contest(contest: Contest, suffix: str, title: str) -> list[Section]:
         text += " Metrics differ, and the mean gain is over the base model, so no mean is drawn."
     draw = partial(gains_figure, contest)
     found.append(Section(f"gains{suffix}", f"Gain by sub-dataset{title}", text, draw))
+    if contest.groups and contest.unit() is not None:
+        text = f"Gain of the mean over SFT on {contest.split}, group by group (the paper's Fig. 7)."
+        draw = partial(group_gains_figure, contest)
+        found.append(Section(f"groups{suffix}", f"Gain by group{title}", text, draw))
     for number, entrant in enumerate(budgets):
         more = f"-c{epochs(entrant.budget)}" if number and len(budgets) > 1 else ""
         found += _parts(
@@ -211,22 +211,6 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
         "counted from the rows that each tick logged."
     )
     return [Section("rows", "Rows still active", text, partial(rows_figure, shown))]
-
-
-def _share(contest: Contest) -> Section:
-    """Fig. 1 with the costs of these runs."""
-    assert contest.sft is not None
-    flops = {entrant.label: float(contest.flops(entrant, "total")) for entrant in contest.entrants}
-    own = flops[contest.sft.label] or 1.0
-    factors = {entrant.label: flops[entrant.label] / own for entrant in contest.others}
-    low, high = (100 * pick(model.share("SFT") for model in OLMO_2) for pick in (min, max))
-    text = (
-        f"SFT takes {low:.2g} to {high:.2g} % of all training compute of OLMo 2 (the paper's "
-        "Fig. 1 and Appendix A). The other rows ask what it would take there if it cost as many "
-        "times more as it did here, evaluation included."
-    )
-    draw = partial(share_figure, factors)
-    return Section("share", "Share of SFT in training compute", text, draw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,11 +124,15 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
+UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
+"""Ticks held that a log does not name: no answer depends on which of the two it was."""
+
+
 def to_json(event: Event) -> dict[str, Any]:
     """An event as the JSON object of its line."""
     raw: dict[str, Any] = {"event": event.event}
     for part in fields(event):
-        if part.name == "keep" and getattr(event, part.name) == CONTENDERS:
+        if part.name == "keep" and getattr(event, part.name) in UNRECORDED:
             continue  # logs from before there was a choice stay as they are
         raw[part.name] = _plain(part.name, getattr(event, part.name))
     return raw

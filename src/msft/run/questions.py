@@ -8,12 +8,22 @@ from msft.run.log import Asked, Decided, Opened
 from msft.run.worker import Question
 from msft.search.feeds import described
 from msft.search.methods import PreparedMethod
-from msft.search.rollout import BASE, FAST, CheckpointId, Keep, OptimizerStart, Settings, is_average
+from msft.search.rollout import (
+    BASE,
+    COMPUTED,
+    FAST,
+    CheckpointId,
+    Keep,
+    OptimizerStart,
+    Settings,
+    is_average,
+)
 from msft.store.retention import wanted
 
 
 def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:
     """A run as the first line of its log; what is at its default and came later is not in it."""
+    counted = settings.evaluation_tokens
     return Opened(
         method=method.name,
         seed=settings.seed,
@@ -31,6 +41,7 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             "method": dict(method.options),
             **({} if settings.engine == FAST else {"engine": settings.engine}),
             **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
+            **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
         },
         fingerprint=settings.fingerprint,
     )

@@ -143,6 +143,9 @@ class Evaluator:
         answers: dict[str, list[Answered]] = {name: [] for name in names}
         for row, tokens in zip(rows, generated.rows, strict=True):
             answers[row.task.name].append(self._judged(row, self._text(tokens)))
+        if any(self._tasks[name].counts_rows for name in names):
+            said = sum(max(0, len(tokens) - 1) for tokens in generated.rows)  # the last is not read
+            return answers, sum(map(len, prompts)) + said
         return answers, generated.tokens
 
     def _leaves(self, row: _Question, tokens: Sequence[int], known: int, early: bool) -> int | None:
@@ -182,6 +185,9 @@ class Evaluator:
         losses = iter(found.rows)
         ways = {"choose": self._chosen, "measure": self._measured}
         answers = {n: ways[self._way(n, split)](n, split, losses) for n in names}
+        if any(self._tasks[name].counts_rows for name in names):
+            rows = [row for name in names for row in self._rows(name, split)]
+            return answers, sum(len(row.tokens) for row in rows)
         return answers, found.tokens
 
     def _rows(self, name: str, split: str) -> Sequence[Encoded]:

@@ -99,8 +99,8 @@ def most_held(method: PreparedMethod, settings: Settings) -> int:
     match first.keep if first else CONTENDERS:
         case "contenders":
             return len(names) + besides
-        case "best":
-            return besides
+        case "best":  # with room for the next one, which comes before anything goes
+            return besides + 1
         case "span" | "all":
             return (first.ticks if first else 0) + method.averages
         case numbers:

@@ -29,7 +29,8 @@ Keep = Literal["contenders", "span", "best", "all"] | tuple[int, ...]
 
 contenders: those that could still become a sub-dataset's peak; when it is over, the peaks.
 span: every tick from the first of those on.
-best: none, for methods that never go back.
+best: none, for methods that never go back. The last tick is there all the same: the newest always
+    is, and its moments with it.
 all: every one; numbers: these ticks. Both are held to the end of the run.
 """
 CONTENDERS: Keep = "contenders"
@@ -219,12 +220,17 @@ FAST = "fast"
 """The engine of a run whose log names none."""
 
 
+COMPUTED = "computed"
+"""Which tokens an evaluation counts, where a log does not say: those that the model computed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run is: together with the method and the data it determines the log.
 
     optim: the optimizer, where it is not the usual one in full precision.
     ema_decay: of the moving average that is scored and kept; recorded where there is one.
+    evaluation_tokens: which are counted; recorded where they are not those computed.
     engine: what trains; recorded where it is not the fast engine.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
@@ -240,5 +246,6 @@ class Settings:
     score_test: ScoreTest = "none"
     optim: str = "adamw"
     ema_decay: float | None = None
+    evaluation_tokens: str = COMPUTED
     engine: str = FAST
     fingerprint: Mapping[str, str] = field(default_factory=dict)

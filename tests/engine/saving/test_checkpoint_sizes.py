@@ -12,6 +12,12 @@ def test_disk_without_memory_holds_every_checkpoint(restored: bool) -> None:
     assert checkpoints.disk(roomy=False) == 14 * 100 + (13 if restored else 2) * 200
 
 
+def test_a_method_that_never_goes_back_has_four_on_disk_with_memory_and_without() -> None:
+    """Start, newest, best, and the next one."""
+    checkpoints = Checkpoints(100, 200, False, most=4)
+    assert checkpoints.disk(roomy=True) == checkpoints.disk(roomy=False) == 4 * 100 + 2 * 200
+
+
 @pytest.mark.parametrize(("optim", "moments"), [("adamw", 12), ("adamw_bf16", 8)])
 def test_raw_weights_are_beside_the_moments_where_an_average_is_kept(
     optim: str, moments: int

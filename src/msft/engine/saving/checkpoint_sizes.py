@@ -64,7 +64,8 @@ class Checkpoints:
 
     def disk(self, roomy: bool) -> int:
         """Bytes on disk at a time, at most; `roomy`: memory holds all that are needed."""
-        copies = ROOMY_COPIES if roomy else self.most + 1
+        few = self.most <= ROOMY_COPIES  # a method that never goes back has no others
+        copies = ROOMY_COPIES if roomy or few else self.most + 1
         moments = ROOMY_MOMENTS
         if self.restored:
             moments = ROOMY_MOMENTS + 1 if roomy else self.most

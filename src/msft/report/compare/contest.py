@@ -115,11 +115,11 @@ class Contest:
         gain = known_mean(gains)
         return None if gain is None else float(gain)
 
-    def mean_gain(self, entrant: Entrant) -> float | None:
-        """Gain over SFT of the mean over all sub-datasets, as figures show it."""
-        unit = self.unit()
+    def mean_gain(self, entrant: Entrant, names: Sequence[str] = ()) -> float | None:
+        """Gain over SFT of the mean over these sub-datasets, or all, as figures show it."""
+        unit, names = self.unit(), names or self.names
         gaps = [
-            minus(run.score(self.names, self.split), sft.score(self.names, self.split))
+            minus(run.score(names, self.split), sft.score(names, self.split))
             for run, sft in self.pairs(entrant)
         ]
         gap = known_mean(height(gap, unit) for gap in gaps)

@@ -40,6 +40,16 @@ class Training:
         }
 
     @property
+    def base(self) -> float:
+        """FLOPs of pre- and mid-training."""
+        return sum(self.flops[stage] for stage in BASE_STAGES)
+
+    @property
+    def post(self) -> float:
+        """FLOPs of post-training."""
+        return sum(self.flops[stage] for stage in POST_STAGES)
+
+    @property
     def total(self) -> float:
         return sum(self.flops.values())
 

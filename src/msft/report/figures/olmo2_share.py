@@ -1,6 +1,7 @@
 """Fig. 1: the share of SFT in the training compute of OLMo 2, and what a search makes of it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, Training
@@ -8,6 +9,7 @@ from msft.report.figures.bars import horizontal_axes, rows_of
 from msft.report.figures.chart import NARROW, beside
 from msft.report.figures.colours import BEST, LEFT, MUTED, PAPER, WENT_ON
 from msft.report.figures.legend import Entry
+from msft.report.page import Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,3 +54,20 @@ def share_figure(factors: Mapping[str, float], width: float) -> "Figure":
     axes.minorticks_off()
     axes.set_xlabel("share of training compute, %" if width > NARROW else "share, %")
     return figure
+
+
+def share_section(factors: Mapping[str, float]) -> Section:
+    """Fig. 1 with its text; with factors also what SFT would take if it cost so many times more."""
+    low, high = (100 * pick(model.share("SFT") for model in OLMO_2) for pick in (min, max))
+    text = (
+        f"SFT takes {low:.2g} to {high:.2g} % of all training compute of OLMo 2 (the paper's "
+        "Fig. 1 and Appendix A)."
+    )
+    if factors:
+        text += (
+            " The other rows ask what it would take there if it cost as many times more as it did "
+            "here, evaluation included."
+        )
+    return Section(
+        "share", "Share of SFT in training compute", text, partial(share_figure, factors)
+    )

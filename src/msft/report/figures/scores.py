@@ -117,8 +117,26 @@ def gains_figure(contest: Contest, width: float) -> "Figure":
 
     Where metrics are mixed there is no mean: its gains are over the base model.
     """
-    unit, table = contest.unit(), gains(contest)
-    names, rows = [*table], [*table.values()]
+    return _gains_drawn(contest, gains(contest), width)
+
+
+def group_gains(contest: Contest) -> dict[str, list[float | None]]:
+    """Per group of sub-datasets the gain of each entrant other than SFT, on its mean."""
+    return {
+        group: [contest.mean_gain(entrant, names) for entrant in contest.others]
+        for group, names in contest.groups.items()
+    }
+
+
+def group_gains_figure(contest: Contest, width: float) -> "Figure":
+    """Fig. 7 as the paper draws it: the gain over SFT on each group of sub-datasets."""
+    return _gains_drawn(contest, group_gains(contest), width)
+
+
+def _gains_drawn(
+    contest: Contest, table: Mapping[str, Sequence[float | None]], width: float
+) -> "Figure":
+    unit, names, rows = contest.unit(), [*table], [*table.values()]
     if unit is not None:
         names = ["mean", *names]
         rows = [[contest.mean_gain(entrant) for entrant in contest.others], *rows]

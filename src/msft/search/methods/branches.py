@@ -21,7 +21,7 @@ def with_everybody(run: Run) -> EndedBy | None:
         if first < rollout.last:
             theta = rollout.at(first)
             run.go_on(theta)
-            run.rollout(theta, run.mixture, _rest(run, trained + first))
+            run.rollout(theta, run.mixture, _rest(run, trained + first), keep="best")
             return None
         theta = rollout.end
         run.go_on(theta)
@@ -38,7 +38,8 @@ def without_first(run: Run, *, excluded: str, legs: Any) -> None:
     for ticks in legs:  # a roll-out is trained even to tick 0, so that the branches' rows agree
         theta = run.rollout(theta, run.mixture, max(1, ticks)).at(ticks)
     run.exclude((excluded,), theta, legs[-1])
-    run.rollout(theta, run.mixture.without((excluded,)), _rest(run, sum(legs)))
+    mixture = run.mixture.without((excluded,))
+    run.rollout(theta, mixture, _rest(run, sum(legs)), keep="best")
 
 
 def _rest(run: Run, trained: int) -> int:

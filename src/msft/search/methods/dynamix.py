@@ -50,7 +50,7 @@ def dynamix(
     """One roll-out. Options left out are the preset's."""
     options = given(locals(), except_for=("run", "preset"))
     feed = replace(PAPER if preset == "msft-paper" else ORIGINAL, **options)
-    run.rollout(run.base, run.mixture, run.train_ticks, feed=feed)
+    run.rollout(run.base, run.mixture, run.train_ticks, feed=feed, keep="best")
 
 
 def probabilities(q: Sequence[float], p0: Sequence[float], g: float, b: float) -> list[float]:

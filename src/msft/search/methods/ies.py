@@ -50,7 +50,7 @@ def ies(
             "permanent",
         )
     feed = Ies(threshold, smoothing_window, bool(permanent) or not track_excluded, track_excluded)
-    run.rollout(run.base, run.mixture, run.train_ticks, feed=feed)
+    run.rollout(run.base, run.mixture, run.train_ticks, feed=feed, keep="best")
 
 
 class IesFeed:

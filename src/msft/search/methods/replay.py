@@ -38,7 +38,7 @@ def replay(
             ticks,
             optimizer=optimizer,
             eligible=False,
-            keep=tuple(sorted(needed)) if averaged else "contenders",
+            keep=tuple(sorted(needed)) if averaged else "best",
         )
         path += [rollout.at(tick) for tick in range(1, ticks + 1)]
     run.report(run.average([path[tick] for tick in averaged]) if averaged else path[-1])

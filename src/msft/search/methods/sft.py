@@ -5,4 +5,4 @@ from msft.search.rollout import Run
 
 def sft(run: Run) -> None:
     """One roll-out on the whole mixture."""
-    run.rollout(run.base, run.mixture, run.train_ticks)
+    run.rollout(run.base, run.mixture, run.train_ticks, keep="best")

@@ -11,9 +11,10 @@ from msft.search.rollout import Run
 
 def soft_sro(run: Run) -> None:
     """The new mixture is drawn once and has as many rows as the old one, up to rounding down."""
-    search = run.rollout(run.base, run.mixture, run.train_ticks, eligible=False)  # 1, 2
+    ticks = run.train_ticks
+    search = run.rollout(run.base, run.mixture, ticks, eligible=False, keep="best")  # 1, 2
     mixture = proportioned(run.mixture, search.peaks())  # 3 to 17
-    run.rollout(run.base, mixture, run.train_ticks)  # 18
+    run.rollout(run.base, mixture, ticks, keep="best")  # 18
 
 
 def proportioned(mixture: Mixture, peaks: Mapping[str, int]) -> Mixture:

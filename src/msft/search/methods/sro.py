@@ -9,7 +9,8 @@ from msft.search.rollout import EndedBy, OptimizerStart, Run
 
 def sro(run: Run) -> EndedBy:
     """A peak at the base model means never trained; a set marked `keep` stays to the last one."""
-    search = run.rollout(run.base, run.mixture, run.train_ticks, eligible=False)  # 1, 2
+    ticks = run.train_ticks
+    search = run.rollout(run.base, run.mixture, ticks, eligible=False, keep="best")  # 1, 2
     peaks = search.peaks()  # 3: c_i* = argmax_c acc(D_i, c)
     last = max(peaks.values())
     stops = {name: peaks[name] if name in run.mixture.droppable else last for name in peaks}
@@ -19,7 +20,7 @@ def sro(run: Run) -> EndedBy:
         c_next = min(stops[name] for name in active.active)  # 6
         if c_next > now:  # 7, 8: the difference, one continuous run
             optimizer: OptimizerStart = "kept" if now else "fresh"
-            theta = run.rollout(theta, active, c_next - now, optimizer=optimizer).end
+            theta = run.rollout(theta, active, c_next - now, optimizer=optimizer, keep="best").end
         now = c_next  # 9
         exhausted = tuple(name for name in active.active if stops[name] <= now)
         active = active.without(exhausted)  # 10: E = E + {D_i : c_i* <= c_current}
