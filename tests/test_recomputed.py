@@ -15,15 +15,17 @@ import pytest
 
 import recomputed
 from mortal import quick_folder
+from msft.app.analyses import divergence
 from msft.cli import main
+from msft.recipe.recipe import Recipe, load_recipe
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import Contest, contest_of
 from msft.report.compare.decomposition import decomposition
-from msft.report.comparison_page import write_contest
 from msft.report.figures.epochs import path_losses, rows_per_epoch
 from msft.report.figures.peaks import peaks_of
 from msft.report.figures.scores import gains
 from msft.run.folder import read_history
+from msft.run.history import History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.methods import METHODS
 from msft.testing import Learner, simulate
@@ -171,6 +173,17 @@ def test_the_summary_under_every_rule_of_peaks(
         assert_summary(path / "msft", summary_of(read_history(path / "msft")))
 
 
+def test_of_equal_checkpoints_the_earliest_is_the_best() -> None:
+    coarse = {name: replace(each, validation_rows=2) for name, each in learners(20).items()}
+    for method in ("sft", "msft"):
+        with quick_folder() as path:
+            settings: dict[str, Any] = {"num_train_epochs": 5, "compute_budget": 1.5}
+            simulate(method, coarse, folder=path, evals_per_epoch=4, train_batch_size=8, **settings)
+            run = assert_summary(path, summary_of(read_history(path)))
+            best = run.height(run.best)
+            assert sum(run.height(each) == best for each in run.candidates) > 1
+
+
 def test_the_files_of_a_run_on_the_tiny_model(trained: Path) -> None:
     for name in ("sft-s20", "msft-s20"):
         said = json.loads((trained / name / "summary.json").read_text())
@@ -203,9 +216,10 @@ def test_the_tables_of_a_comparison_on_the_tiny_model(trained: Path) -> None:
 
 
 def test_the_tables_over_seeds(simulated: Path) -> None:
-    found = contest(simulated)
-    path = next(p for p in write_contest(found, simulated) if p.suffix == ".csv")
-    table, split = cells(path), found.split
+    recipe = simulated / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    assert main(["compare", str(recipe), "--no-run", "--out", str(simulated)]) == 0
+    table, split = cells(simulated / "compare.csv"), "test"
     runs = {
         label: [recomputed.Run(simulated / f"{method}-s{seed}") for seed in SEEDS]
         for method, label in LABELS.items()
@@ -284,17 +298,30 @@ def test_gains_of_fig_7_and_parts_of_fig_8(simulated: Path, trained: Path) -> No
 
 
 def test_shifts_of_fig_3() -> None:
+    """Over the simulated engine; the one who leaves has half of the rows, so others peak sooner."""
+    mixture = {
+        "quick": Learner(rows=320, limit=0.6, damage=0.4),
+        "middle": Learner(rows=96, limit=1.2),
+        "slow": Learner(rows=80, limit=1.9),
+        "slowest": Learner(rows=128, limit=2.4),
+    }
+
+    def run(recipe: Recipe, folder: Path) -> History:
+        folder.mkdir()
+        settings: dict[str, Any] = {"compute_budget": 2, "num_train_epochs": 6}
+        settings |= {"train_batch_size": 16, "method_options": recipe.method_options}
+        return simulate(recipe.method, mixture, folder=folder, **settings)
+
     with quick_folder() as path:
-        recipe = path / "recipe.yaml"
-        recipe.write_text(RECIPE)
-        out = path / "out"
-        assert main(["analyze", "divergence", str(recipe), "--out", str(out), "--quiet"]) == 0
-        said = json.loads((out / "divergence.json").read_text())
-        with_all, without = recomputed.Run(out / "with"), recomputed.Run(out / "without")
-        moved = recomputed.shifts(with_all, without)
-        told = {name: each["change"] for name, each in said["optimal_compute"].items()}
-        assert told == pytest.approx(moved)
-        assert said["mean_absolute_change"] == pytest.approx(mean([abs(c) for c in moved.values()]))
+        (path / "recipe.yaml").write_text(RECIPE)
+        recipe = load_recipe(path / "recipe.yaml")
+        specs = [replace(recipe.datasets[0], name=name) for name in mixture]
+        said = divergence(replace(recipe, datasets=specs), path, run).content
+        moved = recomputed.shifts(recomputed.Run(path / "with"), recomputed.Run(path / "without"))
+    told = {name: each["change"] for name, each in said["optimal_compute"].items()}
+    assert told == pytest.approx(moved)
+    assert sum(moved.values()) != 0
+    assert said["mean_absolute_change"] == pytest.approx(mean([abs(c) for c in moved.values()]))
 
 
 def test_losses_of_fig_9_and_rows_of_ies(simulated: Path, trained: Path) -> None:
