@@ -84,7 +84,7 @@ def _sentence(summary: str) -> str:
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--out", default="msft-demo", help="folder of both runs (%(default)s)")
+    parser.add_argument("--out", default="msft-demo", help="folder of the runs (%(default)s)")
     parser.add_argument(
         "--seed", type=int, default=0, help="another mixture and order (%(default)s)"
     )
@@ -271,7 +271,7 @@ def _seconds(text: str) -> float:
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
-    "demo": ("SFT and mSFT on an embedded mixture, in two minutes", _demo),
+    "demo": ("SFT, an average and mSFT on an embedded mixture, in two minutes", _demo),
     "init": ("write a commented recipe to start from", _init),
     "validate": ("read recipe and data, say what is there", _validate),
     "plan": ("what a run will cost, before any training", _plan),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def demo(options: argparse.Namespace) -> None:
-    """SFT and mSFT on the embedded mixture, then the comparison."""
+    """SFT, an average and mSFT on the embedded mixture, then the comparison."""
     from msft.app.demo import run_demo
 
     run_demo(Path(options.out), options.seed)
