@@ -200,8 +200,10 @@ def sizes(
         for method in others:
             results[method]["gain"] = _gain(results[method], results["sft"])
         names = [spec.name for spec in recipe.datasets[:each]]
-        found.append({"size": each, "datasets": names, "methods": results})
-    notes = _about([result["methods"]["sft"] for result in found])
+        found.append({"size": each, "datasets": names, **results})
+        if "msft" in results:
+            found[-1]["gain"] = results["msft"]["gain"]
+    notes = _about([result["sft"] for result in found])
     return Analysis("sizes", {"sizes": found}, rows, notes, folders)
 
 
