@@ -138,10 +138,14 @@ def _compare(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
     parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
-    out = "folder of the runs (METHOD-sSEED) and of compare.html"
+    models = "e.g. Qwen/Qwen2.5-0.5B,tiny: all of it on each (default: the recipe's model)"
+    parser.add_argument("--models", metavar="A,B,…", help=models)
+    out = "folder of the runs (METHOD-sSEED, or MODEL/METHOD-sSEED) and of compare.html"
     parser.add_argument("--out", required=True, help=out)
     without = "start nothing: tables of what is there"
     parser.add_argument("--no-run", action="store_true", help=without)
+    figures = "also write every figure as a file into OUT/figures: svg, png, pdf, or e.g. svg,pdf"
+    parser.add_argument("--figures", metavar="FORMATS", help=figures)
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
 
 
@@ -184,6 +188,9 @@ def _analyze(parser: ArgumentParser) -> None:
         analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
         analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
         _json(analysis)
+        if name == "divergence":
+            models = "the same on each of these models, and their mean changes (Fig. 3b)"
+            analysis.add_argument("--models", metavar="A,B,…", help=models)
         if name == "budget":
             analysis.add_argument(
                 "--budgets",
