@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from test_paper_figures import run_of, written
 from mortal import quick_folder
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contests_of
+from msft.report.compare.decomposition import Parts
 from msft.report.figures.chart import WIDE, drawing
 from msft.report.figures.colours import (
     BEST,
@@ -32,7 +34,7 @@ from msft.report.figures.colours import (
 )
 from msft.report.figures.epochs import losses_figure
 from msft.report.figures.methods import budget_figure, size_figure
-from msft.report.figures.scores import gains_figure
+from msft.report.figures.scores import gains_figure, parts_figure
 from msft.report.sections import comparison_figures, run_figures
 from msft.run.folder import step_losses_of
 from msft.search.scores import Score, accuracy
@@ -341,3 +343,29 @@ def test_the_parts_of_every_gain_add_up_and_no_loss_is_green(folder: Path) -> No
     folds = [Fold(path) for path in paths]
     mean = folds[1].mean("test") - folds[0].mean("test")
     assert dots[0] == pytest.approx(mean)  # the mean is of all, as in the tables
+
+
+def test_each_part_has_the_colour_of_its_sign_and_the_undefined_is_grey() -> None:
+    parts = {
+        "up": Parts(Fraction(5, 100), Fraction(2, 100), Fraction(3, 100)),
+        "down": Parts(Fraction(-8, 100), Fraction(-6, 100), Fraction(-2, 100)),
+        "stayed": Parts(Fraction(9, 100), rest=Fraction(9, 100), why="never left"),
+    }
+    with drawing():
+        figure = parts_figure(parts, "test", "accuracy", WIDE)
+    axes = figure.axes[0]
+    drawn_at: dict[int, dict[str, float]] = {}
+    for colour, bar in bars(axes):
+        row = round(bar.get_y() + bar.get_height() / 2)
+        drawn_at.setdefault(row, {})[colour] = bar.get_width()
+    third = pytest.approx  # the mean is of all three
+    assert drawn_at == {
+        0: {PINK: third(-4 / 3), BEST: third(1 / 3), FAINT: third(3)},
+        1: {FAINT: third(9)},
+        2: {GREEN: third(2), BEST: third(3)},
+        3: {PINK: third(-6), LEFT: third(-2)},
+    }
+    texts = [text.get_text() for text in axes.texts]
+    assert "+9.0  undefined: never left" in texts
+    assert "+2.0  of it undefined: +3.0" in texts
+    assert "−8.0" in texts
