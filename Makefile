@@ -13,7 +13,7 @@ help:  ## what can be made
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: .venv/installed  ## SFT and mSFT on a synthetic mixture, two minutes on a CPU
+demo: .venv/installed  ## SFT, SFT with an average and mSFT on a synthetic mixture, two minutes on a CPU
 	$(BIN)/msft demo
 
 # One thread each: on small matrices, more of them wait for each other.

@@ -84,7 +84,7 @@ def _sentence(summary: str) -> str:
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--out", default="msft-demo", help="folder of both runs (%(default)s)")
+    parser.add_argument("--out", default="msft-demo", help="folder of the runs (%(default)s)")
     parser.add_argument(
         "--seed", type=int, default=0, help="another mixture and order (%(default)s)"
     )
@@ -138,10 +138,13 @@ def _compare(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
     parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
-    out = "folder of the runs (METHOD-sSEED) and of compare.html"
+    models = "e.g. Qwen/Qwen2.5-0.5B,tiny: all of it on each (default: the recipe's model)"
+    parser.add_argument("--models", metavar="A,B,…", help=models)
+    out = "folder of the runs (METHOD-sSEED, or MODEL/METHOD-sSEED) and of compare.html"
     parser.add_argument("--out", required=True, help=out)
     without = "start nothing: tables of what is there"
     parser.add_argument("--no-run", action="store_true", help=without)
+    _figures(parser, "OUT")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
 
 
@@ -155,11 +158,12 @@ def _report(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="build it anew while the run goes on, whenever there is something new (every 5 s)",
     )
-    parser.add_argument(
-        "--figures",
-        metavar="FORMATS",
-        help="also write every figure as a file into DIR/figures: svg, png, pdf, or e.g. svg,pdf",
-    )
+    _figures(parser, "DIR")
+
+
+def _figures(parser: ArgumentParser, folder: str) -> None:
+    files = f"also write every figure as a file into {folder}/figures: svg, png, pdf, or svg,pdf"
+    parser.add_argument("--figures", metavar="FORMATS", help=files)
 
 
 def _replay(parser: ArgumentParser) -> None:
@@ -174,24 +178,23 @@ def _analyze(parser: ArgumentParser) -> None:
     analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
     for name, summary in ANALYSES.items():
         analysis = analyses.add_parser(name, help=summary, description=_sentence(summary))
+        analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
+        _json(analysis)
         if name == "headroom":
             analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
-            analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
-            _json(analysis)
             continue
         if name == "compute":
             runs = "finished runs of sft and other methods, whose costs are set against SFT's"
             analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
             out = "folder of the result (%(default)s)"
             analysis.add_argument("--out", default="runs/compute", help=out)
-            analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
-            _json(analysis)
             continue
         _recipe(analysis)
         analysis.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
         analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
-        analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
-        _json(analysis)
+        if name == "divergence":
+            models = "the same on each of these models, and their mean changes (Fig. 3b)"
+            analysis.add_argument("--models", metavar="A,B,…", help=models)
         if name == "budget":
             analysis.add_argument(
                 "--budgets",
@@ -271,7 +274,7 @@ def _seconds(text: str) -> float:
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
-    "demo": ("SFT and mSFT on an embedded mixture, in two minutes", _demo),
+    "demo": ("SFT, an average and mSFT on an embedded mixture, in two minutes", _demo),
     "init": ("write a commented recipe to start from", _init),
     "validate": ("read recipe and data, say what is there", _validate),
     "plan": ("what a run will cost, before any training", _plan),

@@ -244,9 +244,9 @@ def test_sizes_take_the_first_sub_datasets(tmp_path: Path) -> None:
     small, large = found.content["sizes"]
     assert small["datasets"] == ["quick", "middle"]
     assert large["datasets"] == list(LEARNERS)
-    by = small["methods"]
-    assert by["msft"]["gain"] == by["msft"]["validation"] - by["sft"]["validation"]
-    assert by["sft"]["split"] == "validation", "the paper's protocol was asked for"
+    gain = small["msft"]["validation"] - small["sft"]["validation"]
+    assert small["gain"] == small["msft"]["gain"] == gain
+    assert small["sft"]["split"] == "validation", "the paper's protocol was asked for"
     assert _first_column(found) == ["sub-datasets", "2", "2", "4", "4"]
     assert [path.name for path in found.write(tmp_path)][:2] == ["sizes.json", "sizes.svg"]
 
@@ -263,9 +263,9 @@ def test_sizes_have_every_method_that_is_named(tmp_path: Path) -> None:
     means = [summary_of(history)["best"]["test"]["mean"] for history in run.histories]
     for number, entry in enumerate(found.content["sizes"]):
         straight, *others = means[4 * number : 4 * number + 4]
-        gains = [entry["methods"][method]["gain"] for method in order[1:]]
+        gains = [entry[method]["gain"] for method in order[1:]]
         assert gains == [mean - straight for mean in others]
-        assert "gain" not in entry["methods"]["sft"]
+        assert "gain" not in entry["sft"]
     rows = [row[:4] for row in found.rows[1:]]
     assert [row[1] for row in rows] == order * 2
     assert [float(row[3]) for row in rows] == pytest.approx(
@@ -334,7 +334,7 @@ class Losses(SimulatedEngine):
 def test_a_lower_loss_is_a_gain(tmp_path: Path) -> None:
     accurate = sizes(recipe_of(), tmp_path / "right", simulated(), [4]).content["sizes"][0]
     lossy = sizes(recipe_of(), tmp_path / "wrong", Simulation(engine=Losses), [4])
-    accurate, found = accurate["methods"], lossy.content["sizes"][0]["methods"]
+    found = lossy.content["sizes"][0]
     assert (accurate["sft"]["unit"], found["sft"]["unit"]) == ("accuracy", "nll")
     assert found["sft"]["mean"] == pytest.approx(1 - accurate["sft"]["mean"])
     gain = found["msft"]["gain"]
@@ -355,7 +355,7 @@ class Mixed(SimulatedEngine):
 
 def test_the_tables_say_when_a_score_is_a_mean_of_gains(tmp_path: Path) -> None:
     found = sizes(recipe_of(), tmp_path / "mixed", Simulation(engine=Mixed), [2, 4])
-    assert [each["methods"]["sft"]["unit"] for each in found.content["sizes"]] == ["accuracy", None]
+    assert [each["sft"]["unit"] for each in found.content["sizes"]] == ["accuracy", None]
     assert "a score is the mean gain over the base" in found.text()
     alike = sizes(recipe_of(), tmp_path / "alike", simulated(), [2])
     assert "mean gain" not in alike.text()

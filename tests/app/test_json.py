@@ -83,7 +83,7 @@ def test_analyze(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     (entry,) = found["sizes"]
     assert entry["datasets"] == list(RULES)[:2]
     summary = json.loads(Path("sizes/n2-msft/summary.json").read_text())
-    assert entry["methods"]["msft"]["test"] == summary["best"]["test"]["mean"]
+    assert entry["msft"]["test"] == summary["best"]["test"]["mean"]
     assert all(Path(path).exists() for path in found["files"])
     log = Path("sizes/n2-msft/steps.jsonl").stat().st_mtime_ns
     again, _ = said(capsys, *command)

@@ -28,7 +28,7 @@ from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_tab
 from msft.report.compare.compared_run import compared_runs, same_rows
 from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
 from msft.report.compare.first_places import rounds_of, spread_of
-from msft.report.comparison_page import contest_text, tables_of, write_contest
+from msft.report.comparison_page import comparison_of, contest_text, tables_of, write_files
 from msft.report.figures.methods import budgets_of
 from msft.report.paper_tables import (
     ablation_table,
@@ -335,7 +335,8 @@ def test_figures_are_of_the_split_that_reports(three: Contest, tmp_path: Path) -
     figures = comparison_figures(three.runs, "selection")
     assert any("on validation" in each.text for each in figures)
     assert not any("on test" in each.text for each in figures)
-    page = write_contest(contest_of(three.runs, "selection"), tmp_path)[0].read_text()
+    contest = contest_of(three.runs, "selection")
+    page = write_files(comparison_of([contest]), tmp_path)[0].read_text()
     assert "Gain over SFT on validation" in page
 
 
@@ -613,7 +614,9 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
         for method in ("sft", FORMULA, "<img src=x onerror=alert(1)>")
     ]
     contest = lined_up(folders)
-    paths = {path.suffix: path.read_text() for path in write_contest(contest, tmp_path)}
+    paths = {
+        path.suffix: path.read_text() for path in write_files(comparison_of([contest]), tmp_path)
+    }
 
     page = paths[".html"]
     assert "<script" not in page
@@ -670,7 +673,7 @@ def test_a_cell_in_every_format() -> None:
 
 
 def test_the_page_marks_and_is_self_contained(three: Contest, tmp_path: Path) -> None:
-    page = write_contest(three, tmp_path)[0].read_text()
+    page = write_files(comparison_of([three]), tmp_path)[0].read_text()
     assert '<td class="n plain"><b>55.0</b> <small class="quiet">+5.0</small></td>' in page
     assert '<td class="n plain"><u>50.0</u></td>' in page
     assert "<script" not in page

@@ -99,10 +99,21 @@ def test_the_two_parts_are_those_of_the_equation() -> None:
     parts = decomposition(sft(), whole())
     # a: 41 - 30 gained; it left with 45 and lost 4 of it; 15 are what SFT lost by overfitting
     assert parts["a"] == Parts(Fraction(11, 100), Fraction(15, 100), Fraction(-4, 100))
-    assert parts["b"].gain == Fraction(5, 100)
-    assert parts["b"].prevention is None
-    assert parts["b"].why == "the best checkpoint comes before it left"  # it is trained there
-    assert parts["c"] == Parts(Fraction(10, 100), why="never left")
+    # b left at 60, before the best checkpoint, which has 55; SFT has 50
+    assert parts["b"] == Parts(Fraction(5, 100), Fraction(10, 100), Fraction(-5, 100))
+    assert parts["c"] == Parts(Fraction(10, 100), rest=Fraction(10, 100), why="never left")
+
+
+def test_the_mean_is_of_all_and_the_undefined_is_its_rest() -> None:
+    parts = decomposition(sft(), whole())
+    mean = mean_parts([*parts.values()])
+    assert mean == Parts(
+        Fraction(26, 300),  # 41 + 55 + 70 less 30 + 50 + 60
+        Fraction(25, 300),
+        Fraction(-9, 300),
+        Fraction(10, 300),
+        "never left",
+    )
 
 
 def test_transfer_is_positive_and_the_parts_always_add_up() -> None:
@@ -127,11 +138,27 @@ def test_a_best_checkpoint_at_the_leaving_itself_has_forgotten_nothing() -> None
     )
 
 
-def test_a_best_checkpoint_of_the_discarded_end_is_not_after_the_leaving() -> None:
+def test_a_best_checkpoint_of_the_discarded_end_counts_as_in_the_paper() -> None:
     low = {"a": hits(1), "b": hits(1), "c": hits(1)}
     run = msft(*stage(1, checkpoint_id(0, 1), ["b", "c"], low))
     assert run.best == "r0-t2"
-    assert decomposition(sft(), run)["a"].why == "the best checkpoint comes before it left"
+    # 30 there and 45 at its peak; SFT has 30
+    part = decomposition(sft(), run)["a"]
+    assert part == Parts(Fraction(0), Fraction(15, 100), Fraction(-15, 100))
+
+
+def test_who_leaves_after_the_best_checkpoint_has_parts_too() -> None:
+    """c leaves two stages after it, from a checkpoint that is not on the path to it."""
+    run = msft(
+        *stage(1, checkpoint_id(0, 1), ["b", "c"], BETTER),
+        Decided("exclude", checkpoint_id(1, 1), ("b",), 1),
+        *stage(2, checkpoint_id(1, 1), ["c"], {"a": hits(1), "b": hits(1), "c": hits(52)}),
+        Decided("exclude", checkpoint_id(2, 1), ("c",), 1),
+    )
+    assert run.best == "r1-t2"
+    part = decomposition(sft(), run)["c"]
+    # 70 at the best and 52 where it left; SFT has 60
+    assert part == Parts(Fraction(10, 100), Fraction(-8, 100), Fraction(18, 100))
 
 
 def test_leaving_at_the_base_model() -> None:
@@ -145,7 +172,8 @@ def test_leaving_at_the_base_model() -> None:
     ]
     run = History([*first, *stage(1, BASE, ["b", "c"], later)])
     assert decomposition(sft(), run)["a"].forgetting == Fraction(-2, 100)
-    assert decomposition(sft(), History(first))["a"].prevention is None  # best: r0-t2, trained on a
+    # best: r0-t2 with 5; it left with 10
+    assert decomposition(sft(), History(first))["a"].forgetting == Fraction(-5, 100)
 
 
 def test_losses_count_upwards_and_exactly() -> None:
@@ -196,13 +224,32 @@ def test_what_is_not_scored_is_undefined() -> None:
     assert part == Parts(Fraction(0), why="not scored on test where it left")
 
 
-def test_means_are_over_the_defined() -> None:
+def test_one_checkpoint_without_a_test_score_is_enough_to_stay_on_validation() -> None:
+    needed = [(sft, checkpoint_id(0, 2))]
+    needed += [(whole, checkpoint_id(*place)) for place in ((0, 1), (1, 1), (1, 2))]
+    for lacking in range(len(needed)):
+        runs = {sft: sft(), whole: whole()}
+        for number, (which, place) in enumerate(needed):
+            if number != lacking:
+                known = dict(runs[which].known(place))
+                runs[which].add(Measured(place, "test", Tokens(), known))
+        assert decomposition_split(runs[sft], runs[whole]) == "validation"
+
+
+def test_means_are_over_all() -> None:
     one = Parts(Fraction(3), Fraction(4), Fraction(-1))
     two = Parts(Fraction(1), Fraction(0), Fraction(1))
-    unknown = Parts(Fraction(9), why="never left")
-    assert mean_parts([one, two, unknown]) == Parts(Fraction(2), Fraction(2), Fraction(0))
+    unknown = Parts(Fraction(9), rest=Fraction(9), why="never left")
+    assert mean_parts([one, two]) == Parts(Fraction(2), Fraction(2), Fraction(0))
+    mixed = mean_parts([one, two, unknown])
+    assert mixed == Parts(Fraction(13, 3), Fraction(4, 3), Fraction(0), Fraction(3), "never left")
     assert mean_parts([unknown]) == unknown
+    assert mean_parts([unknown, Parts(Fraction(1), rest=Fraction(1), why="never left")]) == Parts(
+        Fraction(5), rest=Fraction(5), why="never left"
+    )
     assert mean_parts([]).gain is None
+    lacking = mean_parts([one, Parts(None, why="not scored on test")])
+    assert lacking == Parts(None, why="not scored on test")
     pooled = mean_decomposition([{"a": one, "b": unknown}, {"a": two}])
     assert pooled == {"a": Parts(Fraction(2), Fraction(2), Fraction(0)), "b": unknown}
 

@@ -184,7 +184,7 @@ def test_a_first_roll_out_of_one_sub_dataset_has_no_such_figure(folder: Path) ->
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_its_figures(method: str, folder: Path) -> None:
     (run,) = compared_runs([run_of(folder / method, method)])
-    sections = run_figures(run.history)
+    sections = run_figures(run.history, {})
     wanted = ["timeline", "peaks", "rows", "loss", "flops", "disk"]
     if method == "continual":
         wanted.remove("peaks")
@@ -200,7 +200,7 @@ def test_a_run_that_has_only_begun_has_none(folder: Path) -> None:
     for count in (1, 2, 3):
         (folder / "run.jsonl").write_bytes(b"".join(lines[:count]))
         (run,) = compared_runs([folder])
-        assert run_figures(run.history) == []
+        assert run_figures(run.history, {}) == []
         assert comparison_figures([run, run]) == []
 
 
@@ -370,7 +370,7 @@ def test_missing_scores_leave_gaps(folder: Path) -> None:
     parts = {
         HOSTILE: Parts(Fraction(1, 10), Fraction(2, 10), Fraction(-1, 10)),
         "worse": Parts(Fraction(-3, 10), Fraction(-4, 10), Fraction(1, 10)),
-        "mean": Parts(Fraction(1, 10), why="never left"),
+        "mean": Parts(Fraction(1, 10), rest=Fraction(1, 10), why="never left"),
         "unknown": Parts(None, why="not scored on test"),
     }
     one = Section("one", "", "", partial(parts_figure, parts, "test", "accuracy"))
@@ -382,7 +382,7 @@ def test_own_metrics_are_drawn_too(folder: Path) -> None:
     curves = {"a": [value(-1.0), value(2.5)], "b": [value(0.0), value(0.0)]}
     paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
     runs = compared_runs(paths)
-    assert_drawn([*comparison_figures(runs), *run_figures(runs[0].history)], folder)
+    assert_drawn([*comparison_figures(runs), *run_figures(runs[0].history, {})], folder)
 
 
 def axes_of(contest: Contest) -> dict[str, tuple[list[str], set[float]]]:
@@ -494,7 +494,8 @@ def test_report_writes_figures(folder: Path, capsys: pytest.CaptureFixture[str])
     assert made_here == [f"{name}.{suffix}" for name in names for suffix in ("pdf", "png")]
     assert not (folder / "figures").exists()
     assert main(["report", *map(str, runs), "--figures", "svg"]) == 0
-    assert sorted(path.stem for path in (folder / "figures").iterdir()) == sorted(COMPARED)
+    drawn = sorted(path.stem for path in (folder / "figures").iterdir())
+    assert drawn == sorted(["scores", *COMPARED])
     assert str(folder / "figures") in capsys.readouterr().out
     first = (folder / "figures" / "gains.svg").read_bytes()
     assert main(["report", *map(str, runs), "--figures", "svg"]) == 0

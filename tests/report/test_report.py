@@ -423,7 +423,7 @@ def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
     assert [a["id"] for t, a in page.tags if t == "section"] == [
         "figure-scores",
         *(f"table-{key}" for key in ("main", "honesty", "datasets", "datasets-validation")),
-        *(f"table-{key}" for key in ("bootstrap", "places", "spread", "flops")),
+        *(f"table-{key}" for key in ("bootstrap", "places", "spread", "flops", "disk")),
         *(f"figure-{key}" for key in ("spread", "places", "gains", "parts", "losses")),
     ]
     assert "msft +" in page.text("table-bootstrap")

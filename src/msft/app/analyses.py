@@ -14,6 +14,7 @@ from msft.app.variants import methods_of, options_of
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
+from msft.report.compare.compared_run import ReportSplit
 from msft.report.compare.divergence import changes, fork_of, mean_shift
 from msft.run.folder import RunFolder, read_history, write_json
 from msft.run.history import History
@@ -31,6 +32,7 @@ class Analysis:
     """What an analysis found: for a program, and as a table with its notes for a person.
 
     name: of its files, and of its figure among those of its runs.
+    report_split: the one that its figure and page are of, as its table is.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Analysis:
     rows: list[tuple[str, ...]]
     notes: list[str]
     folders: list[Path]
+    report_split: ReportSplit
 
     def text(self) -> str:
         return "\n".join([*table(self.rows), "", *self.notes])
@@ -50,10 +53,15 @@ class Analysis:
 
         path = out / f"{self.name}.json"
         write_json(path, self.content)
-        sections = comparison_figures(compared_runs(self.folders))
-        figure = [section for section in sections if section.key == self.name]
-        files = write_figures(figure, out, ("svg", "png"))
-        return [path, *files, write_comparison(self.folders, out, groups_by_recipe)]
+        sections = comparison_figures(compared_runs(self.folders), self.report_split)
+        figures = [section for section in sections if self._has(section.key)]
+        files = write_figures(figures, out, ("svg", "png"))
+        page = write_comparison(self.folders, out, groups_by_recipe, self.report_split)
+        return [path, *files, page]
+
+    def _has(self, key: str) -> bool:
+        """Whether a figure is its own; the change of every model goes with their mean."""
+        return key == self.name or (self.name == "shifts" and key.startswith("divergence"))
 
 
 def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
@@ -82,12 +90,15 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
     method = "msft.search.methods.branches:without_first"
     options = {**moments, "excluded": excluded, "legs": legs}
     without = run(replace(recipe, method=method, method_options=options), out / "without")
-    return _diverged(with_all, without, excluded, sum(legs), [out / "with", out / "without"])
+    folders = [out / "with", out / "without"]
+    content, rows, notes = _diverged(with_all, without, excluded, sum(legs))
+    return Analysis("divergence", content, rows, notes, folders, recipe.report_split)
 
 
 def _diverged(
-    with_all: History, without: History, excluded: str, forked: int, folders: list[Path]
-) -> Analysis:
+    with_all: History, without: History, excluded: str, forked: int
+) -> tuple[dict[str, Any], list[tuple[str, ...]], list[str]]:
+    """What is found, its table, and the notes below it."""
     moved = changes(with_all, without, excluded)
     per_epoch = with_all.evals_per_epoch
     optima = {name: _optima(with_all, without, name, forked) for name in moved}
@@ -117,7 +128,7 @@ def _diverged(
             f"note: at the end of a branch these stood at their best, so their change is a bound "
             f"only: {', '.join(open_ended)}; raise num_train_epochs"
         )
-    return Analysis("divergence", content, rows, notes, folders)
+    return content, rows, notes
 
 
 def _optima(
@@ -158,7 +169,7 @@ def budgets(recipe: Recipe, out: Path, run: Runner, values: Sequence[float]) -> 
             for each, result in found.items()
         ],
     }
-    return Analysis("budgets", content, rows, _about([straight]), folders)
+    return Analysis("budgets", content, rows, _about([straight]), folders, recipe.report_split)
 
 
 def sizes(
@@ -200,9 +211,11 @@ def sizes(
         for method in others:
             results[method]["gain"] = _gain(results[method], results["sft"])
         names = [spec.name for spec in recipe.datasets[:each]]
-        found.append({"size": each, "datasets": names, "methods": results})
-    notes = _about([result["methods"]["sft"] for result in found])
-    return Analysis("sizes", {"sizes": found}, rows, notes, folders)
+        found.append({"size": each, "datasets": names, **results})
+        if "msft" in results:
+            found[-1]["gain"] = results["msft"]["gain"]
+    notes = _about([result["sft"] for result in found])
+    return Analysis("sizes", {"sizes": found}, rows, notes, folders, recipe.report_split)
 
 
 def runner(quiet: bool, say: Callable[[str], None]) -> Runner:

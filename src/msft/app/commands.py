@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def demo(options: argparse.Namespace) -> None:
-    """SFT and mSFT on the embedded mixture, then the comparison."""
+    """SFT, an average and mSFT on the embedded mixture, then the comparison."""
     from msft.app.demo import run_demo
 
     run_demo(Path(options.out), options.seed)
@@ -165,7 +165,9 @@ def compare(options: argparse.Namespace) -> None:
         options.out,
         methods=options.methods,
         seeds=options.seeds,
+        models=options.models,
         overrides=_overrides(options),
+        figures=options.figures,
         run=not options.no_run,
         quiet=options.quiet,
         say=lambda text: _say(text, options.quiet),
@@ -213,6 +215,8 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses, analyses_without_runs
+    from msft.app.models import models_named
+    from msft.app.shifts import shifts, with_models
 
     if (text := analyses_without_runs.text_of(options)) is not None:
         print(text)
@@ -226,7 +230,12 @@ def analyze(options: argparse.Namespace) -> None:
         run = analyses.runner(options.quiet, lambda text: _say(text, options.quiet))
         match options.analysis:
             case "divergence":
-                found = analyses.divergence(recipe, out, run)
+                models = models_named(options.models)
+                found = (
+                    shifts(with_models(recipe, models), out, run)
+                    if models
+                    else analyses.divergence(recipe, out, run)
+                )
             case "budget":
                 found = analyses.budgets(recipe, out, run, options.budgets)
             case _:

@@ -1,15 +1,18 @@
 """`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
+from msft.app.models import MODEL, model_folder, models_named
 from msft.app.shared_training import remove_shared, shared_places, side_by_side
 from msft.app.variants import Variant, listed_words, refuse_twice, variants_of
 from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
@@ -29,7 +32,9 @@ def compare(
     *,
     methods: str | Sequence[str] | None = None,
     seeds: str | Sequence[int] | None = None,
+    models: str | Sequence[str] | None = None,
     overrides: Sequence[str] = (),
+    figures: str | Sequence[str] | None = None,
     run: bool = True,
     quiet: bool = False,
     say: Say = lambda text: None,
@@ -40,18 +45,24 @@ def compare(
     methods, seeds: as on the command line, or as lists of methods and of numbers; by default all
         methods, and the recipe's seed. Without `run` nothing is started, and by default everything
         that is there is compared.
+    models: base models as the recipe would name them, each in a folder of its own; by default the
+        recipe's, without one.
     overrides: `key=value`, as with --set.
+    figures: formats in which every figure is written too, into `out/figures`.
     quiet: the runs print nothing.
     say: is told which run starts and ends.
     """
     from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.compared_run import runs_in
+    from msft.report.figure_files import formats_of
     from msft.text import counted
 
     source, out = Path(recipe), Path(out)
     loaded = load_recipe(source, overrides)
-    asked = planned(source, overrides, methods, seeds_of(seeds, loaded), out)
-    whatever = not run and methods is None and seeds is None
+    formats = () if figures is None else formats_of(figures)
+    named = models_named(models)
+    asked = planned(source, overrides, methods, seeds_of(seeds, loaded), out, named)
+    whatever = not run and methods is None and seeds is None and models is None
     failed = _run(asked, out, quiet, say) if run else {}
     folders = folders_in(out) if whatever else [each.folder.path for each in asked]
     found = runs_in(folders, groups_by_recipe)
@@ -65,7 +76,7 @@ def compare(
         reasons = [f"\n  {name}: {why}" for name, why in found.unreadable.items()]
         wrong.append(f"{counted(len(reasons), 'run')} cannot be read:{''.join(reasons)}")
     if not wrong or any(each.history.ended for each in found.runs):
-        _show_tables(found, [] if whatever else found.empty, loaded, out)
+        _show_tables(found, [] if whatever else found.empty, loaded, out, formats)
     if wrong:
         raise RunsFailed("\n".join(wrong))
 
@@ -96,7 +107,9 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
             say(f"{each.name}: finished already")
     if not waiting:
         return {}
-    load_data(waiting[0].recipe)  # wrong rows come up now, once, and not in every run
+    first_of = {each.recipe.model_name_or_path: each.recipe for each in reversed(waiting)}
+    for recipe in first_of.values():
+        load_data(recipe)  # wrong rows and models come up now, once, and not in every run
     places = shared_places({each.name: each.recipe for each in asked}, out)
 
     def tidy() -> None:
@@ -116,19 +129,29 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
     return carry_out(jobs, devices(), say, quiet, tidy)
 
 
-def _show_tables(found: "FolderRuns", missing: Sequence[str], recipe: Recipe, out: Path) -> None:
-    from msft.report.compare.contest import contest_of
-    from msft.report.comparison_page import contest_text, write_contest
+def _show_tables(
+    found: "FolderRuns",
+    missing: Sequence[str],
+    recipe: Recipe,
+    out: Path,
+    formats: Sequence[str],
+) -> None:
+    from msft.report.compare.model_contests import model_contests
+    from msft.report.comparison_page import comparison_of, text_of, write_files
+    from msft.report.figure_files import write_comparison_figures
 
     if not found.runs:
         raise UsageError(
             f"none of the runs is in {out}; expected folders such as {out / 'msft-s20'} (without "
             "--no-run they are made)"
         )
-    contest = contest_of(found.runs, recipe.report_split, missing, found.unreadable)
-    paths = write_contest(contest, out)
+    contests = model_contests(found.runs, recipe.report_split, missing, found.unreadable)
+    comparison = comparison_of(contests)
+    paths = write_files(comparison, out)
+    drawn = write_comparison_figures(comparison, out, formats) if formats else []
     width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
-    print(contest_text(contest, width), *paths, sep="\n")
+    places = dict.fromkeys(path.parent for path in drawn)
+    print(text_of(comparison, width), *paths, *places, sep="\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +162,7 @@ class Planned:
     recipe: Recipe
     source: Path
     overrides: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.folder.path.name
+    name: str
 
     @property
     def is_done(self) -> bool:
@@ -159,7 +179,8 @@ class Planned:
         out = ["--out", str(self.folder.path), *(["--quiet"] if quiet else [])]
         out += ["--shared", str(shared)] if shared else []
         command = (sys.executable, "-m", "msft", "train", str(self.source), *out, *sets)
-        return Job(self.name, command, self.folder.path.with_name(f"{self.name}.log"), shared)
+        output = self.folder.path.with_name(f"{self.folder.path.name}.log")
+        return Job(self.name, command, output, shared)
 
 
 def planned(
@@ -168,23 +189,31 @@ def planned(
     methods: str | Sequence[str] | None,
     seeds: Sequence[int],
     out: Path,
+    models: Sequence[str] = (),
 ) -> list[Planned]:
-    """Every run of the comparison; a recipe that a method cannot have is refused here."""
+    """Every run of the comparison; a recipe that a method cannot have is refused here.
+
+    models: a folder for each; none are the recipe's own, without one.
+    """
     given = load_recipe(source, overrides)
+    variants = variants_of(methods)
     runs: list[Planned] = []
     known: dict[str, Variant] = {}
-    for variant in variants_of(methods):
-        for seed in seeds:
-            try:
-                more = (*variant.overrides(given), f"seed={seed}")
-                recipe = load_recipe(source, (*overrides, *more))
-            except (OptionError, RecipeError) as error:
-                raise RecipeError(f"with method {variant}: {error}", error.place) from error
-            other = known.setdefault(_all_of(recipe), variant)
-            if other is not variant:
-                raise UsageError(f"--methods has {variant} twice: {other} is the same run")
-            folder = RunFolder(out / variant.folder_name(seed))
-            runs.append(Planned(folder, recipe, source, (*overrides, *more)))
+    for model, variant, seed in product(models or (None,), variants, seeds):
+        named = () if model is None else (f"{MODEL}={json.dumps(model)}",)
+        if named and MODEL in variant.settings:
+            raise UsageError(f"{variant} has a model of its own; name all of them with --models")
+        try:
+            more = (*named, *variant.overrides(given), f"seed={seed}")
+            recipe = load_recipe(source, (*overrides, *more))
+        except (OptionError, RecipeError) as error:
+            raise RecipeError(f"with method {variant}: {error}", error.place) from error
+        other = known.setdefault(_all_of(recipe), variant)
+        if other is not variant:
+            raise UsageError(f"--methods has {variant} twice: {other} is the same run")
+        name = variant.folder_name(seed)
+        name = name if model is None else f"{model_folder(model)}/{name}"
+        runs.append(Planned(RunFolder(out / name), recipe, source, (*overrides, *more), name))
     return runs
 
 
@@ -212,7 +241,14 @@ def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
 
 
 def folders_in(out: Path) -> list[Path]:
-    """What has the name of a run's folder, in the order of the methods and seeds."""
+    """What has the name of a run's folder, in the order of the methods and seeds: in this folder,
+    then in those of models."""
+    inside = sorted(out.iterdir()) if out.is_dir() else []
+    models = [each for each in inside if each.is_dir() and not each.name.startswith(".")]
+    return [each for place in (out, *models) for each in _runs_in(place)]
+
+
+def _runs_in(out: Path) -> list[Path]:
     order = list(METHODS)
     found: list[tuple[int, str, int, Path]] = []
     for folder in out.iterdir() if out.is_dir() else ():

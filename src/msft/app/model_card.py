@@ -9,13 +9,16 @@ from msft.report.wording import MEAN_OF_GAINS
 from msft.run.history import Exclusion, History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
+from msft.search.scores import TEST
 from msft.text import counted, epochs, listed, named_mean
 
 
-def card_of(history: History, model: str, found: Findings | None = None) -> str:
+def card_of(
+    history: History, model: str, found: Findings | None = None, report_split: str = TEST
+) -> str:
     """Markdown with the front matter that the hub reads. Only what led to this checkpoint is in it.
 
-    found: the findings of a finished run.
+    found: the findings of a finished run. report_split: as in the recipe.
     """
     summary, schedule = summary_of(history), schedule_of(history)
     best = summary["best"]
@@ -40,6 +43,8 @@ def card_of(history: History, model: str, found: Findings | None = None) -> str:
     known = [best[split] and best[split]["mean"] for split in ("validation", "test")]
     means = [named_mean(mean, history.mixed) for mean in known]
     lines.append(f"| **{means[0][0]}** | | | {means[0][1]} | {means[1][1]} |")
+    if report_split != TEST:
+        lines += ["", "Validation reports, as in the paper (`report_split: selection`)."]
     if history.mixed:
         lines += ["", MEAN_OF_GAINS]
     return "\n".join([*lines, *_departures(history, found or Findings())]) + "\n"

@@ -196,7 +196,8 @@ class Session:
         summary = {**summary_of(history), "findings": findings_content(found)}
         schedule = schedule_of(history)
         self._show_best(history)
-        self._best_folder.card(card_of(history, self._recipe.model(), found))
+        split = self._recipe.report_split
+        self._best_folder.card(card_of(history, self._recipe.model(), found, split))
         write_json(self._folder.schedule, schedule)
         write_json(self._folder.summary, summary)
         write_report(self._folder.path)
@@ -222,7 +223,8 @@ class Session:
             return
         if best == BASE and history.ended is None:
             return
-        card = card_of(history, self._recipe.model())
+        split = self._recipe.report_split
+        card = card_of(history, self._recipe.model(), report_split=split)
         if self._best_folder.update(best, card):
             self._best_on_disk = best
 

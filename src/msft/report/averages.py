@@ -38,9 +38,9 @@ def average_names(history: History) -> dict[str, CheckpointId]:
     return dict(zip(named, history.averages, strict=False))  # of a run under way, some
 
 
-def run_averages_table(history: History) -> Table | None:
-    """The averages of one run; None where it has none."""
-    return _table([("", [history])]) if history.averages else None
+def run_averages_table(history: History, reports: str = TEST) -> Table | None:
+    """The averages of one run; None where it has none. reports: the split that does."""
+    return _table([("", [history])], reports) if history.averages else None
 
 
 def averages_table(contest: Contest) -> Table | None:
@@ -50,23 +50,25 @@ def averages_table(contest: Contest) -> Table | None:
         for entrant in contest.entrants
         if entrant.first.history.averages
     ]
-    return _table(found) if found and contest.has_mean else None
+    return _table(found, contest.split) if found and contest.has_mean else None
 
 
-def _table(runs: Sequence[tuple[str, Sequence[History]]]) -> Table:
+def _table(runs: Sequence[tuple[str, Sequence[History]]], reports: str) -> Table:
     rows: list[TableRow] = []
+    splits = (SELECTION, TEST) if reports == TEST else (TEST, SELECTION)  # the last known counts
     for label, histories in runs:
         ticks = [history.best_tick or BASE for history in histories]
-        rows.append(_row(f"{label} best tick".strip(), histories, ticks, ticks))
+        rows.append(_row(f"{label} best tick".strip(), histories, ticks, ticks, splits))
         for name in average_names(histories[0]):
             averages = [average_names(history).get(name, BASE) for history in histories]
-            rows.append(_row(f"{label} {name}".strip(), histories, averages, ticks))
+            rows.append(_row(f"{label} {name}".strip(), histories, averages, ticks, splits))
     return Table(
         "averages",
         "Averages of the same training",
         "Means over all sub-datasets. Every line is of the same training, so they differ only in "
         "which ticks were averaged; the first is what SFT would have reported. Behind a score: the "
-        "difference to it. Above it: in how many runs, on test or else on validation.",
+        "difference to it. Above it: in how many runs, on "
+        + ("test or else on validation." if reports == TEST else "validation, which reports."),
         ("average", "ticks", "validation", "test", "above it"),
         tuple(rows),
     )
@@ -77,23 +79,24 @@ def _row(
     histories: Sequence[History],
     checkpoints: Sequence[CheckpointId],
     against: Sequence[CheckpointId],
+    splits: Sequence[str],
 ) -> TableRow:
-    """against: the best ticks, whose own row this may be."""
+    """against: the best ticks, whose own row this may be. splits: the one that reports last."""
     unit, itself = histories[0].mean_unit, checkpoints is against
     pairs = zip(histories, checkpoints, strict=True)
     sizes = sorted(
         {len(history.averages[c].of) if c in history.averages else 1 for history, c in pairs}
     )
-    cells = [Cell(str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}")]
-    above = NOTHING
-    for split in (SELECTION, TEST):
+    count = Cell(str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}")
+    cells, above = dict[str, Cell](), NOTHING
+    for split in splits:
         ours, theirs = (_means(histories, each, split) for each in (checkpoints, against))
         other = None if itself else known_mean(theirs)
-        cells.append(score_cell(known_mean(ours), unit, against=other))
+        cells[split] = score_cell(known_mean(ours), unit, against=other)
         gaps = [height(minus(*pair), unit) for pair in zip(ours, theirs, strict=True)]
         if not itself and None not in gaps:
             above = f"{sum(gap is not None and gap > 0 for gap in gaps)} of {len(gaps)}"
-    return TableRow(name, (*cells, Cell(above)))
+    return TableRow(name, (count, cells[SELECTION], cells[TEST], Cell(above)))
 
 
 def _means(

@@ -3,16 +3,24 @@ runs can fill, as a page, on the terminal, and in three formats for other progra
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from msft.report.averages import averages_table
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
-from msft.report.compare.compared_run import GroupsOf, compared_runs, no_groups
-from msft.report.compare.contest import Contest, ReportSplit, contest_of_each
-from msft.report.figures.scores import score_figure, score_text
+from msft.report.compare.compared_run import (
+    ComparedRun,
+    GroupsOf,
+    ReportSplit,
+    compared_runs,
+    no_groups,
+)
+from msft.report.compare.contest import Contest, contest_of_each, same_datasets, titles_of
+from msft.report.compare.model_contests import model_contests, runs_by_model
+from msft.report.disk_table import disk_table
 from msft.report.in_words import headline, remarks
+from msft.report.model_tables import headline_of_models, labels_in, model_tables
 from msft.report.page import Section, page_sections, write_page
 from msft.report.paper_tables import (
     ablation_table,
@@ -22,7 +30,7 @@ from msft.report.paper_tables import (
     places_table,
     spread_table,
 )
-from msft.report.sections import comparison_figures
+from msft.report.sections import comparison_figures, score_section
 from msft.report.tables import (
     LEGEND,
     Table,
@@ -33,6 +41,7 @@ from msft.report.tables import (
     wrapped,
 )
 from msft.run.folder import RunFolder, write_text
+from msft.search.scores import TEST
 from msft.text import listed
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
@@ -43,6 +52,7 @@ _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     places_table,
     spread_table,
     flops_table,
+    disk_table,
 )
 
 
@@ -53,51 +63,133 @@ def tables_of(contest: Contest) -> list[Table]:
     return [table for table in made if table is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that a page, a terminal and files say of runs.
+
+    short: the tables for a terminal, the others are for pages and files.
+    scores: what stands before the tables; figures: what stands behind them.
+    """
+
+    title: str
+    headline: str
+    remarks: Sequence[str]
+    warnings: Sequence[str]
+    runs: Sequence[ComparedRun]
+    tables: Sequence[Table]
+    short: Sequence[Table]
+    scores: Sequence[Section]
+    figures: Sequence[Section]
+
+
+def comparison_of(contests: Sequence[Contest]) -> Comparison:
+    """Of one contest, or of one for each of several models."""
+    if len(contests) > 1:
+        return _of_models(contests)
+    (contest,) = contests
+    tables = tables_of(contest)
+    return Comparison(
+        _title(contest),
+        headline(contest),
+        remarks(contest),
+        contest.warnings,
+        contest.runs,
+        tables,
+        tables,
+        [score_section(contest)],
+        comparison_figures(contest.runs, _reports(contest)),
+    )
+
+
+def _of_models(contests: Sequence[Contest]) -> Comparison:
+    first, tables = contests[0], model_tables(contests)
+    joined = {table.key for table in tables}
+    titles = titles_of(contests)
+    own = [
+        replace(table, key=f"{table.key}-{number}", title=f"{table.title} · {title}")
+        for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
+        for table in tables_of(contest)
+        if table.key not in joined
+    ]
+    runs = [run for contest in contests for run in contest.runs]
+    return Comparison(
+        f"{listed(labels_in(contests))} compared on {listed(titles)}",
+        headline_of_models(contests),
+        [*dict.fromkeys(remark for contest in contests for remark in remarks(contest))],
+        [*dict.fromkeys(warning for contest in contests for warning in contest.warnings)],
+        runs,
+        [*tables, *own],
+        tables,
+        [
+            score_section(contest, f"-{number}", f" · {title}")
+            for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
+        ],
+        comparison_figures(runs, _reports(first)),
+    )
+
+
+def _reports(contest: Contest) -> ReportSplit:
+    return "test" if contest.split == TEST else "selection"
+
+
+def comparison_of_folders(
+    folders: Sequence[Path],
+    older_groups: GroupsOf = no_groups,
+    report_split: ReportSplit | None = None,
+) -> Comparison:
+    """Runs of one model, finished or not, each by itself against the first one; of several models
+    the methods of each, as `msft compare` has them.
+
+    report_split: the one that reports; by default what the runs' recipes say.
+    """
+    runs = compared_runs(folders, older_groups)
+    finished = [run for run in runs if run.history.ended is not None]
+    if len(runs_by_model(finished)) > 1 and same_datasets(finished):
+        return comparison_of(model_contests(runs, report_split))
+    return comparison_of([contest_of_each(runs, report_split)])
+
+
 def write_comparison(
-    folders: Sequence[Path], out: Path, older_groups: GroupsOf = no_groups
+    folders: Sequence[Path],
+    out: Path,
+    older_groups: GroupsOf = no_groups,
+    report_split: ReportSplit | None = None,
 ) -> Path:
-    """The page that compares these runs, finished or not, each by itself, with the first one.
+    """The page that compares these runs; its other arguments are those of `comparison_of_folders`.
 
     out: the file, or the folder in which it is to be `report.html`.
     older_groups: says the groups of a folder whose environment.json does not.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    contest = contest_of_each(compared_runs(folders, older_groups))
-    return _write_page(path, contest, tables_of(contest))
+    return _write_page(path, comparison_of_folders(folders, older_groups, report_split))
 
 
-def write_contest(contest: Contest, out: Path) -> list[Path]:
+def write_files(comparison: Comparison, out: Path) -> list[Path]:
     """`compare.html`, `.md`, `.tex` and `.csv` in a folder."""
-    tables, title = tables_of(contest), _title(contest)
-    said = [headline(contest), *remarks(contest), *contest.warnings]
+    tables, title = comparison.tables, comparison.title
+    said = [comparison.headline, *comparison.remarks, *comparison.warnings]
     page, text, tex, numbers = [
         out / f"compare.{suffix}" for suffix in ("html", "md", "tex", "csv")
     ]
-    _write_page(page, contest, tables)
+    _write_page(page, comparison)
     write_text(text, markdown_page(title, said, tables))
     write_text(tex, latex_page(title, said, tables))
     write_text(numbers, csv_text(tables))
     return [page, text, tex, numbers]
 
 
-def _write_page(path: Path, contest: Contest, tables: Sequence[Table]) -> Path:
+def _write_page(path: Path, comparison: Comparison) -> Path:
     """Each run's own report is linked if it is there."""
-    runs = contest.runs
-    scores = Section(
-        "scores", f"Scores on {contest.split}", score_text(contest), partial(score_figure, contest)
-    )
-    report_split: ReportSplit = "test" if contest.split == "test" else "selection"
-    first, *figures = page_sections([scores, *comparison_figures(runs, report_split)])
     content = {
-        "title": _title(contest),
-        "headline": headline(contest),
-        "remarks": remarks(contest),
-        "warnings": contest.warnings,
-        "links": [(run.label, _link_to(run.folder, path.parent)) for run in runs],
-        "scores": first,
-        "tables": tables,
-        "figures": figures,
+        "title": comparison.title,
+        "headline": comparison.headline,
+        "remarks": comparison.remarks,
+        "warnings": comparison.warnings,
+        "links": [(run.label, _link_to(run.folder, path.parent)) for run in comparison.runs],
+        "scores": page_sections(comparison.scores),
+        "tables": comparison.tables,
+        "figures": page_sections(comparison.figures),
     }
     return write_page(path, "comparison.html", content)
 
@@ -116,8 +208,14 @@ def _link_to(folder: Path, place: Path) -> str | None:
 
 def contest_text(contest: Contest, width: int = 79, tables: Sequence[Table] = ()) -> str:
     """The tables for a terminal, all of them or these."""
-    said = [*remarks(contest), *contest.warnings, LEGEND, headline(contest)]
-    parts = [terminal(table, width) for table in tables or tables_of(contest)]
+    comparison = comparison_of([contest])
+    return text_of(replace(comparison, short=tables or comparison.short), width)
+
+
+def text_of(comparison: Comparison, width: int = 79) -> str:
+    """The tables for a terminal, and what is to be known about them."""
+    said = [*comparison.remarks, *comparison.warnings, LEGEND, comparison.headline]
+    parts = [terminal(table, width) for table in comparison.short]
     return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
 
 

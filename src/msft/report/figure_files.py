@@ -6,10 +6,12 @@ from typing import Any
 
 from msft.errors import UsageError
 from msft.report.compare.compared_run import compared_runs
+from msft.report.comparison_page import Comparison, comparison_of_folders
 from msft.report.figures.chart import WIDE, drawing
 from msft.report.figures.colours import PAPER
 from msft.report.page import Section
-from msft.report.sections import comparison_figures, run_figures
+from msft.report.sections import run_figures
+from msft.run.folder import step_losses_of
 
 FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None}},
@@ -23,9 +25,10 @@ _PAGE: dict[str, Any] = {"facecolor": PAPER, "bbox_inches": "tight", "pad_inches
 FOLDER = "figures"
 
 
-def formats_of(text: str) -> tuple[str, ...]:
+def formats_of(named: str | Sequence[str]) -> tuple[str, ...]:
     """The formats that an option names, in order."""
-    formats = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    words = named.split(",") if isinstance(named, str) else named
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in words if part.strip()))
     wrong = [name for name in formats if name not in FORMATS]
     if wrong or not formats:
         found = f"{wrong[0]!r}" if wrong else "nothing"
@@ -39,13 +42,22 @@ def formats_of(text: str) -> tuple[str, ...]:
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:
     """Every figure of each run into its folder `figures`; of several runs also those that compare
     them, into `figures` beside the first one."""
-    runs = compared_runs(folders)
     paths: list[Path] = []
-    for run in runs:
-        paths += write_figures(run_figures(run.history), run.folder / FOLDER, formats)
-    if len(runs) > 1:
-        paths += write_figures(comparison_figures(runs), folders[0].parent / FOLDER, formats)
+    for run in compared_runs(folders):
+        sections = run_figures(run.history, step_losses_of(run.folder))
+        paths += write_figures(sections, run.folder / FOLDER, formats)
+    if len(folders) > 1:
+        compared = comparison_of_folders(folders)
+        paths += write_comparison_figures(compared, folders[0].parent, formats)
     return paths
+
+
+def write_comparison_figures(
+    comparison: Comparison, place: Path, formats: Sequence[str]
+) -> list[Path]:
+    """Every figure of a comparison's page into the folder `figures` of a place."""
+    sections = [*comparison.scores, *comparison.figures]
+    return write_figures(sections, place / FOLDER, formats)
 
 
 def write_figures(

@@ -55,8 +55,11 @@ def mean_of(history: History, checkpoint: CheckpointId, split: str) -> Number | 
     return history.mean(checkpoint, split) if history.has_mean(checkpoint, split) else None
 
 
-def sentence(history: History, status: str) -> str:
-    """The result in one sentence; status: as in the summary."""
+def sentence(history: History, status: str, reports: str = TEST) -> str:
+    """The result in one sentence.
+
+    status: as in the summary. reports: the split that does, if it is scored.
+    """
     method, best, unit = method_name(history.start.method), history.best, history.mean_unit
     if best is None:
         if status == "stopped":
@@ -71,7 +74,8 @@ def sentence(history: History, status: str) -> str:
         ("running", True): f"{method} is still running, and so far {nothing}",
         ("stopped", True): f"{method} was stopped; until then {nothing}",
     }
-    scored = [split for split in (TEST, SELECTION) if mean_of(history, best, split) is not None]
+    order = (TEST, SELECTION) if reports == TEST else (SELECTION, TEST)
+    scored = [split for split in order if mean_of(history, best, split) is not None]
     reached, *others = scored or [SELECTION]
     many = len(history.start.datasets)
     amount = "" if many == 1 else "a mean of " if unit else "a mean gain of "
@@ -86,7 +90,8 @@ def sentence(history: History, status: str) -> str:
         gain = _over_base(history, best, split, unit)
         text += f"; it has {in_words(mean_of(history, best, split), unit)} on {split}"
         text += f" ({gain})" if gain else ""
-        text += "" if history.reported else ", where its checkpoint was selected"
+        chosen = split == SELECTION and not history.reported
+        text += ", where its checkpoint was selected" if chosen else ""
     return text + "."
 
 
@@ -123,8 +128,8 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
     )
 
 
-def notes(history: History, status: str) -> list[str]:
-    """What a reader must know before believing the numbers."""
+def notes(history: History, status: str, reports: str = TEST) -> list[str]:
+    """What a reader must know before believing the numbers. reports: the split that does."""
     found: list[str] = []
     if status == "stopped":
         found.append(
@@ -132,6 +137,11 @@ def notes(history: History, status: str) -> list[str]:
             "goes on where it stopped."
         )
     best = history.best
+    if best and reports == SELECTION and mean_of(history, best, TEST) is not None:
+        chosen = "" if history.reported else " It also selected the checkpoint, so scores flatter."
+        found.append(
+            f"Validation reports, as in the paper's protocol (report_split: selection).{chosen}"
+        )
     if best and history.ended and mean_of(history, best, TEST) is None:
         chosen = (
             " The checkpoint was chosen because its validation score is high, so that score "

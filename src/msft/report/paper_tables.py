@@ -17,6 +17,11 @@ from msft.run.flops import first_rollout_flops
 from msft.search.scores import TEST, Number
 from msft.text import listed, si
 
+FLOPS_NOTE = (
+    "6 per parameter and token trained, 2 evaluated, 8 looked ahead. Kept is the training on the "
+    "path to the reported checkpoint, discarded is all other training; kept + discarded = train + "
+    "look-ahead. Time and memory are not in it."
+)
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""
 
@@ -40,7 +45,7 @@ def _main_table(contest: Contest, groups: Mapping[str, Sequence[str]], split: st
     cells = zip(*scores, paths, strict=True)
     return Table(
         _key("main", contest, split),
-        f"Results on {_role(split)}",
+        f"Results on {_role(contest, split)}",
         f"{where(split)} {_how(contest)} Ep.: epochs on the path to the reported checkpoint.",
         ("method", *columns, "Ep."),
         tuple(TableRow(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
@@ -60,7 +65,7 @@ def dataset_tables(contest: Contest) -> list[Table]:
         tables.append(
             Table(
                 _key("datasets", contest, split),
-                f"Every sub-dataset on {_role(split)}",
+                f"Every sub-dataset on {_role(contest, split)}",
                 f"{where(split)} {_how(contest, 'row')}",
                 ("sub-dataset", *(entrant.label for entrant in contest.entrants)),
                 tuple(rows),
@@ -73,8 +78,11 @@ def _key(name: str, contest: Contest, split: str) -> str:
     return name if split == contest.split else f"{name}-{split}"
 
 
-def _role(split: str) -> str:
-    return "test (reported)" if split == TEST else "validation (selected on)"
+def _role(contest: Contest, split: str) -> str:
+    """A split, and what it does in this contest."""
+    if split == contest.split:
+        return "test (reported)" if split == TEST else "validation (reported, and selected on)"
+    return "test" if split == TEST else "validation (selected on)"
 
 
 def ablation_table(contest: Contest) -> Table | None:
@@ -113,26 +121,26 @@ def flops_table(contest: Contest) -> Table:
     return Table(
         "flops",
         "FLOPs",
-        "6 per parameter and token trained, 2 evaluated, 8 looked ahead. Kept is the training on "
-        "the path to the reported checkpoint, discarded is all other training; kept + discarded = "
-        "train + look-ahead. Time and memory are not in it." + _shared(contest),
+        FLOPS_NOTE + shared_text([contest]),
         ("method", *kinds, f"× {contest.baseline.label}"),
         tuple(rows),
     )
 
 
-def _shared(contest: Contest) -> str:
+def shared_text(contests: Sequence[Contest]) -> str:
     """What was computed once for several runs, where some of them took it over."""
-    takers = [run for run in contest.runs if run.rollout_from]
+    runs = [run for contest in contests for run in contest.runs]
+    takers = [run for run in runs if run.rollout_from]
     if not takers:
         return ""
-    total = sum(run.summary["flops"]["total"] for run in contest.runs)
+    total = sum(run.summary["flops"]["total"] for run in runs)
     spared = sum(first_rollout_flops(run.history) for run in takers)
-    labels = [
+    labels = dict.fromkeys(
         entrant.label
+        for contest in contests
         for entrant in contest.entrants
         if any(run in takers for run in entrant.runs.values())
-    ]
+    )
     return (
         f" Each line is what the method costs by itself. {listed(labels)} took the first roll-out "
         f"over from a run that had asked the same, so of {si(total)} FLOPs of all runs "

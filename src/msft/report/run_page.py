@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.report.averages import run_averages_table
+from msft.report.compare.compared_run import report_split_of
+from msft.report.compare.disk_bounds import disk_bounds
 from msft.report.compare.evidence import RecordedRows
 from msft.report.compare.intervals import Intervals
 from msft.report.decisions import decision_rows, peak_rows
@@ -22,13 +24,20 @@ from msft.report.reproduction import command_of, reproduction_text, setting_rows
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
-from msft.run.folder import RunFolder, first_loss_of, read_history, row_tokens_of, verdicts_of
+from msft.run.folder import (
+    RunFolder,
+    first_loss_of,
+    read_history,
+    row_tokens_of,
+    step_losses_of,
+    verdicts_of,
+)
 from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.summary import summary_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE
-from msft.search.scores import TEST
+from msft.search.scores import SELECTION, TEST
 from msft.text import epochs, si
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     found = findings_of(history, rows, first_loss_of(folder), tests)
     stopped = history.ended is None and not is_being_written(files.log)
     content = {
-        **_content(history, verdicts, tests, stopped),
+        **_content(history, verdicts, tests, stopped, folder),
         **_source(files, history),
         "findings": finding_texts(found, headline=True),
         "headroom": headroom_section(history, verdicts, tokens),
@@ -68,6 +77,11 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
         "refresh_seconds": refresh_seconds,
     }
     return write_page(files.report, "run.html", content)
+
+
+def _reports(folder: Path) -> str:
+    """The split that reports, by the recipe of the run."""
+    return TEST if report_split_of(folder) == "test" else SELECTION
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
@@ -88,10 +102,10 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
 
 
 def _content(
-    history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool
+    history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool, folder: Path
 ) -> dict[str, Any]:
     """What the log and the verdicts say, in the order of the page."""
-    summary = summary_of(history, stopped)
+    summary, reports = summary_of(history, stopped), _reports(folder)
     branches = branches_of(history)
     intervals = Intervals(history, verdicts)
     decisions = decision_rows(branches, intervals, tests)
@@ -101,12 +115,12 @@ def _content(
     names = [*history.start.datasets]
     ranked = by_gain(history) if len(names) > MANY else names
     scores, mean = score_rows(history, ranked, intervals)
-    own = page_figures(history, branches)
+    own = page_figures(history, branches, step_losses_of(folder))
     return {
         "status": status,
-        "sentence": sentence(history, status),
+        "sentence": sentence(history, status, reports),
         "chosen": choice_text(history, summary),
-        "notes": notes(history, status),
+        "notes": notes(history, status, reports),
         "facts": facts(history, summary),
         "figures": {each.key: each for each in page_sections(own)} if trained else None,
         "legend": _legend(history, branches),
@@ -119,15 +133,16 @@ def _content(
         "decided": bool(decisions),
         "decisions": folded(decisions or peaks, 10),
         "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
-        "averages": run_averages_table(history),
+        "averages": run_averages_table(history, reports),
         "scores": folded(scores, 10),
         "mean": mean,
-        "scores_text": _scores_text(history),
+        "scores_text": _scores_text(history, reports),
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
         "flops": costs.flop_rows(history),
         "flops_text": _flops_text(history, summary),
         "disk_text": _disk_text(summary),
+        "disk": _disk_rows(history, summary),
     }
 
 
@@ -217,11 +232,12 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
     }
 
 
-def _scores_text(history: History) -> str:
+def _scores_text(history: History, reports: str) -> str:
     tested = history.best and history.known(history.best, TEST)
-    text = "Checkpoints are chosen on validation; test is used for no decision."
+    text = "Checkpoints are chosen on validation; test is used for no decision"
     if history.reported:
-        text = "Peaks are found on validation; test decides nothing."
+        text = "Peaks are found on validation; test is used for no decision"
+    text += "; the reported scores are from validation." if reports == SELECTION else "."
     if not tested:
         text += " The test split has not been scored."
     elif mean_of(history, BASE, TEST) is None:
@@ -241,6 +257,16 @@ def _flops_text(history: History, summary: Mapping[str, Any]) -> str:
         "evaluated, 8 looked ahead. Kept is the training on the path from the base model to the "
         "best checkpoint, discarded is all other training."
     )
+
+
+def _disk_rows(history: History, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Mean and most of this run, and the paper's bounds where it has some."""
+    disk, bounds = summary["disk"], disk_bounds(history)
+    found = [("this run", f"{disk['mean_copies']:.2f}", f"{disk['peak_copies']}")]
+    if bounds is None:
+        return found
+    of = f"the paper's bounds: {bounds.rule} and N + 1"
+    return [*found, (of, f"{bounds.mean:.2f}", f"{bounds.most}")]
 
 
 def _disk_text(summary: Mapping[str, Any]) -> str:

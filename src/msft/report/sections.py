@@ -1,15 +1,12 @@
-"""Which figures of the paper a run has, which a set of runs has, and which a pair of branches of
-`msft analyze divergence` has, each as a section."""
+"""Which figures of the paper a run has, and which a set of runs has, each as a section."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from msft.report.compare.compared_run import ComparedRun
-from msft.report.compare.contest import Contest, ReportSplit, contests_of, titles_of
+from msft.report.branch_sections import divergence_sections, pairs_of
+from msft.report.compare.compared_run import ComparedRun, ReportSplit
+from msft.report.compare.contest import Contest, contests_of, over_in_words, titles_of
 from msft.report.compare.decomposition import Parts
-from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, spread_of
 from msft.report.figures import costs
@@ -22,12 +19,20 @@ from msft.report.figures.methods import (
     size_figure,
     spread_figure,
 )
-from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
-from msft.report.figures.scores import gains_figure, group_gains_figure, parts_figure, parts_of
+from msft.report.figures.peaks import peaks, peaks_of
+from msft.report.figures.scores import (
+    gains_figure,
+    group_gains_figure,
+    parts_figure,
+    parts_of,
+    score_figure,
+    score_text,
+)
 from msft.report.figures.timeline import timeline
 from msft.report.page import Section
+from msft.run.folder import StepLosses
 from msft.run.history import History
-from msft.text import counted, epochs, epochs_in_words, listed
+from msft.text import epochs, epochs_in_words, listed
 
 
 def run_sections(history: History) -> list[Section]:
@@ -49,33 +54,34 @@ def run_sections(history: History) -> list[Section]:
     return found
 
 
-def page_figures(history: History, branches: Sequence[Branch]) -> list[Section]:
+def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses) -> list[Section]:
     """The figures that the page of every run has; their texts stand in its template."""
     searched = "Timeline of the search: one branch per roll-out"
     learned = "Training loss over the epochs trained, and the number of active sub-datasets"
     copied = "Copies of the weights on disk over the epochs trained"
     return [
         Section("timeline", searched, "", partial(timeline, history, branches)),
-        Section("loss", learned, "", partial(costs.loss, history, branches)),
+        Section("loss", learned, "", partial(costs.loss, history, branches, steps)),
         Section("flops", "FLOPs by what they were for", "", partial(costs.flops, history)),
         Section("disk", copied, "", partial(costs.disk, history, branches)),
     ]
 
 
-def run_figures(history: History) -> list[Section]:
+def run_figures(history: History, steps: StepLosses) -> list[Section]:
     """All figures of one run: those of its page, and the paper's."""
     if not any(stage.points for stage in history.stages):
         return []
-    first, *others = page_figures(history, branches_of(history))
+    first, *others = page_figures(history, branches_of(history), steps)
     return [first, *run_sections(history), *others]
 
 
 def comparison_figures(
-    runs: Sequence[ComparedRun], report_split: ReportSplit = "test"
+    runs: Sequence[ComparedRun], report_split: ReportSplit | None = None
 ) -> list[Section]:
     """The paper's figures of several runs, as far as these runs have what they need.
 
     Runs that have not finished take no part, except in the training loss.
+    report_split: the one that scores are of; by default what the runs' recipes say.
     """
     pairs = pairs_of(runs)
     apart = {id(run) for pair in pairs for run in (pair.with_all, pair.without)}
@@ -86,7 +92,7 @@ def comparison_figures(
     found = divergence_sections(pairs)
     if any(len(contest.entrants) > 1 for contest in contests):
         found += _spreads([contest for contest in contests if len(contest.entrants) > 1])
-    if len(rivals) > 1:
+    if len({contest.mixture for contest in rivals}) > 1:
         found.append(_sizes(rivals))
     for contest, suffix, title in _marked(contests):
         found += _of_contest(contest, suffix, title)
@@ -95,6 +101,13 @@ def comparison_figures(
     stopped = [(run.label, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
     return found
+
+
+def score_section(contest: Contest, suffix: str = "", title: str = "") -> Section:
+    """Every score of a contest."""
+    draw = partial(score_figure, contest)
+    name = f"Scores on {contest.split}{title}"
+    return Section(f"scores{suffix}", name, score_text(contest), draw)
 
 
 def _marked(contests: Sequence[Contest]) -> list[tuple[Contest, str, str]]:
@@ -112,7 +125,7 @@ def _marked(contests: Sequence[Contest]) -> list[tuple[Contest, str, str]]:
 def _spreads(contests: Sequence[Contest]) -> list[Section]:
     found: list[Section] = []
     splits = listed(dict.fromkeys(contest.split for contest in contests))
-    several = f" Mean over {len(contests)} mixtures or models." if len(contests) > 1 else ""
+    several = f" Mean over {over_in_words(contests)}." if len(contests) > 1 else ""
     if any(spread_of(each, entrant) is not None for each in contests for entrant in each.entrants):
         text = (
             f"Standard deviation (over n − 1) of the {splits} scores over the sub-datasets: low "
@@ -125,9 +138,10 @@ def _spreads(contests: Sequence[Contest]) -> list[Section]:
 
 
 def _sizes(contests: Sequence[Contest]) -> Section:
+    mixtures = len({contest.mixture for contest in contests})
     text = (
-        f"Gain of the mean over SFT on the same mixture, for {len(contests)} mixtures of different "
-        "size (the paper's Fig. 5)."
+        f"Gain of the mean over SFT on the same mixture, for {mixtures} mixtures of different size "
+        "(the paper's Fig. 5)."
     )
     draw = partial(size_figure, contests)
     return Section("sizes", "Gain against the size of the mixture", text, draw)
@@ -175,8 +189,9 @@ def _parts(contest: Contest, entrant: Entrant, suffix: str, title: str) -> list[
         return []
     text = (
         f"Gain of {entrant.label} over SFT on {split} as two parts that add up to it (the paper's "
-        "Eq. 4 and Fig. 8): what a sub-dataset lost or won after it had left, and the rest, which "
-        f"is overfitting prevented. {_undefined(table)}"
+        "Eq. 4 and Fig. 8): what a sub-dataset lost or won from where it left to the best "
+        "checkpoint, and the rest of the gain, which is overfitting prevented. The mean is of all. "
+        f"{_undefined(table)}"
     )
     draw = partial(parts_figure, table, split, contest.unit())
     return [Section(f"parts{suffix}", f"What the gain is made of{title}", text.strip(), draw)]
@@ -188,15 +203,16 @@ def _undefined(table: Mapping[str, Parts]) -> str:
         if part.prevention is None:
             reasons[part.why] = reasons.get(part.why, 0) + 1
     told = [f"{count} ({why})" for why, count in reasons.items()]
-    return f"It is undefined for {listed(told)} of {len(table)}." if told else ""
+    return f"The parts are undefined for {listed(told)} of {len(table)}." if told else ""
 
 
 def _losses(contest: Contest, suffix: str, title: str) -> list[Section]:
     if len(loss_runs(contest)) < 2:
         return []
     text = (
-        "Mean training loss of each tick along the path that a search took; what was rolled back "
-        "is faint, and dashed lines are where a sub-dataset left (the paper's Fig. 9)."
+        "Mean training loss of each tick along the path that a search took, and the moving "
+        "average over 10 steps; what was rolled back is faint, and dashed lines are where a "
+        "sub-dataset left (the paper's Fig. 9)."
     )
     draw = partial(losses_figure, contest)
     return [Section(f"losses{suffix}", f"Training loss{title}", text, draw)]
@@ -211,54 +227,3 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
         "counted from the rows that each tick logged."
     )
     return [Section("rows", "Rows still active", text, partial(rows_figure, shown))]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two branches that `msft analyze divergence` left in folders `with` and `without`."""
-
-    name: str
-    excluded: str
-    with_all: ComparedRun
-    without: ComparedRun
-
-
-def pairs_of(runs: Sequence[ComparedRun]) -> list[Pair]:
-    """The pairs among these runs."""
-    by_parent: dict[Path, dict[str, ComparedRun]] = {}
-    for run in runs:
-        path = run.folder.resolve()
-        by_parent.setdefault(path.parent, {})[path.name] = run
-    found: list[Pair] = []
-    for parent, held in by_parent.items():
-        if {"with", "without"} <= set(held):
-            with_all, without = held["with"], held["without"]
-            try:
-                excluded = left_out(with_all.history, without.history)
-            except ValueError:
-                continue  # not two branches, or one that has not begun
-            name = parent.name if all(p.name != parent.name for p in found) else str(parent)
-            found.append(Pair(name, excluded, with_all, without))
-    return found
-
-
-def divergence_sections(pairs: Sequence[Pair]) -> list[Section]:
-    """Fig. 3a of every pair, and Fig. 3b of several."""
-    found: list[Section] = []
-    moved: dict[str, dict[str, float]] = {}
-    for number, pair in enumerate(pairs, start=1):
-        name, excluded = pair.name, pair.excluded
-        moved[name] = changes(pair.with_all.history, pair.without.history, excluded)
-        text = (
-            f"By how many epochs the peaks of the others move when {excluded} is taken out (the "
-            f"paper's Fig. 3): {mean_shift(moved[name]):.2f} on average, whatever the direction, "
-            f"over {counted(len(moved[name]), 'sub-dataset')}."
-        )
-        key = "divergence" if len(pairs) == 1 else f"divergence-{number}"
-        title = "Change of optimal compute" + ("" if len(pairs) == 1 else f" · {name}")
-        found.append(Section(key, title, text, partial(divergence, moved[name])))
-    if len(moved) > 1:
-        text = "Mean absolute change of every analysis (the paper's Fig. 3b)."
-        draw = partial(mean_shifts, moved)
-        found.append(Section("shifts", "Mean change of optimal compute", text, draw))
-    return found

@@ -8,6 +8,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import groupby
 from textwrap import fill
 from typing import Literal
 
@@ -42,11 +43,16 @@ EMPTY = Cell(NOTHING)
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A line of a table; `apart`: with a rule above it."""
+    """A line of a table; `apart`: with a rule above it.
+
+    block: the name of the block, such as a model, that this line is in; a table has them all in
+        one or each in some.
+    """
 
     name: str
     cells: tuple[Cell, ...]
     apart: bool = False
+    block: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,11 @@ class Table:
     note: str
     head: tuple[str, ...]
     rows: tuple[TableRow, ...]
+
+    @property
+    def blocks(self) -> list[tuple[str, list[TableRow]]]:
+        """Its rows by block, in order; of a table without blocks one, which has no name."""
+        return [(name, [*rows]) for name, rows in groupby(self.rows, lambda row: row.block)]
 
 
 LONGEST = 36
@@ -87,6 +98,9 @@ def terminal(table: Table, width: int = 79) -> str:
         block, columns = columns[:fitting], columns[fitting:]
         lines.append("")
         for number, name in enumerate(names):
+            begun = table.rows[number - 1].block if number else ""
+            if begun and (number == 1 or begun != table.rows[number - 2].block):
+                lines += ["", label(begun, width)]
             line = f"{name:<{first}}" + "".join(column[number] for column in block)
             lines.append(line.rstrip())
     return "\n".join(lines) + "\n"
@@ -119,9 +133,12 @@ def markdown(table: Table) -> str:
         lines += [_md(table.note), ""]
     lines.append(f"| {' | '.join(map(_md, table.head))} |")
     lines.append("| --- |" + " ---: |" * (len(table.head) - 1))
-    for row in table.rows:
-        cells = (_md_cell(cell) for cell in row.cells)
-        lines.append(f"| {' | '.join([_md(row.name), *cells])} |")
+    for block, rows in table.blocks:
+        if block:
+            lines.append(f"| **{_md(block)}** |" + " |" * (len(table.head) - 1))
+        for row in rows:
+            cells = (_md_cell(cell) for cell in row.cells)
+            lines.append(f"| {' | '.join([_md(row.name), *cells])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -153,10 +170,15 @@ def latex(table: Table) -> str:
         rf"{' & '.join(_tex(text) for text in table.head)} \\",
         r"\midrule",
     ]
-    for row in table.rows:
-        lines += [r"\midrule"] * row.apart
-        cells = (_tex_cell(cell) for cell in row.cells)
-        lines.append(rf"{' & '.join([_tex(row.name), *cells])} \\")
+    for number, (block, rows) in enumerate(table.blocks):
+        if block:
+            lines += [r"\midrule"] * (number > 0)
+            span = rf"\multicolumn{{{len(table.head)}}}{{c}}{{\textbf{{{_tex(block)}}}}} \\"
+            lines += [span, r"\midrule"]
+        for row in rows:
+            lines += [r"\midrule"] * row.apart
+            cells = (_tex_cell(cell) for cell in row.cells)
+            lines.append(rf"{' & '.join([_tex(row.name), *cells])} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
@@ -198,10 +220,13 @@ def _tex(text: str) -> str:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line per cell, numbers unrounded: table, row, column, value, difference, rank."""
+    """One line per cell, numbers unrounded: table, row, column, value, difference, rank; where a
+    table has blocks, the block behind it."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("table", "row", "column", "value", "difference", "rank"))
+    blocks = any(row.block for table in tables for row in table.rows)
+    columns = ("table", "row", "column", "value", "difference", "rank")
+    writer.writerow((*columns, "block") if blocks else columns)
     for table in tables:
         for row in table.rows:
             for head, cell in zip(table.head[1:], row.cells, strict=True):
@@ -209,7 +234,8 @@ def csv_text(tables: Sequence[Table]) -> str:
                 value = text if cell.value is None else cell.value
                 apart = "" if cell.difference is None else cell.difference
                 names = (table.key, _csv(row.name), _csv(head))
-                writer.writerow((*names, value, apart, cell.rank or ""))
+                line = (*names, value, apart, cell.rank or "")
+                writer.writerow((*line, _csv(row.block)) if blocks else line)
     return out.getvalue()
 
 

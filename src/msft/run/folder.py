@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,20 @@ def read_history(folder: Path) -> History:
     return history
 
 
+def recipe_text(folder: Path, key: str) -> str | None:
+    """What the recipe of a run says under a key of one line; None where there is no such line."""
+    import yaml
+
+    try:
+        for line in RunFolder(folder).recipe.read_text(encoding="utf-8").splitlines():
+            if line.startswith(f"{key}:"):
+                found = yaml.safe_load(line)[key]
+                return found if isinstance(found, str) else None
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+        return None
+    return None
+
+
 def verdicts_of(folder: Path) -> VerdictsByKey:
     """Row verdicts if they are there; a report can do without."""
     try:
@@ -77,6 +91,25 @@ def row_tokens_of(folder: Path) -> RowTokens:
         return read_row_tokens(RunFolder(folder).verdicts)
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+StepLosses = Mapping[tuple[int, int], Sequence[float]]
+"""The loss of each step, by roll-out and tick."""
+
+
+def step_losses_of(folder: Path) -> StepLosses:
+    """The losses in `steps.jsonl`, if they are there; of a tick that was trained again, all of
+    them, the latest last."""
+    found: dict[tuple[int, int], list[float]] = {}
+    try:
+        with RunFolder(folder).steps.open() as lines:
+            for line in lines:
+                step = json.loads(line)
+                place = (int(step["rollout"]), int(step["tick"]))
+                found.setdefault(place, []).append(float(step["loss"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return found
+    return found
 
 
 def first_loss_of(folder: Path) -> tuple[float, int] | None:

@@ -29,7 +29,7 @@ from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import Method, ScoreTest, Settings, ticks_of
-from msft.search.scores import Score, accuracy
+from msft.search.scores import TEST, Score, accuracy
 from msft.store.background_disk import DurableTier
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, MemoryTier
@@ -44,6 +44,7 @@ class Learner:
     passes: passes until 63 % of the way is learned.
     limit: passes that may be memorised without harm.
     damage: score lost per pass memorised beyond that.
+    drift: by how much a score on test lies below that on validation.
     """
 
     rows: int = 64
@@ -53,6 +54,7 @@ class Learner:
     passes: float = 1.0
     limit: float = 1.5
     damage: float = 0.15
+    drift: float = 0.02
     validation_rows: int = 200
     validation_tokens: int = 20
     keep: bool = False
@@ -131,7 +133,7 @@ class SimulatedEngine:
         for name in names:
             learner = self._learners[name]
             rows = learner.validation_rows
-            right = round(rows * min(1.0, max(0.0, self._quality(name))))
+            right = round(rows * self._share(name, split))
             scores[name] = accuracy(right, rows)
             tokens += rows * learner.validation_tokens
         verdicts = {
@@ -143,10 +145,15 @@ class SimulatedEngine:
         """As `score`, with the quality itself as the probability of the right choice."""
         scored = self.score(names, split)
         soft = {
-            name: replace(score, probability=min(1.0, max(0.0, self._quality(name))))
+            name: replace(score, probability=self._share(name, split))
             for name, score in scored.scores.items()
         }
         return replace(scored, scores=soft)
+
+    def _share(self, name: str, split: str) -> float:
+        """The share of right rows of a split."""
+        drift = self._learners[name].drift if split == TEST else 0.0
+        return min(1.0, max(0.0, self._quality(name) - drift))
 
     def _learn(self, rows: Sequence[Row], rate: float) -> None:
         seen = Counter(name for name, _ in rows)

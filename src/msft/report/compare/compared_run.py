@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msft.errors import LogError
 from msft.report.compare.evidence import Paired, paired, verdict_at
 from msft.report.compare.variant import settings_in
 from msft.run.environment import read_groups, rollout_from
-from msft.run.folder import RunFolder, read_history, verdicts_of
+from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
 from msft.run.history import History
 from msft.run.log import Opened
 from msft.run.summary import summary_of
@@ -19,6 +19,9 @@ from msft.search.scores import Number, overall
 
 Groups = Mapping[str, str]
 """The group of each sub-dataset that has one."""
+
+ReportSplit = Literal["test", "selection"]
+"""What `report_split` of a recipe may be; `selection` is the validation split."""
 
 GroupsOf = Callable[[Path, Sequence[str]], Groups]
 """From a run folder and its sub-datasets."""
@@ -75,6 +78,16 @@ class ComparedRun:
         return tuple(self.history.start.datasets)
 
     @property
+    def model(self) -> str | None:
+        """The base model as its recipe names it; None where no recipe is there."""
+        return recipe_text(self.folder, "model_name_or_path")
+
+    @property
+    def report_split(self) -> ReportSplit:
+        """The split that its recipe reports on; test where no recipe is there."""
+        return report_split_of(self.folder)
+
+    @property
     def groups(self) -> Groups:
         recorded = read_groups(RunFolder(self.folder).environment)
         return self.older_groups(self.folder, self.names) if recorded is None else recorded
@@ -101,6 +114,11 @@ class ComparedRun:
             name: verdict_at(self.history, known, self.best, split, name) for name in self.names
         }
         return {name: verdict for name, verdict in found.items() if verdict is not None}
+
+
+def report_split_of(folder: Path) -> ReportSplit:
+    """The split that the recipe of a run reports on; test where it does not say."""
+    return "selection" if recipe_text(folder, "report_split") == "selection" else "test"
 
 
 def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> list[ComparedRun]:

@@ -7,20 +7,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 from msft.errors import UsageError
-from msft.report.compare.compared_run import ComparedRun
+from msft.report.compare.compared_run import ComparedRun, ReportSplit
 from msft.report.compare.entrant import Entrant, entrants_by_method
+from msft.report.compare.fairness import common_seeds, unlike
+from msft.report.compare.models import model_labels, models_of
 from msft.report.compare.statistics import mean
 from msft.report.wording import Unit, height, points
 from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import listed, si
+from msft.text import counted, listed
 
 BASELINE = "sft"
 UNGROUPED = "own data"
-ReportSplit = Literal["test", "selection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,11 @@ class Contest:
     def title(self) -> str:
         rows = sum(self.first.history.start.datasets.values())
         return f"N = {len(self.names)}, {rows:,} rows"
+
+    @property
+    def mixture(self) -> tuple[tuple[str, int], ...]:
+        """The sub-datasets and their rows."""
+        return tuple(sorted(self.first.history.start.datasets.items()))
 
     @property
     def sft(self) -> Entrant | None:
@@ -134,12 +139,13 @@ class Contest:
 
 def contest_of(
     runs: Sequence[ComparedRun],
-    report_split: ReportSplit = "test",
+    report_split: ReportSplit | None = None,
     missing: Sequence[str] = (),
     unreadable: Mapping[str, str] | None = None,
 ) -> Contest:
     """Methods by their seeds, all on one mixture; what has not finished is named and left out.
 
+    report_split: the one that reports; by default what the runs' recipes say.
     missing: names of runs that have not even begun.
     unreadable: names of runs whose logs cannot be read, and why.
     """
@@ -161,7 +167,9 @@ def contest_of(
     return _contest(entrants_by_method(finished), report_split, warnings)
 
 
-def contest_of_each(runs: Sequence[ComparedRun]) -> Contest:
+def contest_of_each(
+    runs: Sequence[ComparedRun], report_split: ReportSplit | None = None
+) -> Contest:
     """Every run an entrant by itself under its label, and the first is the baseline."""
     entrants = tuple(Entrant(run.label, run.method, {0: run}) for run in runs)
     warnings: list[str] = []
@@ -170,15 +178,17 @@ def contest_of_each(runs: Sequence[ComparedRun]) -> Contest:
         warnings.append(f"Not finished yet: {listed(running)}.")
     if not same_datasets(runs):
         warnings.append("The runs have different sub-datasets; no means are shown.")
-    return _contest(entrants, "test", warnings, entrants[0])
+    return _contest(entrants, report_split, warnings, entrants[0])
 
 
-def contests_of(runs: Sequence[ComparedRun], report_split: ReportSplit = "test") -> list[Contest]:
+def contests_of(
+    runs: Sequence[ComparedRun], report_split: ReportSplit | None = None
+) -> list[Contest]:
     """A contest of methods for each mixture and model, the smallest mixture first."""
     found: dict[str, list[ComparedRun]] = {}
-    for run in runs:
+    for run, model in zip(runs, models_of(runs), strict=True):
         start = run.history.start
-        key = json.dumps([sorted(start.datasets.items()), start.num_parameters])
+        key = json.dumps([sorted(start.datasets.items()), start.num_parameters, model])
         found.setdefault(key, []).append(run)
     contests = [
         _contest(entrants_by_method(members), report_split, []) for members in found.values()
@@ -190,33 +200,49 @@ def contests_of(runs: Sequence[ComparedRun], report_split: ReportSplit = "test")
 
 
 def titles_of(contests: Sequence[Contest]) -> list[str]:
-    """What tells contests apart: their mixtures, and the models where these differ."""
-    sizes = [contest.first.history.start.num_parameters for contest in contests]
-    several = len(set(sizes)) > 1
+    """What tells contests apart: their mixtures, their models, or both."""
+    models = model_labels([contest.first for contest in contests])
+    if len({contest.mixture for contest in contests}) == 1 and len(set(models)) > 1:
+        return models
+    several = len(set(models)) > 1
     return [
-        contest.title + (f", {si(size)} parameters" if several else "")
-        for contest, size in zip(contests, sizes, strict=True)
+        contest.title + (f", {model}" if several else "")
+        for contest, model in zip(contests, models, strict=True)
     ]
+
+
+def over_in_words(contests: Sequence[Contest]) -> str:
+    """What several contests are of: 2 models, 3 mixtures, or both."""
+    models = len(set(model_labels([contest.first for contest in contests])))
+    mixtures = len({contest.mixture for contest in contests})
+    told = [(mixtures, "mixture"), (models, "model")]
+    return listed(counted(count, noun) for count, noun in told if count > 1) or "1 mixture"
 
 
 def _contest(
     entrants: tuple[Entrant, ...],
-    report_split: ReportSplit,
+    report_split: ReportSplit | None,
     warnings: list[str],
     baseline: Entrant | None = None,
 ) -> Contest:
     runs = [run for entrant in entrants for run in entrant.runs.values()]
     tested = all(run.score(run.names, TEST) is not None for run in runs)
-    if report_split == "test" and not tested and _any_tested(runs):
+    asked = {run.report_split for run in runs}
+    reports = report_split or ("test" if asked == {"test"} else "selection")
+    if report_split is None and len(asked) > 1:
+        warnings.append(
+            "Recipes differ in their report_split, so validation is reported, which selected."
+        )
+    elif reports == "test" and not tested and _any_tested(runs):
         warnings.append("Not every run was scored on test, so validation is reported.")
     return Contest(
         entrants,
-        _common_seeds(entrants, warnings),
+        common_seeds(entrants, warnings),
         tuple(dict.fromkeys(name for run in runs for name in run.names)),
-        TEST if report_split == "test" and tested else SELECTION,
+        TEST if reports == "test" and tested else SELECTION,
         baseline or _baseline(entrants),
         baseline is not None,
-        (*warnings, *_unlike(entrants)),
+        (*warnings, *unlike(entrants)),
     )
 
 
@@ -225,42 +251,6 @@ def _baseline(entrants: Sequence[Entrant]) -> Entrant:
     found = [entrant for entrant in entrants if entrant.method == BASELINE]
     plain = [entrant for entrant in found if not entrant.first.variant]
     return (*plain, *found, *entrants)[0]
-
-
-def _common_seeds(entrants: Sequence[Entrant], warnings: list[str]) -> tuple[int, ...]:
-    every = sorted({seed for entrant in entrants for seed in entrant.runs})
-    common = tuple(seed for seed in every if all(seed in entrant.runs for entrant in entrants))
-    if len(common) == len(every):
-        return common
-    lacking = [
-        f"{entrant.label} {listed(str(seed) for seed in every if seed not in entrant.runs)}"
-        for entrant in entrants
-        if len(entrant.runs) < len(every)
-    ]
-    if not common:
-        warnings.append(
-            f"No seed was finished by every method (missing: {'; '.join(lacking)}), so each mean "
-            "is over the seeds that its method has, and they cannot be compared row by row."
-        )
-        return tuple(every)
-    warnings.append(
-        f"Means are over the seeds that every method has finished, {listed(map(str, common))}; "
-        f"missing: {'; '.join(lacking)}."
-    )
-    return common
-
-
-def _unlike(entrants: Sequence[Entrant]) -> list[str]:
-    """Runs under one seed that did not have the same data or model."""
-    found: list[str] = []
-    for seed in sorted({seed for entrant in entrants for seed in entrant.runs}):
-        runs = [entrant.runs[seed] for entrant in entrants if seed in entrant.runs]
-        prints = {tuple(sorted(run.data.items())) for run in runs}
-        if len(prints) > 1:
-            labels = listed(run.label for run in runs)
-            found.append(f"{labels} did not have the same data or base model: fingerprints differ.")
-    sizes = {run.history.start.num_parameters for e in entrants for run in e.runs.values()}
-    return [*found, "The models differ in size."] if len(sizes) > 1 else found
 
 
 def same_datasets(runs: Sequence[ComparedRun]) -> bool:

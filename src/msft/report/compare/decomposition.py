@@ -4,7 +4,9 @@
     prevention_i = (mSFT_i - SFT_i) - forgetting_i
 
 Scores count upwards, an nll as its negative. Forgetting below 0 is what a sub-dataset lost after
-it had left; above 0 it is transfer from the others.
+it had left; above 0 it is transfer from the others. As in the paper, this holds for everybody who
+left, also where the best checkpoint comes before: then it is what lies between the two. Who never
+left has no c_min, so its gain stays whole, as the rest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,21 +14,25 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from msft.run.history import Exclusion, History
-from msft.search.rollout import BASE, CheckpointId, place_of
+from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST
+from msft.text import listed
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One sub-dataset's gain and its two parts, which add up to it.
+    """A gain and its parts, which add up to it.
 
-    gain: None where one of the two results has no score.
+    gain: None where one of the results has no score.
     prevention, forgetting: None where the equation is undefined; `why` says the reason.
+    rest: the gain that the equation says nothing about; of a mean, the share of those for whom it
+        is undefined.
     """
 
     gain: Fraction | None
     prevention: Fraction | None = None
     forgetting: Fraction | None = None
+    rest: Fraction = Fraction(0)
     why: str = ""
 
 
@@ -52,20 +58,19 @@ def decomposition_split(sft: History, msft: History) -> str:
 
 
 def mean_parts(shares: Sequence[Parts]) -> Parts:
-    """The mean of those that are defined; the rest would need parts that nobody knows."""
-    defined = [
-        (share.prevention, share.forgetting)
-        for share in shares
-        if share.prevention is not None and share.forgetting is not None
-    ]
-    if not defined:
-        reasons = {share.why for share in shares}
-        gains = [share.gain for share in shares if share.gain is not None]
-        gain = sum(gains, Fraction(0)) / len(gains) if gains else None
-        return Parts(gain, why=reasons.pop() if len(reasons) == 1 else "undefined for all")
-    prevention = sum((part for part, _ in defined), Fraction(0)) / len(defined)
-    forgetting = sum((part for _, part in defined), Fraction(0)) / len(defined)
-    return Parts(prevention + forgetting, prevention, forgetting)
+    """The mean of all; where the equation is undefined, the gain goes into the rest."""
+    gains = [share.gain for share in shares if share.gain is not None]
+    reasons = listed(dict.fromkeys(share.why for share in shares if share.why))
+    if not gains or len(gains) < len(shares):
+        return Parts(None, why=reasons)
+    prevention, forgetting, rest = (
+        sum((getattr(share, part) or Fraction(0) for share in shares), Fraction(0)) / len(shares)
+        for part in ("prevention", "forgetting", "rest")
+    )
+    gain = sum(gains, Fraction(0)) / len(shares)
+    if all(share.prevention is None for share in shares):
+        return Parts(gain, rest=rest, why=reasons)
+    return Parts(gain, prevention, forgetting, rest, reasons)
 
 
 def mean_decomposition(pairs: Sequence[Mapping[str, Parts]]) -> dict[str, Parts]:
@@ -83,25 +88,12 @@ def _parts(
         return Parts(None, why=f"not scored on {split}")
     gain = result - reference
     if exclusion is None:
-        return Parts(gain, why="never left")
-    if not _comes_after(msft, best, exclusion):
-        return Parts(gain, why="the best checkpoint comes before it left")
+        return Parts(gain, rest=gain, why="never left")
     peak = _height(msft, exclusion.checkpoint, name, split)
     if peak is None:
-        return Parts(gain, why=f"not scored on {split} where it left")
+        return Parts(gain, rest=gain, why=f"not scored on {split} where it left")
     forgetting = result - peak
     return Parts(gain, gain - forgetting, forgetting)
-
-
-def _comes_after(history: History, best: CheckpointId, exclusion: Exclusion) -> bool:
-    """Whether the path to the best checkpoint goes on from where the sub-dataset left.
-
-    A best checkpoint from the discarded end of that same stage does not: it was trained on it.
-    """
-    if best == exclusion.checkpoint:
-        return True
-    starts = {history.stages[rollout].asked.start for rollout, _ in history.path(best)}
-    return place_of(history.reach(best))[0] > exclusion.stage and exclusion.checkpoint in starts
 
 
 def _height(

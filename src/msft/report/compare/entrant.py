@@ -25,6 +25,11 @@ class Entrant:
         return next(iter(self.runs.values()))
 
     @property
+    def short(self) -> str:
+        """Its method with what is its own, whatever its budget."""
+        return _short(self.first)
+
+    @property
     def budget(self) -> float:
         """C in epochs."""
         return budget_of(self.first.history)
@@ -65,16 +70,21 @@ def _settings(run: ComparedRun) -> str:
 def _labels(runs: Sequence[ComparedRun]) -> list[str]:
     """Names of methods, with what is their own; where two have the same one, with C, else by
     their folders."""
-    short = [variant_text(method_name(run.method), run.variant) for run in runs]
-    budgets = [
-        f"{name} C = {epochs(budget_of(run.history))}"
-        for name, run in zip(short, runs, strict=True)
-    ]
+    short = [_short(run) for run in runs]
+    budgets = [with_budget(name, run) for name, run in zip(short, runs, strict=True)]
     found = [
         name if short.count(name) == 1 else budget if budgets.count(budget) == 1 else run.label
         for name, budget, run in zip(short, budgets, runs, strict=True)
     ]
     return found if len(set(found)) == len(found) else [run.label for run in runs]
+
+
+def _short(run: ComparedRun) -> str:
+    return variant_text(method_name(run.method), run.variant)
+
+
+def with_budget(name: str, run: ComparedRun) -> str:
+    return f"{name} C = {epochs(budget_of(run.history))}"
 
 
 def budget_of(history: History) -> float:

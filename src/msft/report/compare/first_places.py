@@ -3,7 +3,7 @@ figures."""
 
 from collections.abc import Sequence
 
-from msft.report.compare.contest import Contest, known_mean
+from msft.report.compare.contest import Contest, known_mean, over_in_words
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.statistics import mean, sample_sd
 from msft.report.wording import height
@@ -34,7 +34,7 @@ def places_text(contests: Sequence[Contest]) -> str:
     every = sum(len(contest.names) * len(_turns(contest)) for contest in contests)
     own = any(len(contest.seeds) > len(_turns(contest)) for contest in contests)
     first, *others = contests
-    over = f" over {len(contests)} mixtures or models"
+    over = f" over {over_in_words(contests)}"
     if not others:
         over = f", one for each of {counted(len(first.names), 'sub-dataset')}"
         seeds = len(_turns(first))

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from math import nan
 from typing import TYPE_CHECKING
 
+from msft.report.compare.disk_bounds import disk_bounds
 from msft.report.figures.branches import Branch, Polyline, rolled_back
 from msft.report.figures.chart import DASHED, NARROW, add_axes, new_figure
 from msft.report.figures.colours import (
     BEST,
     FAINT,
+    GOLD,
+    GREEN,
     INK,
     LEFT,
     MUTED,
@@ -17,21 +20,35 @@ from msft.report.figures.colours import (
     VARIABLES,
     WENT_ON,
 )
+from msft.report.figures.legend import Entry, draw_legend, legend_height
+from msft.report.figures.moving_loss import WINDOW, moving_losses, thinned
 from msft.run.flops import TRAIN, flops_of, path_tokens
+from msft.run.folder import StepLosses
 from msft.run.history import History
+from msft.run.summary import disk_of
 from msft.text import si
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRAINED = "epochs trained, discarded ones included"
+STEPS = f"moving average over {WINDOW} steps"
 
 
-def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure":
-    """Mean training loss of each tick in the order of work, and how many were active."""
-    figure = new_figure(width, 300)
-    axes = add_axes(figure, 48, 12, 12, 118)
-    below = add_axes(figure, 48, 12, 206, 44, sharex=axes)
+def loss(history: History, branches: Sequence[Branch], steps: StepLosses, width: float) -> "Figure":
+    """Mean training loss of each tick in the order of work, beside it the moving average over
+    steps where these are known, and how many were active."""
+    moving = moving_losses(history, steps)
+    entries = [Entry("mean of each tick", BEST, "line"), Entry(STEPS, GOLD, "line")]
+    entries = entries if any(moving) else []
+    top = legend_height(entries, width)
+    figure = new_figure(width, top + 300)
+    axes = add_axes(figure, 48, 12, top + 12, 118)
+    below = add_axes(figure, 48, 12, top + 206, 44, sharex=axes)
+    for branch, places in zip(branches, moving, strict=True):
+        shown = thinned(places)
+        at = [branch.trained_at(0) + place / branch.per_epoch for place, _ in shown]
+        axes.plot(at, [height for _, height in shown], color=GOLD, linewidth=1)
     lines: dict[str, Polyline] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
     for branch in branches:
         points = history.stages[branch.number].points
@@ -61,6 +78,7 @@ def loss(history: History, branches: Sequence[Branch], width: float) -> "Figure"
     below.set_xlabel(TRAINED)
     below.locator_params(axis="x", nbins=5 if width <= NARROW else 9)
     axes.margins(x=0.01)
+    draw_legend(figure, entries)
     return figure
 
 
@@ -110,33 +128,44 @@ def flop_rows(history: History) -> list[tuple[str, str, str, str]]:
 
 
 def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure":
-    """Sets of weights on disk while each tick was trained, the most of it, and the mean."""
-    figure = new_figure(width, 200)
-    axes = add_axes(figure, 48, 12, 22, 44)
+    """Sets of weights on disk while each tick was trained, the most of it, and the mean; where
+    roll-outs began, and the paper's bounds for mSFT."""
     points = [
         (branch.trained_at(tick), point.disk)
         for branch in branches
         for tick, point in enumerate(history.stages[branch.number].points)
     ]
+    mean = disk_of(history)["mean_copies"]
+    lines = {f"mean {mean:.2f}": (mean, BEST)}
+    bounds = disk_bounds(history)
+    if bounds:
+        lines[f"paper's mean, {bounds.rule} = {bounds.mean:.4g}"] = (bounds.mean, GREEN)
+        lines[f"paper's most, N + 1 = {bounds.most}"] = (bounds.most, OTHER)
+    begun = [branch.before for branch in branches[1:]]
+    entries = [Entry("held", MUTED), Entry("most", FAINT, "line")]
+    entries += [Entry(text, colour, "dash") for text, (_, colour) in lines.items()]
+    entries += [Entry("new roll-out", LEFT, "dash")] if begun else []
+    top = legend_height(entries, width) + 4
+    figure = new_figure(width, top + 190)
+    axes = add_axes(figure, 48, 12, top, 44)
     step = 1 / history.evals_per_epoch
     xs = [*(x for x, _ in points), points[-1][0] + step] if points else []
     copies = [copy.copies for _, copy in points]
     peaks = [copy.peak_copies for _, copy in points]
     if points:
-        mean = sum(copies) / len(copies)
         most, held = [*peaks, peaks[-1]], [*copies, copies[-1]]
         axes.plot(xs, most, color=FAINT, linewidth=1.2, drawstyle="steps-post")
         axes.fill_between(xs, held, step="post", color=MUTED, alpha=0.25, linewidth=0)
         axes.plot(xs, held, color=MUTED, linewidth=1.5, drawstyle="steps-post")
-        axes.axhline(mean, color=BEST, linewidth=1.4, linestyle=(0, (4, 3)))
-        within = axes.transAxes
-        axes.text(
-            1, 1.03, f"mean {mean:.2f}", transform=within, ha="right", color=BEST, fontsize=12
-        )
-    axes.set_ylim(0, max([1, *peaks]) * 1.15)
+        for height, colour in lines.values():
+            axes.axhline(height, color=colour, linewidth=1.4, linestyle=(0, (4, 3)))
+    across = axes.get_xaxis_transform()
+    axes.vlines(begun, [0], [1], transform=across, color=LEFT, zorder=0.9, **DASHED)
+    axes.set_ylim(0, max([1, *peaks, *(height for height, _ in lines.values())]) * 1.1)
     axes.set_ylabel("copies")
     axes.locator_params(axis="y", nbins=4, integer=True)
     axes.locator_params(axis="x", nbins=5 if width <= NARROW else 9)
     axes.set_xlabel(TRAINED)
     axes.margins(x=0.01)
+    draw_legend(figure, entries)
     return figure

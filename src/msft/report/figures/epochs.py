@@ -5,12 +5,15 @@ from itertools import pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
+from msft.report.compare.compared_run import ComparedRun
 from msft.report.compare.contest import Contest
 from msft.report.compare.entrant import Entrant
 from msft.report.figures.branches import Polyline, branches_of, rolled_back
 from msft.report.figures.chart import DASHED, NARROW, above, add_axes, new_figure
 from msft.report.figures.colours import FAINT, MUTED, PAPER, colour_at
 from msft.report.figures.legend import Entry, draw_legend, legend_height
+from msft.report.figures.moving_loss import WINDOW, Place, moving_losses, thinned
+from msft.run.folder import StepLosses, step_losses_of
 from msft.run.history import History
 
 if TYPE_CHECKING:
@@ -21,11 +24,11 @@ _FAR = 8
 """Highest over lowest loss from which the axis is logarithmic."""
 
 
-def loss_runs(contest: Contest) -> list[tuple[Entrant, History]]:
+def loss_runs(contest: Contest) -> list[tuple[Entrant, ComparedRun]]:
     """The runs that have a training loss, without continual SFT, whose epochs are of one
     sub-dataset each."""
     return [
-        (entrant, run.history)
+        (entrant, run)
         for entrant in contest.entrants
         for run in entrant.over(contest.seeds)
         if entrant.method != "continual"
@@ -44,7 +47,10 @@ def losses_figure(contest: Contest, width: float) -> "Figure":
         entrant.label: colour_at(contest.entrants.index(entrant)) for entrant, _ in runs
     }  # one for all seeds
     entries = [Entry(name, colour, "line") for name, colour in colours.items()]
-    leavers = [run for run in runs if _rollbacks(run[1])]
+    moving = [path_steps(run.history, step_losses_of(run.folder)) for _, run in runs]
+    if any(places for places, _ in moving):
+        entries.append(Entry(f"thin: moving average over {WINDOW} steps", MUTED, "line"))
+    leavers = [(entrant, run.history) for entrant, run in runs if _rollbacks(run.history)]
     if leavers:
         more = "; above: how many remain" if len(leavers) == 1 else ""
         entries.append(Entry(f"a sub-dataset left{more}", MUTED, "dash"))
@@ -52,9 +58,10 @@ def losses_figure(contest: Contest, width: float) -> "Figure":
     figure = new_figure(width, top + 290)
     axes = add_axes(figure, 62, 12, top, 44)
     heights: list[float] = []
-    for entrant, history in runs:
-        kept, gone = path_losses(history)
+    for (entrant, run), steps in zip(runs, moving, strict=True):
+        kept, gone = path_losses(run.history)
         axes.plot(*gone, color=FAINT, linewidth=1)
+        axes.plot(*steps, color=colours[entrant.label], linewidth=0.8, alpha=0.6)
         axes.plot(*kept, color=colours[entrant.label], linewidth=1.8)
         heights += [loss for loss in (*kept[1], *gone[1]) if not isnan(loss)]
     for entrant, history in leavers:
@@ -93,6 +100,16 @@ def path_losses(history: History) -> tuple[Polyline, Polyline]:
                 line[0].append(nan)
                 line[1].append(nan)
     return kept, gone
+
+
+def path_steps(history: History, steps: StepLosses) -> Polyline:
+    """The moving average over steps along the path that the search took."""
+    line: list[Place] = []
+    for branch, places in zip(branches_of(history), moving_losses(history, steps), strict=True):
+        on_path = (place for place in places if place[0] <= branch.went_on)
+        line += [(branch.start + at / branch.per_epoch, loss) for at, loss in on_path]
+    shown = thinned(line)
+    return [at for at, _ in shown], [loss for _, loss in shown]
 
 
 def _rollbacks(history: History) -> list[tuple[float, int]]:

@@ -25,7 +25,17 @@ from msft.report.figures.bars import (
     rows_of,
 )
 from msft.report.figures.chart import NARROW, beside
-from msft.report.figures.colours import GREEN, INK, LEFT, MUTED, PAPER, colour_at
+from msft.report.figures.colours import (
+    BEST,
+    FAINT,
+    GREEN,
+    INK,
+    LEFT,
+    MUTED,
+    PAPER,
+    PINK,
+    colour_at,
+)
 from msft.report.figures.legend import Entry
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
 from msft.search.scores import SELECTION, TEST, Number
@@ -166,41 +176,67 @@ def parts_of(contest: Contest, entrant: Entrant) -> tuple[dict[str, Parts], str]
     return mean_decomposition([decomposition(sft, msft, split) for sft, msft in pairs]), split
 
 
+PREVENTED, ADDED, FORGOTTEN, TRANSFERRED, UNDEFINED = (
+    Entry("overfitting prevented (+)", GREEN),
+    Entry("overfitting added (−)", PINK),
+    Entry("forgetting (−)", LEFT),
+    Entry("transfer (+)", BEST),
+    Entry("undefined", FAINT),
+)
+"""A part and its sign have a colour of their own, so that no loss looks like a gain."""
+
+
+def bars_of(part: Parts) -> list[tuple[Entry, Number]]:
+    """What the parts of a gain are, and their lengths, those that are nothing left out."""
+    prevention, forgetting = part.prevention or 0, part.forgetting or 0
+    found = [
+        (PREVENTED if prevention > 0 else ADDED, prevention),
+        (TRANSFERRED if forgetting > 0 else FORGOTTEN, forgetting),
+        (UNDEFINED, part.rest),
+    ]
+    return [(entry, length) for entry, length in found if length]
+
+
 def parts_figure(parts: Mapping[str, Parts], split: str, unit: Unit, width: float) -> "Figure":
     """Fig. 8: the gain over SFT as overfitting prevented plus forgetting or transfer."""
     order = _falling({name: part.gain for name, part in parts.items()})
     names = ["mean", *order]
     shares = [mean_parts([*parts.values()]), *(parts[name] for name in order)]
     rows = rows_of(len(names))
-    entries = [
-        Entry("overfitting prevented", GREEN),
-        Entry("forgetting (−) or transfer (+)", LEFT),
-        Entry("gain", INK, "dot"),
-    ]
+    drawn = {entry for share in shares for entry, _ in bars_of(share)}
+    entries = [PREVENTED, ADDED, FORGOTTEN, TRANSFERRED, UNDEFINED]
+    entries = [*(entry for entry in entries if entry in drawn), Entry("gain", INK, "dot")]
     figure, axes = horizontal_axes(width, names, rows, 24, entries)
     reached: list[float] = []
+    texts: list[str] = []
     for row, place in rows.places:
         share = shares[place]
         ends = {1: 0.0, -1: 0.0}
-        for part, colour in ((share.prevention, GREEN), (share.forgetting, LEFT)):
-            if part is None:
-                continue
+        for entry, part in bars_of(share):
             length = points(part, unit)
             side = 1 if length >= 0 else -1
-            axes.barh([row], [length], left=[ends[side]], height=0.66, color=colour)
+            axes.barh([row], [length], left=[ends[side]], height=0.66, color=entry.colour)
             ends[side] += length
         gain = points(share.gain, unit) if share.gain is not None else 0.0
         if share.gain is not None and isfinite(gain):
             axes.plot([gain], [row], "o", markersize=7, color=INK, markeredgecolor=PAPER)
         reached += [*ends.values(), gain]
-        text = difference(share.gain, unit)
-        if share.prevention is None:
-            text += f"  {share.why}" if width > NARROW else "  undefined"
+        texts.append(_gain_text(share, unit, width <= NARROW))
         colour = MUTED if share.prevention is None else INK
-        beside(axes, (max(ends[1], gain), row), text, gap=8, colour=colour)
-    undefined = any(share.prevention is None for share in shares)
-    room(axes, reached, width, (46 if width > NARROW else 17) if undefined else 7, left=0)
+        beside(axes, (max(ends[1], gain), row), texts[-1], gap=8, colour=colour)
+    room(axes, reached, width, max(map(len, texts)) + 1, left=0)
     axes.axvline(0, color=MUTED, linewidth=1)
     axes.set_xlabel(f"gain over SFT on {split}, {gain_unit(unit)}".rstrip(", "))
     axes.locator_params(axis="x", nbins=4 if width <= NARROW else 7)
     return figure
+
+
+def _gain_text(share: Parts, unit: Unit, narrow: bool) -> str:
+    """A gain, and why the equation does not say all of it."""
+    text = difference(share.gain, unit)
+    if share.prevention is None:
+        return f"{text}  undefined" if narrow else f"{text}  undefined: {share.why}"
+    if not share.rest:
+        return text
+    rest = difference(share.rest, unit)
+    return f"{text}  {rest} undef." if narrow else f"{text}  of it undefined: {rest}"

@@ -1,0 +1,242 @@
+"""Runs of several base models: blocks, their average, and differences within a model."""
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from test_comparison import RECIPE, made
+
+from msft.app.older_folders import groups_by_recipe
+from msft.report import write_comparison
+from msft.report.compare.compared_run import compared_runs
+from msft.report.compare.contest import over_in_words, titles_of
+from msft.report.compare.model_contests import model_contests
+from msft.report.comparison_page import comparison_of, text_of, write_files
+from msft.report.model_tables import headline_of_models, model_tables
+from msft.report.tables import Table
+from msft.run.log import Opened, read_log, to_line
+from msft.search.scores import Scores, accuracy
+
+NAMES = ("sciq", "arc", "gsm8k", "mine")
+
+
+def right(*counts: int) -> Scores:
+    return {name: accuracy(count, 10) for name, count in zip(NAMES, counts, strict=True)}
+
+
+def run(
+    folder: Path,
+    model: str,
+    method: str,
+    test: Sequence[int],
+    seed: int = 20,
+    train_tokens: int = 10,
+    size: int = 1000,
+    ticks: int = 1,
+) -> Path:
+    """A finished run of a model with these rows right of ten on test; on validation one more."""
+    chosen = right(*(count + 1 for count in test))
+    recipe = f"model_name_or_path: {model}\n{RECIPE}"
+    place = made(
+        folder / model.replace("/", "--"),
+        method,
+        seed,
+        chosen,
+        right(*test),
+        recipe=recipe,
+        train_tokens=train_tokens,
+        ticks=ticks,
+    )
+    events = read_log(place / "run.jsonl")
+    first = events[0]
+    assert isinstance(first, Opened)
+    events[0] = Opened(
+        first.method, first.seed, size, first.datasets, first.settings, first.fingerprint
+    )
+    (place / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
+    return place
+
+
+def six(folder: Path) -> list[Path]:
+    """SFT, SRO and mSFT on a small and on a large model."""
+    return [
+        run(folder, "owner/small", "sft", (4, 4, 2, 2), train_tokens=10),
+        run(folder, "owner/small", "sro", (4, 4, 2, 4), train_tokens=20),
+        run(folder, "owner/small", "msft", (6, 4, 2, 4), train_tokens=30),
+        run(folder, "large", "sft", (8, 8, 6, 6), train_tokens=10, size=4000),
+        run(folder, "large", "sro", (8, 6, 6, 6), train_tokens=40, size=4000),
+        run(folder, "large", "msft", (8, 8, 8, 6), train_tokens=20, size=4000),
+    ]
+
+
+def rows(table: Table) -> dict[tuple[str, str], list[tuple[float | None, float | None, int]]]:
+    """By block and name: value, difference and rank of each cell."""
+    return {
+        (row.block, row.name): [(cell.value, cell.difference, cell.rank) for cell in row.cells]
+        for row in table.rows
+    }
+
+
+def by_key(tables: Sequence[Table]) -> dict[str, Table]:
+    return {table.key: table for table in tables}
+
+
+def test_results_have_a_block_of_each_model_and_their_average(tmp_path: Path) -> None:
+    contests = model_contests(compared_runs(six(tmp_path), groups_by_recipe))
+    assert titles_of(contests) == ["owner/small", "large"]
+    tables = by_key(model_tables(contests))
+    assert [*tables] == ["main", "main-validation", "ablation", "flops"]
+    main = rows(tables["main"])
+    assert list(dict.fromkeys(block for block, _ in main)) == ["owner/small", "large", "Average"]
+    assert [name for block, name in main if block == "Average"] == [
+        "Base",
+        "SFT",
+        "SRO SFT",
+        "mSFT",
+    ]
+    mean = -2  # before Ep.
+    assert main["owner/small", "mSFT"][mean] == (40, 10, 1)
+    assert main["large", "mSFT"][mean] == (75, 5, 1)
+    assert main["large", "SRO SFT"][mean] == (65, -5, 0)
+    assert main["Average", "SFT"][mean] == (50, None, 2)
+    assert main["Average", "SRO SFT"][mean] == (50, 0, 2)  # +5 and −5
+    assert main["Average", "mSFT"][mean] == (57.5, 7.5, 1)
+    science = 0
+    assert main["Average", "mSFT"][science] == (65, 5, 1)  # (6 + 4 + 8 + 8) / 40, SFT 60
+    chosen = rows(tables["main-validation"])
+    assert chosen["Average", "mSFT"][mean] == (67.5, 7.5, 1)
+    ablation = rows(tables["ablation"])
+    assert ablation["Average", "mSFT"][0] == (57.5, 7.5, 1)
+    assert ablation["large", "SFT"][0] == (70, None, 2)
+    assert "A block for each of 2 models" in tables["main"].note
+
+
+def test_flops_are_averaged_and_so_are_the_factors_of_each_model(tmp_path: Path) -> None:
+    contests = model_contests(compared_runs(six(tmp_path), groups_by_recipe))
+    flops = rows(by_key(model_tables(contests))["flops"])
+    train = 0
+    assert flops["owner/small", "mSFT"][train][0] == 6 * 1000 * 30
+    assert flops["large", "mSFT"][train][0] == 6 * 4000 * 20
+    assert flops["Average", "mSFT"][train][0] == (6 * 1000 * 30 + 6 * 4000 * 20) / 2
+    total = {key: cells[3][0] for key, cells in flops.items()}
+    factors = [
+        (total[model, "mSFT"] or 0) / (total[model, "SFT"] or 1)
+        for model in ("owner/small", "large")
+    ]
+    assert flops["Average", "mSFT"][-1][0] == pytest.approx(sum(factors) / 2)
+
+
+def test_differences_are_to_sft_of_the_same_seed(tmp_path: Path) -> None:
+    paths = [
+        run(tmp_path, "a", "sft", (2, 2, 2, 2), 20),
+        run(tmp_path, "a", "msft", (4, 4, 4, 4), 20),
+        run(tmp_path, "a", "sft", (8, 8, 8, 8), 30),
+        run(tmp_path, "a", "msft", (9, 9, 9, 9), 30),
+        run(tmp_path, "b", "sft", (5, 5, 5, 5), 20),
+        run(tmp_path, "b", "msft", (5, 5, 5, 5), 20),
+        run(tmp_path, "b", "sft", (9, 9, 9, 9), 40),  # no mSFT has this seed
+    ]
+    contests = model_contests(compared_runs(paths))
+    assert [contest.seeds for contest in contests] == [(20, 30), (20,)]
+    main = rows(model_tables(contests)[0])
+    assert main["a", "mSFT"][-2] == (65, 15, 1)
+    assert main["b", "mSFT"][-2] == (50, 0, 0)
+    assert main["Average", "mSFT"][-2] == (57.5, 7.5, 1)
+    warned = comparison_of(contests).warnings
+    assert any("missing: mSFT 40" in warning for warning in warned)
+
+
+def test_a_method_that_a_model_lacks_has_no_average(tmp_path: Path) -> None:
+    paths = six(tmp_path)
+    contests = model_contests(compared_runs(paths[:5]))
+    main = rows(model_tables(contests)[0])
+    assert main["Average", "mSFT"][-2:] == [(None, None, 0), (None, None, 0)]
+    assert "SFT and SRO SFT have the best mean" in headline_of_models(contests)
+
+
+def test_budgets_of_one_model_are_named_on_all(tmp_path: Path) -> None:
+    paths = [run(tmp_path, "a", m, (1, 1, 1, 1)) for m in ("sft", "msft")]
+    paths += [run(tmp_path, "b", m, (1, 1, 1, 1)) for m in ("sft", "msft")]
+    paths.append(run(tmp_path / "again", "b", "msft", (2, 2, 2, 2), ticks=2))
+    contests = model_contests(compared_runs(paths))
+    labels = [[entrant.label for entrant in contest.entrants] for contest in contests]
+    assert labels == [["SFT", "mSFT C = 0.25"], ["SFT", "mSFT C = 0.25", "mSFT C = 0.5"]]
+    assert all(contest.baseline is contest.entrants[0] for contest in contests)
+
+
+def test_one_model_not_scored_on_test_puts_all_on_validation(tmp_path: Path) -> None:
+    paths = six(tmp_path)
+    log = paths[4] / "run.jsonl"
+    kept = [line for line in log.read_text().splitlines() if '"split":"test"' not in line]
+    log.write_text("\n".join(kept) + "\n")
+    contests = model_contests(compared_runs(paths))
+    assert {contest.split for contest in contests} == {"validation"}
+    assert any("so validation is reported" in w for w in comparison_of(contests).warnings)
+
+
+def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
+    paths = six(tmp_path)
+    comparison = comparison_of(model_contests(compared_runs(paths, groups_by_recipe)))
+    files = {path.suffix: path.read_text() for path in write_files(comparison, tmp_path)}
+    cells = [*csv.DictReader(StringIO(files[".csv"]))]
+    found = {
+        (cell["block"], cell["row"]): float(cell["value"])
+        for cell in cells
+        if (cell["table"], cell["column"]) == ("main", "mean") and cell["row"] != "Base"
+    }
+    assert found["Average", "mSFT"] == 57.5
+    assert found["large", "SRO SFT"] == 65
+    assert r"\multicolumn{6}{c}{\textbf{Average}} \\" in files[".tex"]
+    assert "| **owner/small** |" in files[".md"]
+    text = text_of(comparison)
+    assert text.index("\nowner/small\n") < text.index("\nlarge\n") < text.index("\nAverage\n")
+    page = " ".join(write_comparison(paths, tmp_path, groups_by_recipe).read_text().split())
+    for html in (files[".html"], page):
+        assert '<tr class="block"><th colspan="6">Average</th></tr>' in html
+        assert "mSFT has the best mean on test averaged over 2 models, 57.5" in html
+        assert "+7.5 points against SFT on each" in html
+        assert "Mean over 2 models." in html
+        assert "mixtures" not in html
+        assert "Seeds on" not in html
+        assert "Every sub-dataset on test (reported) · large" in html
+        assert "figure-gains-2" in html
+        assert "figure-sizes" not in html
+
+
+def test_what_several_contests_are_of_is_said_right(tmp_path: Path) -> None:
+    from msft.report.compare.contest import contests_of
+    from msft.report.sections import comparison_figures
+
+    paths = six(tmp_path)
+    runs = compared_runs(paths)
+    assert over_in_words(contests_of(runs)) == "2 models"
+    assert "over 2 models" in next(
+        each.text for each in comparison_figures(runs) if each.key == "places"
+    )
+    small = [
+        made(tmp_path / "fewer", m, 20, {"sciq": accuracy(5, 10)}, {"sciq": accuracy(5, 10)})
+        for m in ("sft", "msft")
+    ]
+    for place in small:
+        (place / "recipe.yaml").write_text("model_name_or_path: large\n")
+    runs = compared_runs([*paths, *small])
+    assert over_in_words(contests_of(runs)) == "2 mixtures and 2 models"
+    assert titles_of(contests_of(runs)) == [
+        "N = 1, 8 rows, large",
+        "N = 4, 32 rows, owner/small",
+        "N = 4, 32 rows, large",
+    ]
+    (sizes,) = [each for each in comparison_figures(runs) if each.key == "sizes"]
+    assert "for 2 mixtures of different size" in sizes.text
+
+
+def test_paths_are_told_apart_by_their_ends(tmp_path: Path) -> None:
+    paths = [run(tmp_path, "x", "sft", (1, 1, 1, 1))]
+    for name in ("/data/one/best", "/data/two/best", "/models/m.gguf"):
+        place = run(tmp_path / name.replace("/", "_"), "x", "sft", (1, 1, 1, 1))
+        (place / "recipe.yaml").write_text(f"model_name_or_path: {name}\n")
+        paths.append(place)
+    contests = model_contests(compared_runs(paths))
+    assert titles_of(contests) == ["x", "one/best", "two/best", "models/m.gguf"]
