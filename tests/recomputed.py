@@ -172,6 +172,11 @@ class Run:
             "peak_bytes": max(disk["peak_bytes"] for disk in every),
         }
 
+    def disk_bounds(self) -> tuple[float, int]:
+        """What the paper's appendix on disk expects of mSFT: on average, and at most."""
+        many, looks = len(self.names), self.head["settings"]["compute_budget"]
+        return fmean(min(many - stage + 1, looks) + 2 for stage in range(1, many + 1)), many + 1
+
     # peaks
 
     def curve(self, rollout: int, name: str) -> list[Value]:
@@ -213,6 +218,23 @@ class Run:
         """Mean training loss of every tick that trained rows."""
         points = [event for event in self.events if event["event"] == "point"]
         return {e["checkpoint"]: e["loss"][0] / e["loss"][1] for e in points if e["loss"][1]}
+
+    def moving_losses(self, rollout: int, window: int = 10) -> list[float]:
+        """Fig. 9: the mean loss of the last ten steps on the path, at each step of a roll-out; of a
+        run that was never stopped, so that `steps.jsonl` has every step once."""
+        lines = (self.folder / "steps.jsonl").read_text().splitlines()
+        steps = [json.loads(line) for line in lines]
+        path = self.path(self.rollouts[rollout]["start"])
+        before = [
+            step["loss"]
+            for tick in path
+            for step in steps
+            if (step["rollout"], step["tick"]) == place_of(tick)
+        ]
+        own = [step["loss"] for step in steps if step["rollout"] == rollout]
+        every = [*before, *own]
+        ends = range(max(len(before) + 1, window), len(every) + 1)
+        return [fmean(every[end - window : end]) for end in ends]
 
     def rows_per_epoch(self) -> list[int]:
         """Rows trained in each whole epoch of the last roll-out: under IES those still active."""

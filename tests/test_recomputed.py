@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from msft.cli import main
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import Contest, contest_of
-from msft.report.compare.decomposition import decomposition
+from msft.report.compare.decomposition import decomposition, mean_parts
 from msft.report.figures.epochs import path_losses, rows_per_epoch
+from msft.report.figures.moving_loss import moving_losses
 from msft.report.figures.peaks import peaks_of
 from msft.report.figures.scores import gains
-from msft.run.folder import read_history
+from msft.run.folder import read_history, step_losses_of
 from msft.run.history import History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.methods import METHODS
@@ -241,6 +243,12 @@ def test_the_tables_over_seeds(simulated: Path) -> None:
         deviation = mean([100 * recomputed.spread(run, split) for run in own])
         assert said("spread", "sd") == pytest.approx(deviation)
         assert said("honesty", "chosen from") == mean([run.chosen_from for run in own])
+        disk = mean([run.disk()["mean_copies"] for run in own])
+        assert said("disk", "mean") == pytest.approx(disk)
+        assert said("disk", "most") == mean([run.disk()["peak_copies"] for run in own])
+        if label == "mSFT":
+            bounds = (said("disk", "(N + 5)/2"), said("disk", "N + 1"))
+            assert bounds == own[0].disk_bounds()
         by_seed = recomputed.seed_table(own, sft, split)
         assert [said("seeds", f"seed {seed}") for seed in SEEDS] == pytest.approx(scores)
         assert said("seeds", "mean") == pytest.approx(by_seed["mean"])
@@ -284,17 +292,17 @@ def test_gains_of_fig_7_and_parts_of_fig_8(simulated: Path, trained: Path) -> No
             for run, sft in zip(runs, sfts, strict=True)
         ]
         assert row[place] == pytest.approx(100 * mean(apart))
-    defined = 0
     for folder in (simulated, trained):
         sft, msft = (recomputed.Run(folder / f"{name}-s20") for name in ("sft", "msft"))
         for split in ("validation", "test"):
             own = recomputed.decomposition(sft, msft, split)
+            assert len(own) == len(msft.names)
             told = decomposition(read_history(sft.folder), read_history(msft.folder), split)
             for name, parts in told.items():
-                if parts.prevention is not None:
-                    assert (parts.gain, parts.prevention, parts.forgetting) == own[name]
-                    defined += 1
-    assert defined > 4
+                assert (parts.gain, parts.prevention, parts.forgetting) == own[name]
+            whole = mean_parts([*told.values()])
+            means = [sum(part, Fraction(0)) / len(own) for part in zip(*own.values(), strict=True)]
+            assert [whole.gain, whole.prevention, whole.forgetting] == means
 
 
 def test_shifts_of_fig_3() -> None:
@@ -331,6 +339,10 @@ def test_losses_of_fig_9_and_rows_of_ies(simulated: Path, trained: Path) -> None
         assert drawn == {*run.losses().values()}
         best = [run.losses()[tick] for tick in run.path(run.rollouts[-1]["start"])]
         assert [loss for loss in kept[1] if not isnan(loss)][: len(best)] == best
+    msft = recomputed.Run(trained / "msft-s20")
+    told = moving_losses(read_history(msft.folder), step_losses_of(msft.folder))
+    for number in range(len(msft.rollouts)):
+        assert [loss for _, loss in told[number]] == pytest.approx(msft.moving_losses(number))
     ies = simulated / "ies-s20"
     rows = recomputed.Run(ies).rows_per_epoch()
     assert rows_per_epoch(read_history(ies)) == rows
