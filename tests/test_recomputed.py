@@ -84,7 +84,8 @@ def run_simulated(folder: Path, method: str, seed: int, **options: Any) -> None:
         "train_batch_size": 8,
         "score_test": "rollbacks",
     }
-    simulate(method, learners(seed), folder=folder, seed=seed, **{**settings, **options})
+    mixture = options.pop("mixture", learners(seed))
+    simulate(method, mixture, folder=folder, seed=seed, **{**settings, **options})
 
 
 @pytest.fixture(scope="module")
@@ -360,3 +361,34 @@ def test_the_second_reckoning_does_not_import_msft(trained: Path) -> None:
     )
     best = json.loads((trained / "sft-s20" / "summary.json").read_text())["best"]
     assert json.loads(done.stdout)["best"]["checkpoint"] == best["checkpoint"]
+
+
+def test_the_average_over_models() -> None:
+    """Two models: the same methods in two folders, whose sub-datasets learn differently."""
+    models, methods = ("one", "two"), {"sft": "SFT", "ies": "IES", "msft": "mSFT"}
+    with quick_folder() as path:
+        for model, seed in zip(models, SEEDS, strict=False):
+            for method in methods:
+                folder = path / model / f"{method}-s20"
+                run_simulated(folder, method, 20, mixture=learners(seed))
+                (folder / "recipe.yaml").write_text(RECIPE.replace(": tiny", f": {model}"))
+        (path / "recipe.yaml").write_text(RECIPE)
+        named = ["--models", ",".join(models), "--methods", ",".join(methods), "--no-run"]
+        assert main(["compare", str(path / "recipe.yaml"), *named, "--out", str(path)]) == 0
+        with (path / "compare.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["block"] == "Average"]
+        table = {(row["table"], row["row"], row["column"]): row for row in rows}
+        runs = {m: [recomputed.Run(path / each / f"{m}-s20") for each in models] for m in methods}
+        scores = {m: [100 * float(r.mean(r.best, "test")) for r in own] for m, own in runs.items()}
+        totals = {m: [run.flops()["total"] for run in own] for m, own in runs.items()}
+    for method, label in methods.items():
+        cell = table["main", label, "mean"]
+        assert float(cell["value"]) == pytest.approx(mean(scores[method]))
+        epochs = mean([run.epochs for run in runs[method]])
+        assert float(table["main", label, "Ep."]["value"]) == pytest.approx(epochs)
+        assert float(table["flops", label, "total"]["value"]) == mean(totals[method])
+        times = [own / sft for own, sft in zip(totals[method], totals["sft"], strict=True)]
+        assert float(table["flops", label, "× SFT"]["value"]) == pytest.approx(mean(times))
+        if method != "sft":
+            gap = mean(scores[method]) - mean(scores["sft"])
+            assert float(cell["difference"]) == pytest.approx(gap)
