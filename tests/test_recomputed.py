@@ -5,7 +5,7 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import isnan
@@ -142,7 +142,7 @@ def contest(folder: Path) -> Contest:
     return contest_of(compared_runs(sorted(path for path in folder.iterdir() if path.is_dir())))
 
 
-def mean(numbers: list[float]) -> float:
+def mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
