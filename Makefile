@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-kernels mutants check format bench bench-harness bench-gpu clean
+.PHONY: help demo paper test test-kernels mutants check format bench bench-harness bench-gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,6 +15,32 @@ help:  ## what can be made
 
 demo: .venv/installed  ## SFT, SFT with an average and mSFT on a synthetic mixture, two minutes on a CPU
 	$(BIN)/msft demo
+
+# One thread each: on small matrices, more of them wait for each other.
+SMALL := OMP_NUM_THREADS=1 $(BIN)/msft
+
+paper: .venv/installed  ## every table and figure of the paper, on the tiny model (docs/paper.md)
+	$(SMALL) analyze compute --out paper/compute
+	$(SMALL) train recipes/tiny-paper.yaml --quiet --out paper/msft
+	$(SMALL) report paper/msft --figures svg,png
+	$(SMALL) compare recipes/tiny-paper.yaml --quiet --out paper/compare
+	$(SMALL) report paper/compare/sft-s20 paper/compare/ies-s20 paper/compare/msft-s20 \
+		--figures svg,png
+	$(SMALL) compare recipes/tiny-paper.yaml --methods sft,msft --seeds 20,30,40 --quiet \
+		--out paper/seeds
+	$(SMALL) analyze divergence recipes/tiny-paper.yaml --quiet --out paper/divergence
+	$(SMALL) analyze size recipes/tiny-paper.yaml --sizes 2,4 --methods continual,ies,msft --quiet \
+		--out paper/size
+	$(SMALL) analyze budget recipes/tiny-paper.yaml --budgets 1,2 --quiet --out paper/budget
+	@echo
+	@echo 'Fig. 1, Appendix A            paper/compute/compute.json, share.svg'
+	@echo 'Alg. 1 and 4, Fig. 2, 9, disk paper/msft/report.html, figures/'
+	@echo 'Tab. 2, 3, FLOPs              paper/compare/compare.html, .md, .tex, .csv'
+	@echo 'Fig. 4, 7, 8, 9, IES          paper/compare/figures/'
+	@echo 'seeds                         paper/seeds/compare.html, .md, .tex, .csv'
+	@echo 'Fig. 3                        paper/divergence/divergence.json, divergence.svg'
+	@echo 'Fig. 5                        paper/size/sizes.json, sizes.svg'
+	@echo 'Fig. 6                        paper/budget/budgets.json, budgets.svg'
 
 test: .venv/installed  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
@@ -77,4 +103,4 @@ bench-gpu:  ## on a machine with a GPU and torch: checks, then each target again
 	$(GPU) bench/growth.py --data $(DATA) --out $(RESULTS)/growth.jsonl
 
 clean:  ## remove what was made
-	rm -rf .venv .venv-harness .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-harness paper .mypy_cache .ruff_cache .pytest_cache .hypothesis

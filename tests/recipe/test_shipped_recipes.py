@@ -30,6 +30,7 @@ def test_the_recipes_are_there() -> None:
         "smollm2-learnable.yaml",
         "smollm2-learnable-noisy.yaml",
         "tiny.yaml",
+        "tiny-paper.yaml",
     }
 
 
