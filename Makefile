@@ -23,22 +23,27 @@ paper: .venv/installed  ## every table and figure of the paper, on the tiny mode
 	$(SMALL) analyze compute --out paper/compute
 	$(SMALL) train recipes/tiny-paper.yaml --quiet --out paper/msft
 	$(SMALL) report paper/msft --figures svg,png
-	$(SMALL) compare recipes/tiny-paper.yaml --quiet --out paper/compare
-	$(SMALL) report paper/compare/sft-s20 paper/compare/ies-s20 paper/compare/msft-s20 \
-		--figures svg,png
+	$(SMALL) train recipes/tiny-paper.yaml --set method=sft --set num_train_epochs=1 --set seed=1 --quiet \
+		--out paper/second
+	$(SMALL) compare recipes/tiny-paper.yaml --models tiny,paper/second/best \
+		--methods sft,continual,dynamix,ies,sro,soft_sro,msft --figures svg,png --quiet \
+		--out paper/compare
+	$(SMALL) report paper/compare/tiny/sft-s20 --figures svg,png
 	$(SMALL) compare recipes/tiny-paper.yaml --methods sft,msft --seeds 20,30,40 --quiet \
 		--out paper/seeds
-	$(SMALL) analyze divergence recipes/tiny-paper.yaml --quiet --out paper/divergence
+	$(SMALL) analyze divergence recipes/tiny-paper.yaml --models tiny,paper/second/best --quiet \
+		--out paper/divergence
 	$(SMALL) analyze size recipes/tiny-paper.yaml --sizes 2,4 --methods continual,ies,msft --quiet \
 		--out paper/size
 	$(SMALL) analyze budget recipes/tiny-paper.yaml --budgets 1,2 --quiet --out paper/budget
 	@echo
 	@echo 'Fig. 1, Appendix A            paper/compute/compute.json, share.svg'
-	@echo 'Alg. 1 and 4, Fig. 2, 9, disk paper/msft/report.html, figures/'
-	@echo 'Tab. 2, 3, FLOPs              paper/compare/compare.html, .md, .tex, .csv'
+	@echo 'Alg. 1 and 4, loss, disk      paper/msft/report.html, figures/'
+	@echo 'Tab. 2, 3, 7                  paper/compare/compare.html, .md, .tex, .csv'
 	@echo 'Fig. 4, 7, 8, 9, IES          paper/compare/figures/'
-	@echo 'seeds                         paper/seeds/compare.html, .md, .tex, .csv'
-	@echo 'Fig. 3                        paper/divergence/divergence.json, divergence.svg'
+	@echo 'Fig. 2                        paper/compare/tiny/sft-s20/figures/peaks.svg'
+	@echo 'Tab. 6                        paper/seeds/compare.html, .md, .tex, .csv'
+	@echo 'Fig. 3                        paper/divergence/shifts.json, shifts.svg, report.html'
 	@echo 'Fig. 5                        paper/size/sizes.json, sizes.svg'
 	@echo 'Fig. 6                        paper/budget/budgets.json, budgets.svg'
 
