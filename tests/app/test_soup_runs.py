@@ -244,7 +244,7 @@ def checkpoints_of(folder: Path, **keys: Any) -> Checkpoints:
 @pytest.mark.parametrize(
     ("keys", "most"),
     [
-        ({"method": "sft"}, 3 + 3),
+        ({"method": "sft"}, 4),
         ({"method": "msft"}, 3 + 3),
         ({"method": "soup"}, 20 + 1),
         ({"method": "soup", "method_options": {"of": "all"}}, 20 + 1),

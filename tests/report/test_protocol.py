@@ -65,7 +65,7 @@ def test_a_comparison_of_such_runs_is_of_validation(tmp_path: Path) -> None:
     page = texts(write_comparison(paths, tmp_path))
     assert "sft has the best mean on validation, 60.0 %" in page
     assert "Results on validation (reported, and selected on)" in page
-    assert "Validation also reports, as in the paper&#39;s protocol" in page
+    assert "from validation too, as in the paper&#39;s protocol" in page
     assert "Gain over SFT on validation" in page
     assert "Gain over SFT on test" not in page
     assert "accuracy, % (validation)" in page
