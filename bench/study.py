@@ -50,6 +50,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "msft": ("method=msft",),
     "msft-sure": ("method=msft", SURE),
     "msft-sure-ema": ("method=msft", SURE, "ema_decay=DECAY"),
+    "msft-one": ("method=msft", "compute_budget=1"),
+    "sro": ("method=sro",),
+    "soft-sro": ("method=soft_sro",),
+    "ies": ("method=ies",),
+    "dynamix": ("method=dynamix",),
+    "continual": ("method=continual",),
 }
 SETTING = r"(lr|e|d)([\d.]+(?:e-\d+)?)"
 ROW = re.compile(
@@ -217,11 +223,14 @@ def averages_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_logs(folder: Path, logs: Path) -> None:
-    """The small files of a run; its weights are removed."""
+    """The small files of a run; its weights are removed, and the place of its rows is not named."""
     logs.mkdir(parents=True, exist_ok=True)
     run = RunFolder(folder)
-    for file in (run.log, run.summary, run.recipe):
+    for file in (run.log, run.summary):
         shutil.copy(file, logs / file.name)
+    lines = run.recipe.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("data_dir:")]
+    (logs / run.recipe.name).write_text("".join(kept))
     with gzip.GzipFile(logs / f"{run.verdicts.name}.gz", "wb", mtime=0) as packed:
         packed.write(run.verdicts.read_bytes())
     for weights in (run.best, run.checkpoints):

@@ -97,6 +97,21 @@ def test_averages_go_by_their_kind_and_the_best_tick_is_sft(study: Any) -> None:
     assert study.averages_of({"best": point("r0-t3", None)}) == {}
 
 
+def test_kept_files_name_no_folder_of_this_machine_and_no_weights_stay(
+    study: Any, tmp_path: Path
+) -> None:
+    run, logs = tmp_path / "run", tmp_path / "logs"
+    (run / "best").mkdir(parents=True)
+    (run / "recipe.yaml").write_text("method: sft\ndata_dir: /somewhere/data\nseed: 3\n")
+    for name in ("run.jsonl", "summary.json", "verdicts.jsonl"):
+        (run / name).write_text(f"{name}\n")
+    study.keep_logs(run, logs)
+    assert (logs / "recipe.yaml").read_text() == "method: sft\nseed: 3\n"
+    assert (logs / "run.jsonl").read_text() == "run.jsonl\n"
+    assert gzip.decompress((logs / "verdicts.jsonl.gz").read_bytes()) == b"verdicts.jsonl\n"
+    assert not (run / "best").exists()
+
+
 # Tables.
 
 

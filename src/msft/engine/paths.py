@@ -1,8 +1,8 @@
 """Paths: which fast pieces this machine has, which path each part of the engine takes, and why.
 
 The only file that imports `msft.engine.accel`. Any piece of it may be missing: the folder itself,
-Triton, a C compiler. Whoever wants a piece asks here for a `Piece`; without its item the plain way
-is taken, whose numbers are the same but for rounding, and the reason goes into `Paths`.
+Triton, a C compiler. The engine asks here for a `Piece`. A `Piece` without its item means the plain
+path, whose numbers are the same but for rounding; `Paths` has the reason.
 """
 
 import logging

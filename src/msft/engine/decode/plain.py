@@ -32,7 +32,7 @@ class Cache:
     """Keys and values of every layer: [rows, heads, columns, dim], columns shared by all rows.
 
     A row's token at position p stands in column p, so a prefix that all rows share is in columns
-    0 to p-1 of each. A cache belongs to one set of weights; whoever changes them drops it.
+    0 to p-1 of each. A cache belongs to one set of weights: drop it when they change.
     """
 
     def __init__(self, rows: int, columns: int) -> None:

@@ -46,7 +46,7 @@ class RowStates:
 
 
 class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how often the host waits for the device: whoever waits makes no graph."""
+    """Counts how often the host waits for the device; a step with a wait cannot be recorded."""
 
     SIGNS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 
