@@ -95,7 +95,7 @@ class Row:
         found = [each.replace("DECAY", decay) for each in VARIANTS[self.variant]]
         for setting, value in self.settings.items():
             found += [f"{key}={value}" for key in keys[setting]]
-        return [f"seed={self.seed}", *found]
+        return [f"seed={self.seed}", "ema_decay=null", *found]
 
 
 def lists() -> dict[str, list[str]]:

@@ -271,7 +271,8 @@ def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(
 
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
-    assert load_recipe("recipe.yaml").method == "soup", "what docs/choosing.md recommends"
+    recipe = load_recipe("recipe.yaml")
+    assert (recipe.method, recipe.ema_decay) == ("sft", 0.99), "what docs/choosing.md recommends"
     assert main(["init"]) == 2
     assert "exists already" in capsys.readouterr().err
 
