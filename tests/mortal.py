@@ -13,7 +13,6 @@ import pytest
 from msft.run.history import History
 from msft.run.log import Event, Log
 from msft.run.summary import schedule_of, summary_of
-from msft.run.verdicts import read_verdicts
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
 from msft.search.rollout import Method, ScoreTest
@@ -171,7 +170,7 @@ class Left:
     log: bytes
     summary: dict[str, Any]
     schedule: dict[str, Any]
-    verdicts: Mapping[Any, Any]
+    verdicts: bytes
     checkpoints: Mapping[str, bytes]
 
 
@@ -180,7 +179,7 @@ def left_by(history: History, folder: Path) -> Left:
         (folder / "run.jsonl").read_bytes(),
         summary_of(history),
         schedule_of(history),
-        read_verdicts(folder / "verdicts.jsonl"),
+        (folder / "verdicts.jsonl").read_bytes(),
         files_of(folder / "checkpoints"),
     )
 

@@ -1,9 +1,9 @@
 """The log file: what is written is read again, and only its end may ever be torn."""
 
+import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mortal import PLAIN, quick_folder
 from msft.errors import LogError
+from msft.run.checksums import Chain
 from msft.run.log import (
     Asked,
     Decided,
@@ -40,7 +41,16 @@ EVENTS: list[Event] = [
     Decided("go_on", BASE),
     Ended("all_excluded", checkpoint_id(0, 1)),
 ]
-LINES = [to_line(event) for event in EVENTS]
+OLD = [to_line(event) for event in EVENTS]
+"""The lines of an earlier version, which have no checksums."""
+
+
+def sealed() -> list[bytes]:
+    chain = Chain()
+    return [chain.seal(line) for line in OLD]
+
+
+LINES = sealed()
 WHOLE = b"".join(LINES)
 
 
@@ -119,18 +129,87 @@ def test_garbage_before_the_end_is_refused_with_its_line(tmp_path: Path, garbage
     assert path.read_bytes() == content, "nothing of it may be lost"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.integers(0, len(b"".join(LINES[:-2])) - 1), st.integers(1, 255))
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
 @example(20, ord("\r") ^ WHOLE[20])
-def test_no_flipped_byte_before_the_end_loses_events_silently(at: int, mask: int) -> None:
-    """It is refused, or it is still an event; then the run notices (see test_run)."""
+def test_no_changed_byte_is_taken_for_an_event(at: int, mask: int) -> None:
+    """It is refused, and nothing is lost; in the last line it is cut off and done again."""
     data = bytearray(WHOLE)
     data[at] ^= mask
     with quick_folder() as folder:
-        (folder / "run.jsonl").write_bytes(data)
-        with suppress(LogError):
-            assert len(opened(folder / "run.jsonl")) == len(EVENTS)
-        assert (folder / "run.jsonl").read_bytes() == data
+        path = folder / "run.jsonl"
+        path.write_bytes(data)
+        if at < len(WHOLE) - len(LINES[-1]):
+            with pytest.raises(LogError, match=r"run\.jsonl"):
+                opened(path)
+            assert path.read_bytes() == data
+        else:
+            assert opened(path) == EVENTS[:-1]
+            assert path.read_bytes() == b"".join(LINES[:-1])
+
+
+def test_every_digit_counts(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    end = len(WHOLE) - len(LINES[-1])
+    digits = [at for at in range(end) if WHOLE[at : at + 1].isdigit()]
+    for at in digits:
+        data = bytearray(WHOLE)
+        data[at] = ord(b"9") - (WHOLE[at] - ord(b"0"))
+        path.write_bytes(data)
+        with pytest.raises(LogError, match="only ever torn at its end"):
+            read_log(path)
+    assert len(digits) > 60
+
+
+@pytest.mark.parametrize(
+    "order",
+    [(0, 2, 3, 4), (0, 1, 1, 2), (0, 2, 1, 3), (1, 2, 3)],
+    ids=["lost", "twice", "moved", "begun too late"],
+)
+def test_lines_that_are_lost_repeated_or_moved_are_refused(
+    order: tuple[int, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"".join(LINES[number] for number in order))
+    with pytest.raises(LogError, match="its checksum does not fit the bytes before it"):
+        Log(path)
+
+
+def test_a_log_of_an_earlier_version_goes_on_with_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"".join(OLD[:3]))
+    log = Log(path)
+    assert log.events == EVENTS[:3]
+    for event in EVENTS[3:]:
+        log.append(event)
+    log.close()
+    assert opened(path) == EVENTS
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert lines[:3] == OLD[:3]
+    assert all(json.loads(line)["crc"] and [*json.loads(line)][-1] == "crc" for line in lines[3:])
+    assert lines[3] != LINES[3], "the bytes before it are others"
+    path.write_bytes(b"".join(lines).replace(b"0.30000000000000004", b"0.30000000000000005"))
+    with pytest.raises(LogError, match="line 4"):
+        read_log(path)
+
+
+def test_a_line_without_a_checksum_is_refused_after_one_that_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(LINES[0] + OLD[1] + OLD[2])
+    with pytest.raises(LogError, match="line 2: it has no checksum, but a line before it has one"):
+        Log(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"name":"mine"}\n', b"my notes", b"\n", b'{"event":"moon"}\n', b'{"event":"run"}\n'],
+)
+def test_a_file_of_somebody_else_is_not_overwritten(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(LogError, match="is not a log of msft, and it is not overwritten"):
+        Log(path)
+    assert path.read_bytes() == content
 
 
 def test_a_second_process_is_locked_out_and_told_by_whom(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class Session:
             worker,
             log,
             self._store,
-            Verdicts(self._folder.verdicts),
+            Verdicts(self._folder.verdicts, self._notice),
             lambda event, live: self._event(run.history, event, live),
         )
         try:

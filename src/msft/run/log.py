@@ -1,22 +1,24 @@
 """The run's log: an append-only file of events, the only truth about a run.
 
-An event is real when its line, newline included, is on disk. No clock, host or path is in it, so
-that a run that was killed and resumed leaves the same bytes as one that was not.
+An event is real when its line, newline included, is on disk. Each line ends with a checksum of the
+bytes before it, so a changed byte is noticed. No clock, host or path is in it, so that a run that
+was killed and resumed leaves the same bytes as one that was not.
 """
 
 import fcntl
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from msft.errors import LogError
+from msft.run.checksums import Chain
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
-from msft.search.scores import Score, Scores
+from msft.search.scores import SELECTION, Score, Scores
 from msft.store.store import Disk
 
 
@@ -124,6 +126,16 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
+def scored_rows(events: Iterable[Event]) -> set[tuple[CheckpointId, str, str]]:
+    """The checkpoint, split and sub-dataset of every score that was measured on rows."""
+    return {
+        (event.checkpoint, event.split if isinstance(event, Measured) else SELECTION, name)
+        for event in events
+        if isinstance(event, Measured) or (isinstance(event, Reached) and event.steps)
+        for name in event.scores
+    }
+
+
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
 
@@ -146,6 +158,7 @@ def from_line(line: bytes) -> Event:
     """The event of a line; ValueError if it is not one."""
     try:
         raw = json.loads(line)
+        raw.pop("crc", None)
         kind = _KINDS[raw.pop("event")]
         return kind(**{key: _typed(key, value) for key, value in raw.items()})
     except (TypeError, KeyError, AttributeError) as error:
@@ -186,13 +199,14 @@ class Log:
     path: Path | None = None
     events: list[Event] = field(default_factory=list)
     _file: IO[bytes] | None = None
+    _chain: Chain = field(default_factory=Chain)
 
     def __post_init__(self) -> None:
         if self.path is not None:
             self._file = self.path.open("a+b")
             try:
                 _lock(self._file, self.path)
-                self.events = _recovered(self._file, self.path)
+                self.events = _recovered(self._file, self.path, self._chain)
             except BaseException:
                 self.close()
                 raise
@@ -200,7 +214,7 @@ class Log:
     def append(self, event: Event) -> None:
         """Write an event; when this returns, it is on disk."""
         if self._file is not None:
-            self._file.write(to_line(event))
+            self._file.write(self._chain.seal(to_line(event)))
             self._file.flush()
             os.fsync(self._file.fileno())
         self.events.append(event)
@@ -213,7 +227,7 @@ class Log:
 
 def read_log(path: Path) -> list[Event]:
     """The events of a log that may still be written to: a torn last line is passed over."""
-    return _parsed(path.read_bytes(), path)[0]
+    return _parsed(path.read_bytes(), path, Chain())[0]
 
 
 def is_being_written(path: Path) -> bool:
@@ -228,33 +242,48 @@ def is_being_written(path: Path) -> bool:
     return False
 
 
-def _recovered(file: IO[bytes], path: Path) -> list[Event]:
+def _recovered(file: IO[bytes], path: Path, chain: Chain) -> list[Event]:
     """All whole events; a torn last line is cut off the file."""
     file.seek(0)
     data = file.read()
-    events, good = _parsed(data, path)
+    events, good = _parsed(data, path, chain)
+    if not events and not _begins_a_log(data):
+        raise LogError(
+            f"{path} is not a log of msft, and it is not overwritten: move it away, or choose "
+            "another folder with --out"
+        )
     if good < len(data):
         file.truncate(good)
         os.fsync(file.fileno())
     return events
 
 
-def _parsed(data: bytes, path: Path) -> tuple[list[Event], int]:
+def _parsed(data: bytes, path: Path, chain: Chain) -> tuple[list[Event], int]:
     """The events, and how many bytes they take; only the last line may be torn."""
     events: list[Event] = []
     good = 0
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
-            events.append(from_line(line))
+            event = from_line(line)
+            fault = chain.fault(line + b"\n")
         except ValueError as error:
+            fault = str(error)
+        if fault:
             if data[good + len(line) :].strip(b"\0\n"):
                 raise LogError(
-                    f"{path}, line {number}: {error}; a log is only ever torn at its end, so this "
+                    f"{path}, line {number}: {fault}; a log is only ever torn at its end, so this "
                     "file was changed by somebody else: restore it, or start in another folder"
-                ) from error
+                )
             break
+        events.append(event)
         good += len(line) + 1
     return events, good
+
+
+def _begins_a_log(data: bytes) -> bool:
+    """Whether a file without a whole event may be a log that was torn in its first line."""
+    first = b'{"event":"run",'
+    return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
 
 
 def _lock(file: IO[bytes], path: Path) -> None:

@@ -14,7 +14,7 @@ from msft.errors import BadScore
 from msft.run.fall_test import FallTest
 from msft.run.history import History
 from msft.run.journal import Journal, Watch
-from msft.run.log import Averaged, Decided, Ended, Log, Measured, Reached
+from msft.run.log import Averaged, Decided, Ended, Log, Measured, Reached, scored_rows
 from msft.run.questions import (
     asked,
     held_ticks,
@@ -68,6 +68,7 @@ class RecordedRun:
         self._worker = worker
         self._store = store
         self._verdicts = verdicts or Verdicts()
+        self._verdicts.resume(scored_rows(log.events))
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
         test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)

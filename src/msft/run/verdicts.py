@@ -1,13 +1,14 @@
 """Row verdicts: who was right on which row, for paired statistics.
 
-One line per point, split and sub-dataset, beside the log. A line whose point is not in the log
-(the run was killed between the two) is written again; the last line of a key counts. Where rows
-have losses, a line before their first one says how many tokens each row's loss is summed over.
+One line per point, split and sub-dataset, beside the log, on disk before the log's own line. A line
+whose point is not in the log (the run was killed between the two) is cut off at the next start. The
+last line of a key counts. Where rows have losses, a line before their first one says how many
+tokens each row's loss is summed over.
 """
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from msft.search.scores import SELECTION
 Verdict = str | Sequence[float]
 """Per row: "1" right and "0" wrong, or a number where rows are not right or wrong."""
 
-VerdictsByKey = Mapping[tuple[CheckpointId, str, str], Verdict]
-"""By checkpoint, split and sub-dataset."""
+Key = tuple[CheckpointId, str, str]
+"""Checkpoint, split and sub-dataset."""
+
+VerdictsByKey = Mapping[Key, Verdict]
 
 RowTokens = Mapping[tuple[str, str], Sequence[int]]
 """Tokens that the loss of each row is summed over, by split and sub-dataset."""
@@ -28,13 +31,35 @@ class Verdicts:
     """Appends to `verdicts.jsonl`, if there is a path. Those of validation are at hand until they
     are forgotten, and after a resume as far as the file has them."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | None = None, notice: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._path = path
+        self._notice = notice
         self._held: dict[tuple[CheckpointId, str], Verdict] = {}
         self._tokens: dict[tuple[str, str], Sequence[int]] = {}
         self._read = False
-        if path is not None and path.exists():
-            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line
+
+    def resume(self, logged: Collection[Key]) -> None:
+        """Bring the file to where the log ends: cut what the log does not know, and say what the
+        file has lost.
+
+        logged: what the log has scores of, measured on rows.
+        """
+        if self._path is None or not logged:
+            return
+        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
+        keys = [_key(line) for line in lines]
+        there = [number for number, key in enumerate(keys) if key in logged]
+        kept = there[-1] + 1 if there else 0
+        if kept < len(lines):
+            os.truncate(self._path, sum(map(len, lines[:kept])))
+        lost = len({*logged} - {*keys})
+        if lost:
+            self._notice(
+                f"{self._path.name} has lost the rows of {lost} of {len(logged)} scores; "
+                "statistics over rows leave them out"
+            )
 
     def add(
         self,
@@ -60,6 +85,8 @@ class Verdicts:
                     file,
                     {"checkpoint": checkpoint, "split": split, "dataset": name, "rows": rows},
                 )
+            file.flush()
+            os.fsync(file.fileno())  # before the log says that it is there
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
         """A sub-dataset's rows on validation; None if they are lost."""
@@ -93,7 +120,7 @@ class Verdicts:
         self._tokens = {**tokens, **self._tokens}
 
 
-def read_verdicts(path: Path) -> dict[tuple[CheckpointId, str, str], Verdict]:
+def read_verdicts(path: Path) -> dict[Key, Verdict]:
     """The verdicts of every (checkpoint, split, sub-dataset)."""
     return _by_checkpoint(_lines(path))
 
@@ -101,6 +128,15 @@ def read_verdicts(path: Path) -> dict[tuple[CheckpointId, str, str], Verdict]:
 def read_row_tokens(path: Path) -> dict[tuple[str, str], Sequence[int]]:
     """The tokens of every row, by split and sub-dataset, of those that have losses."""
     return _by_split(_lines(path))
+
+
+def _key(line: bytes) -> Key | None:
+    """Whose verdicts a line has; None if it has none."""
+    try:
+        raw = json.loads(line)
+        return CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
