@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mortal import quick_folder
+from mortal import quick_folder, unseal
 from msft.report import write_report
 from msft.report.wording import number
 from msft.run.history import History
@@ -179,7 +179,7 @@ def hostile(folder: Path) -> Path:
     }
     simulate("msft", learners, compute_budget=1, train_batch_size=8, folder=place)
     log = place / "run.jsonl"
-    first, rest = log.read_text().split("\n", 1)
+    first, rest = unseal(log).decode().split("\n", 1)
     opening = json.loads(first)
     opening["settings"][ATTACK] = SCRIPT
     opening["settings"]["method"] = {FETCH: ATTACK}

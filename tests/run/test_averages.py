@@ -49,6 +49,7 @@ def test_an_average_is_an_event_with_its_parts_and_is_scored_on_both_splits(fold
         "checkpoint": "a0",
         "of": ["r0-t3", "r0-t4"],
         "disk": lines[at]["disk"],
+        "crc": lines[at]["crc"],
     }
     shown = [(line["event"], line.get("split") or line.get("what")) for line in lines[at + 1 :]]
     assert shown == [

@@ -19,6 +19,7 @@ from mortal import (
     kill,
     left_by,
     quick_folder,
+    unseal,
 )
 from msft.errors import BadScore, Diverged, LogError, NotReproducible
 from msft.run.history import History
@@ -97,7 +98,7 @@ def test_a_change_under_a_started_run_is_refused_at_its_first_event(
 def test_another_feed_is_refused_at_the_roll_out(folder: Path) -> None:
     small(folder, "dynamix", method_options={"preset": "original"})
     log = folder / "run.jsonl"
-    log.write_bytes(log.read_bytes().replace(b'"beta":4.0', b'"beta":5.0'))
+    log.write_bytes(unseal(log).replace(b'"beta":4.0', b'"beta":5.0'))
     with pytest.raises(Diverged, match='"event":"rollout"'):
         small(folder, "dynamix", method_options={"preset": "original"})
 
@@ -127,8 +128,8 @@ def test_a_log_that_goes_on_after_the_end_is_refused(folder: Path) -> None:
     order = ["a"]
     with pytest.raises(Diverged, match='"event":"rollout","rollout":1'):
         small(folder, method)
-    with (folder / "run.jsonl").open("ab") as file:
-        file.write(to_line(Ended("budget", BASE)))
+    log = folder / "run.jsonl"
+    log.write_bytes(unseal(log) + to_line(Ended("budget", BASE)))
     order = ["a", "b"]
     with pytest.raises(Diverged, match='"event":"end"'):
         small(folder, method)

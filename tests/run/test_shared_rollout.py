@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from mortal import LEARNERS, STORES, Case, Killed, Left, MortalLog, files_of, left_by, quick_folder
+from mortal import (
+    LEARNERS,
+    STORES,
+    Case,
+    Killed,
+    Left,
+    MortalLog,
+    files_of,
+    left_by,
+    quick_folder,
+    unseal,
+)
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Log, Reached, to_line
@@ -174,7 +185,7 @@ def test_a_log_with_other_answers_goes_on_by_itself(place: Path) -> None:
     log.close()
     first = RunFolder(place / "b").events()[3]
     assert isinstance(first, Reached)
-    lines = (place / "b" / "run.jsonl").read_bytes().splitlines(keepends=True)
+    lines = unseal(place / "b" / "run.jsonl").splitlines(keepends=True)
     other = to_line(replace(first, loss=(first.loss[0] / 2, first.loss[1])))
     (place / "b" / "run.jsonl").write_bytes(b"".join([*lines[:3], other]))
     engine = CountingEngine()

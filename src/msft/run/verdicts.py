@@ -46,7 +46,7 @@ class Verdicts:
 
         logged: what the log has scores of, measured on rows.
         """
-        if self._path is None or not logged:
+        if self._path is None:
             return
         lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
         keys = [_key(line) for line in lines]
