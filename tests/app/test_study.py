@@ -33,6 +33,7 @@ def test_a_name_says_all_that_a_run_is(study: Any) -> None:
     assert row.label == "msft-sure-ema-lr1e-4-e5-d0.98"
     assert row.overrides("0.99") == [
         "seed=70",
+        "ema_decay=null",
         "method=msft",
         "method_options.exclude={confidence: 0.95}",
         "ema_decay=0.98",

@@ -423,6 +423,15 @@ def test_max_epochs_counts_discarded_epochs_and_cuts_the_last_rollout_to_fit() -
     assert ended_by(out) == "max_epochs"
 
 
+def test_who_rises_to_the_end_of_a_rollout_that_was_cut_has_not_overfitted() -> None:
+    """C is then where the roll-out ended, not the budget that it did not have."""
+    out = search(*(ever_higher(n, *AB) for n in range(2)), max_epochs=4)
+    assert [ticks for _, _, ticks in out.rollouts] == [3, 1]
+    assert out.excluded == []
+    decisions = [(d.what, d.checkpoint) for stage in out.history.stages for d in stage.decisions]
+    assert decisions == [("go_on", "r0-t3"), ("go_on", "r1-t1")]
+
+
 def test_max_epochs_may_end_between_two_stages() -> None:
     out = search(*WALK, max_epochs=6)
     assert [ticks for _, _, ticks in out.rollouts] == [3, 3]
