@@ -8,6 +8,7 @@ paper are all it goes by. Every answer scans the events again, without a fold in
 
 import json
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import atan, fsum, pi, sqrt
@@ -21,13 +22,25 @@ Value = Fraction | float
 BASE, VALIDATION, TEST = "base", "validation", "test"
 
 
+def checked_events(path: Path) -> Iterator[Event]:
+    """The events of a log whose checksums fit: each is of all bytes of the file before it."""
+    data, at = path.read_bytes(), 0
+    for line in data.splitlines(keepends=True):
+        event = json.loads(line)
+        if (said := event.pop("crc", None)) is not None:
+            before = at + line.rindex(b',"crc":')
+            if said != f"{zlib.crc32(data[:before]):08x}":
+                raise ValueError(f"{path}: the checksum {said} does not fit the bytes before it")
+        yield event
+        at += len(line)
+
+
 class Run:
     """A run folder's events and the numbers that follow from them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        lines = (folder / "run.jsonl").read_text().splitlines()
-        self.events: list[Event] = [json.loads(line) for line in lines]
+        self.events: list[Event] = [*checked_events(folder / "run.jsonl")]
         self.head = self.events[0]
         self.names = list(self.head["datasets"])
         self.per_epoch: int = self.head["settings"]["evals_per_epoch"]

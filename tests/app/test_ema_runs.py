@@ -13,6 +13,7 @@ import msft
 from msft.app.fingerprints import _training
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
+from msft.run.log import to_json
 
 HERE = Path(__file__).parent
 ROLLING = {"learning_rate": 2e-2, "ema_decay": 0.8, "compute_budget": 2}
@@ -50,8 +51,7 @@ def test_a_tiny_decay_scores_as_none_and_only_a_decay_is_recorded(tmp_path: Path
         recipes.append(recipe_of(tmp_path, method="sft", ema_decay=decay, num_train_epochs=1))
         out = tmp_path / str(decay)
         msft.train(recipes[-1], out)
-        lines = RunFolder(out).log.read_text().splitlines()
-        events.append([json.loads(line) for line in lines])
+        events.append([to_json(event) for event in RunFolder(out).events()])
     plain, averaged = events
     assert "ema_decay" not in plain[0]["settings"]
     assert averaged[0]["settings"] == {**plain[0]["settings"], "ema_decay": 1e-9}

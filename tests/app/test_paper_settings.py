@@ -1,6 +1,5 @@
 """Keys that set a run to the paper's accounting: what they change, and what they do not."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msft
 from msft.app.variants import options_of
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
+from msft.run.log import to_json
 
 
 def test_counting_every_row_changes_tokens_of_evaluation_and_nothing_else(tmp_path: Path) -> None:
@@ -22,8 +22,7 @@ def test_counting_every_row_changes_tokens_of_evaluation_and_nothing_else(tmp_pa
         shots = [replace(spec, num_fewshot=1) for spec in recipe.datasets]
         recipes.append(replace(recipe, datasets=shots))
         msft.train(recipes[-1], tmp_path / counted)
-        lines = RunFolder(tmp_path / counted).log.read_text().splitlines()
-        events.append([json.loads(line) for line in lines])
+        events.append([to_json(event) for event in RunFolder(tmp_path / counted).events()])
     computed, whole = events
     assert "evaluation_tokens" not in computed[0]["settings"]
     assert whole[0] == {
