@@ -76,6 +76,16 @@ class LogError(Explained):
     """The log cannot be used as it is; the message says why and what to do."""
 
 
+class NotAFile(Explained, OSError):
+    """A link, a pipe or a folder has the name of a file of ours, or the other way round."""
+
+    exit_code = WRONG
+
+
+class DiskFull(Explained, OSError):
+    """A file could not be written for lack of space; what was there before is whole."""
+
+
 class StoreError(Explained):
     """A checkpoint that is needed cannot be kept or found."""
 

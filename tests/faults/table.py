@@ -1,0 +1,74 @@
+"""The faults that msft is tested against: what happens, the right outcome, and the test of it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """test: `file.py::function` within tests/faults."""
+
+    name: str
+    what: str
+    outcome: str
+    test: str
+
+
+_AGAIN = "set aside, named, trained again; log, scores and weights are those of a run left alone"
+_BEST = "test_a_damaged_best_checkpoint_is_trained_again_and_never_becomes_the_result"
+
+FAULTS = [
+    Fault(
+        "damaged checkpoint",
+        "a bit of the best checkpoint so far is flipped, or its file cut, before a resume",
+        _AGAIN,
+        f"test_checkpoints.py::{_BEST}",
+    ),
+    Fault(
+        "checkpoint that is none",
+        "the tensor file is a folder, a link, a dangling link or a pipe; the folder is a file",
+        _AGAIN + "; no link is followed, no pipe is waited for",
+        f"test_checkpoints.py::{_BEST}",
+    ),
+    Fault(
+        "swapped checkpoint",
+        "a whole checkpoint stands under the name of another one",
+        _AGAIN,
+        f"test_checkpoints.py::{_BEST}",
+    ),
+    Fault(
+        "unreadable checkpoint",
+        "the disk gives EIO or no permission for a tensor file",
+        "set aside and trained again; where the disk fails twice, exit 1, and a later call goes on",
+        "test_checkpoints.py::test_a_checkpoint_that_the_disk_does_not_give_is_trained_again",
+    ),
+    Fault(
+        "damaged moments",
+        "a bit of an optimizer's moments is flipped before a resume",
+        _AGAIN,
+        "test_checkpoints.py::test_damaged_moments_are_trained_again",
+    ),
+    Fault(
+        "damaged best/ of a run that goes on",
+        "best/ and its checkpoint are the same damaged file",
+        "best/ is taken away until its checkpoint is trained again",
+        "test_checkpoints.py::test_a_resumed_run_does_not_keep_a_damaged_best_folder_beside_it",
+    ),
+    Fault(
+        "damaged result",
+        "a bit of the weights in best/ of a finished run is flipped, then `msft train` is called",
+        "trained again; the same weights",
+        "test_checkpoints.py::test_a_finished_run_whose_result_was_damaged_trains_it_again",
+    ),
+    Fault(
+        "incomplete result",
+        "files of best/, best/ itself or checkpoints/ of a finished run are gone or changed",
+        "mended from what is whole, without training",
+        "test_checkpoints.py::test_a_finished_folder_is_mended_from_what_is_whole_without_training",
+    ),
+    Fault(
+        "folder of an earlier version",
+        "manifests name no checkpoint, best/ has no manifest",
+        "goes on; what cannot be checked is said",
+        "test_checkpoints.py::test_folders_of_earlier_versions_resume_and_stay",
+    ),
+]
