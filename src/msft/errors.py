@@ -60,6 +60,12 @@ class UsageError(Explained, ValueError):
     exit_code = WRONG
 
 
+class WrongWeights(Explained, ValueError):
+    """A file's tensors are not those of the model that its config.json describes."""
+
+    exit_code = WRONG
+
+
 class Diverged(Explained):
     """The method, the recipe or the data is not what it was when the log was written."""
 

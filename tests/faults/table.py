@@ -71,4 +71,28 @@ FAULTS = [
         "goes on; what cannot be checked is said",
         "test_checkpoints.py::test_folders_of_earlier_versions_resume_and_stay",
     ),
+    Fault(
+        "tensors that are not the model's",
+        "a tensor is missing, renamed, extra, of another shape or of whole numbers",
+        "exit 2 with the tensor's name; nothing is started",
+        "test_weights.py::test_tensors_that_are_not_the_models_are_refused_with_their_names",
+    ),
+    Fault(
+        "another model type",
+        "config.json is that of another family, with or without its class",
+        "exit 2 with what contradicts, or the tensors that are missing",
+        "test_weights.py::test_another_model_type_over_the_same_file_is_refused",
+    ),
+    Fault(
+        "wrong weights in eval, plan, replay",
+        "the same in every command that loads weights",
+        "exit 2 with the tensor's name",
+        "test_weights.py::test_every_command_that_loads_weights_refuses_them",
+    ),
+    Fault(
+        "weights that only look wrong",
+        "tied output weights, buffers of old files, half precision",
+        "loaded",
+        "test_weights.py::test_what_legitimately_differs_still_loads",
+    ),
 ]

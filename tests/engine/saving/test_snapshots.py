@@ -127,7 +127,10 @@ def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) 
     assert not any(name.startswith(".") for name in files)
     assert not result.is_damaged()
     assert not result.update(CheckpointId("r0-t3"), "three"), "which is not there"
-    assert best.exists()
+    disk.put("r0-t3.weights", base)
+    (tmp_path / "checkpoints/r0-t3.weights" / WEIGHTS).write_bytes(b"damaged")
+    assert not result.update(CheckpointId("r0-t3"), "three"), "which is not whole"
+    assert (best / "README.md").read_text() == "card 2"
     (best / WEIGHTS).write_bytes(b"not what was put there")
     assert result.is_damaged()
     assert not result.update(CheckpointId("r0-t3"), "three")
