@@ -95,4 +95,41 @@ FAULTS = [
         "loaded",
         "test_weights.py::test_what_legitimately_differs_still_loads",
     ),
+    Fault(
+        "planted files",
+        "a link, a dangling link or a pipe has the name of a file or folder of a run",
+        "exit 2 with its name; not followed, not waited for, nothing changed",
+        "test_storage.py::"
+        "test_what_is_planted_under_our_names_is_refused_not_followed_not_waited_for",
+    ),
+    Fault(
+        "planted temporary files",
+        "a file, a link or a pipe has the name of a temporary file or an unfinished checkpoint",
+        "replaced; what a link points to is not touched",
+        "test_storage.py::test_what_is_planted_under_the_names_of_temporary_files_is_replaced",
+    ),
+    Fault(
+        "a pipe in a report's folder",
+        "`msft report` finds a pipe where a run has a file",
+        "exit 2 for the log, else the report without it",
+        "test_storage.py::test_a_report_waits_for_no_pipe",
+    ),
+    Fault(
+        "disk full while a checkpoint is written",
+        "a small disk fills up in the middle of a run",
+        "exit 1 with the path, what it needs and what is free; no temporary is left; goes on later",
+        "test_storage.py::test_a_full_disk_says_which_file_how_much_and_what_to_do",
+    ),
+    Fault(
+        "limit on the size of files",
+        "`ulimit -f` stops the write of a checkpoint",
+        "as a full disk",
+        "test_storage.py::test_a_limit_on_files_is_met_like_a_full_disk",
+    ),
+    Fault(
+        "disk full at the log",
+        "a line of run.jsonl can be written in part only",
+        "exit 1; the log ends with a whole line; goes on later to the same bytes",
+        "test_storage.py::test_a_log_that_cannot_be_written_keeps_whole_lines",
+    ),
 ]

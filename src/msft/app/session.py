@@ -1,10 +1,10 @@
 """One training run: engine, store, log, trackers and result folder, put together."""
 
-import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
@@ -30,6 +30,7 @@ from msft.run.history import History
 from msft.run.log import Ended, Event, Log
 from msft.run.recorded_run import RecordedRun
 from msft.run.shared_rollout import SharedRollout
+from msft.run.step_lines import StepLines
 from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Step, Worker
@@ -78,7 +79,7 @@ class Session:
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._best_on_disk: str | None = None
-        self._steps: IO[str] | None = None
+        self._steps: StepLines | None = None
         self._trackers: Trackers | None = None
         self._begun = time.monotonic()
 
@@ -137,14 +138,14 @@ class Session:
         )
         try:
             self._trackers = self._open_trackers(log)
-            with self._folder.steps.open("a") as self._steps:
+            self._steps = StepLines(self._folder.steps, self._notice)
+            with closing(self._steps):
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
         except BaseException as reason:
             if run.is_live:  # a refused call leaves what a finished run has written
                 self._park(run.history, reason)
-                write_json(self._folder.summary, summary_of(run.history, stopped=True))
             raise
         finally:
             if self._trackers is not None:
@@ -200,6 +201,10 @@ class Session:
         except Exception as error:
             if error is not reason:
                 self._notice(f"not all could be saved, it will be trained again: {error}")
+        try:
+            write_json(self._folder.summary, summary_of(history, stopped=True))
+        except OSError as error:  # the log has all of it
+            self._notice(f"summary.json could not be written: {error}")
 
     def _finished(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
         found = findings_in(self._folder.path, history)
@@ -258,7 +263,7 @@ class Session:
             seconds = round(time.monotonic() - self._begun, 3)
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
-            self._steps.write(json.dumps(line) + "\n")
+            self._steps.add(line)
 
 
 def _fewer_copies(method: PreparedMethod) -> str:

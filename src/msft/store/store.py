@@ -258,7 +258,7 @@ class CheckpointStore:
         return [tier for tier in tiers if tier.name in self._ledger.get(checkpoint, ())]
 
 
-_OURS = re.compile(rf"\.?(r\d+-t\d+|a\d+)\.({'|'.join(PARTS)})(\.tmp)?")
+_OURS = re.compile(rf"\.?(r\d+-t\d+|a\d+)\.({'|'.join(PARTS)})(\.tmp|\.old)?")
 """Names of checkpoints, unfinished ones too; what has another name is not ours to remove."""
 
 

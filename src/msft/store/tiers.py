@@ -98,9 +98,10 @@ class DiskTier:
                 (temporary / MANIFEST).write_bytes(Manifest(files, key).to_bytes())
                 _sync(temporary / MANIFEST)
                 _sync(temporary)
-                remove(self._folder / key)
+                self._take_away(key)
                 temporary.rename(self._folder / key)
                 _sync(self._folder)
+                remove(self._folder / f".{key}.old")
         except BaseException:
             remove(temporary)
             raise
@@ -132,7 +133,18 @@ class DiskTier:
         self._notice(f"checkpoint {key} is damaged ({fault}); set aside as {aside.name}")
 
     def drop(self, key: str) -> None:
-        remove(self._folder / key)
+        if key.startswith("."):  # what a crash left of another write or removal
+            remove(self._folder / key)
+        else:
+            self._take_away(key)
+            remove(self._folder / f".{key}.old")
+
+    def _take_away(self, key: str) -> None:
+        """Let nothing have this name any more: a folder that is half removed would look damaged."""
+        old = self._folder / f".{key}.old"
+        remove(old)
+        if kind_of(self._folder / key):
+            (self._folder / key).rename(old)
 
     def listed(self) -> list[str]:
         """Everything there that could be a checkpoint, unfinished ones too."""
