@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from msft.files import read_text
 from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
@@ -79,7 +80,7 @@ def read_groups(path: Path) -> dict[str, str] | None:
 
 def _items(path: Path) -> list[dict[str, Any]]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_text(path))
     except (OSError, ValueError):
         return []
     return [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []

@@ -17,10 +17,17 @@ from msft.engine.model.tokenizers import (
     load_tokenizer,
     pretrained,
 )
+from msft.engine.model.weights import (
+    refuse_other_numbers,
+    refuse_other_type,
+    refuse_other_weights,
+)
 from msft.errors import Unsuited
 
 TINY_SEED = 0
 WEIGHTS = {"dtype": torch.float32, "use_safetensors": True}
+CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Say what did not fit, all of it; then it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +58,7 @@ def load_model(
         if name == TINY:
             model = tiny_model(len(tokenizer), **attention)
         else:
-            options = {**WEIGHTS, **attention}
-            model = pretrained("AutoModelForCausalLM", name, trust_remote_code, options)
+            model = _checked_model(name, trust_remote_code, attention)
     except (KeyError, AttributeError, NotImplementedError) as error:
         if own_attention:
             raise
@@ -60,6 +66,17 @@ def load_model(
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
     return LoadedModel(model.to(device=device, dtype=torch.float32), tokenizer, name)
+
+
+def _checked_model(name: str, trust: bool, options: dict[str, Any]) -> Any:
+    """A model whose weights are all from its file; WrongWeights says which are not."""
+    refuse_other_numbers(name)
+    model, found = pretrained(
+        "AutoModelForCausalLM", name, trust, {**WEIGHTS, **CHECKED, **options}
+    )
+    refuse_other_type(name, model.config)
+    refuse_other_weights(name, model, found)
+    return model
 
 
 def end_tokens(loaded: LoadedModel) -> list[int]:
