@@ -36,6 +36,7 @@ from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
 from msft.search.rollout import BASE
+from msft.stopping import check, graceful
 from msft.store.background_disk import MOST_WAITING, BackgroundDisk
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier
@@ -105,7 +106,8 @@ class Session:
         """Train to the end, or go on; the summary and the schedule."""
         log = Log(self._folder.log)
         try:
-            return self._carry_out(log)
+            with graceful():
+                return self._carry_out(log)
         finally:
             log.close()
 
@@ -132,7 +134,9 @@ class Session:
             if run.is_live:
                 self._record_environment()
         except BaseException as reason:
-            if run.is_live:  # a refused call leaves what a finished run has written
+            if (
+                run.is_live and run.history.opened is not None
+            ):  # a refused call leaves what is there
                 self._park(run.history, reason)
                 write_json(self._folder.summary, summary_of(run.history, stopped=True))
             raise
@@ -229,6 +233,7 @@ class Session:
             self._best_on_disk = best
 
     def _step(self, step: Step) -> None:
+        check()
         if self._progress is not None:
             self._progress.step(step)
         if self._trackers is not None:
