@@ -31,5 +31,18 @@ INPUTS: list[tuple[str, str, str, str]] = [
         "the exit code of the work that is done",
         "test_signals.py::test_a_signal_after_the_end_does_not_change_the_exit_code",
     ),
+    (
+        "broken model folder",
+        "36 kinds: config, tokenizer, safetensors or index missing, empty, no JSON, of a wrong type, "
+        "truncated, a pipe, a link, an LFS pointer, a pickle; absurd sizes in the config",
+        "exit 2 in seconds, with the file's name; nothing is written",
+        "test_model_folders.py::test_a_broken_model_folder_is_refused_with_the_name_of_the_file",
+    ),
+    (
+        "code in a model folder",
+        "remote code in config or tokenizer, a pickle with a payload beside or instead of weights",
+        "exit 2; the payload does not run",
+        "test_model_folders.py::test_code_in_a_model_folder_does_not_run",
+    ),
 ]
 """Name, what it is, its right outcome, and the test that proves it."""

@@ -12,10 +12,12 @@ import torch
 
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.tokenizers import (
+    ATTENTION_ERRORS,
     TINY,
     TINY_CONTEXT,
     load_tokenizer,
     pretrained,
+    unloadable,
 )
 from msft.errors import Unsuited
 
@@ -53,9 +55,9 @@ def load_model(
         else:
             options = {**WEIGHTS, **attention}
             model = pretrained("AutoModelForCausalLM", name, trust_remote_code, options)
-    except (KeyError, AttributeError, NotImplementedError) as error:
+    except ATTENTION_ERRORS as error:
         if own_attention:
-            raise
+            raise unloadable(name, error) from error
         raise Unsuited(f"it has an attention of its own ({error})") from error
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
