@@ -13,6 +13,7 @@ from typing import Any
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
+from msft.own_code import in_words
 from msft.stopping import catch_signals, farewell, stop_on_signals
 
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Stopped, KeyboardInterrupt) as error:
         print(farewell(str(error) or "SIGINT", arguments), end="", file=sys.stderr)
         return STOPPED
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _reported(error, options.debug)
     finally:
         if arguments is None and getattr(options, "json", False):
@@ -46,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def _reported(error: Exception, debug: bool) -> int:
+def _reported(error: BaseException, debug: bool) -> int:
     """Say what went wrong, once; the exit code is the error's own."""
     if debug:
         print_exception(error)
-    print(f"msft: {str(error).strip() or type(error).__name__}", file=sys.stderr)
+    print(f"msft: {in_words(error)}", file=sys.stderr)
     if isinstance(error, Explained):
         return error.exit_code
     if not debug:
