@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_ENDS_AUTHORITY = frozenset("/?#\\ \t\n\r'\"<>|")
+"""What cannot stand in the user, password and host of a URL."""
 
 
 def counted(amount: float, noun: str) -> str:
@@ -55,6 +57,21 @@ def plain(text: str, keep: str = "\n\t") -> str:
     return "".join(
         char if char in keep or unicodedata.category(char)[0] != "C" else "\ufffd" for char in text
     )
+
+
+def masked(text: str) -> str:
+    """Text whose URLs have no user, password or token in them: https://***@host/path."""
+    first, *rest = text.split("://")
+    for part in rest:
+        end = next((at for at, char in enumerate(part) if char in _ENDS_AUTHORITY), len(part))
+        _, found, host = part[:end].rpartition("@")
+        first += f"://***@{host}{part[end:]}" if found else f"://{part}"
+    return first
+
+
+def safe(text: str) -> str:
+    """Text that may go to a terminal: no escapes in it, no credentials in its URLs."""
+    return plain(masked(text))
 
 
 def label(text: str, longest: int = 28) -> str:

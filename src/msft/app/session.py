@@ -38,6 +38,7 @@ from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
 from msft.search.rollout import BASE
+from msft.stopping import check, graceful
 from msft.store.background_disk import MOST_WAITING, BackgroundDisk
 from msft.store.manifests import Hashes
 from msft.store.store import CheckpointStore
@@ -113,7 +114,8 @@ class Session:
         """Train to the end, or go on; the summary and the schedule."""
         log = Log(self._folder.log)
         try:
-            return self._carry_out(log)
+            with graceful():
+                return self._carry_out(log)
         finally:
             log.close()
 
@@ -144,7 +146,9 @@ class Session:
             if run.is_live:
                 self._record_environment()
         except BaseException as reason:
-            if run.is_live:  # a refused call leaves what a finished run has written
+            if (
+                run.is_live and run.history.opened is not None
+            ):  # a refused call leaves what is there
                 self._park(run.history, reason)
             raise
         finally:
@@ -255,6 +259,7 @@ class Session:
             )
 
     def _step(self, step: Step) -> None:
+        check()
         if self._progress is not None:
             self._progress.step(step)
         if self._trackers is not None:

@@ -12,10 +12,12 @@ import torch
 
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.tokenizers import (
+    ATTENTION_ERRORS,
     TINY,
     TINY_CONTEXT,
     load_tokenizer,
     pretrained,
+    unloadable,
 )
 from msft.engine.model.weights import (
     refuse_other_numbers,
@@ -59,9 +61,9 @@ def load_model(
             model = tiny_model(len(tokenizer), **attention)
         else:
             model = _checked_model(name, trust_remote_code, attention)
-    except (KeyError, AttributeError, NotImplementedError) as error:
+    except ATTENTION_ERRORS as error:
         if own_attention:
-            raise
+            raise unloadable(name, error) from error
         raise Unsuited(f"it has an attention of its own ({error})") from error
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
