@@ -1,6 +1,6 @@
 """The program: `python -m msft`, and the command `msft`, which imports `main` from here.
 
-Signals are caught before anything else is loaded.
+Signals are caught and threads are counted before anything else is loaded.
 """
 
 import sys
@@ -8,6 +8,10 @@ import sys
 from msft.stopping import all_done, catch_signals
 
 catch_signals()
+
+from msft.threads import settle  # noqa: E402
+
+settle()
 
 from msft.cli import main as carry_out  # noqa: E402
 

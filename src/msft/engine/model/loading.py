@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from msft import threads
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.tokenizers import (
     ATTENTION_ERRORS,
@@ -67,6 +68,7 @@ def load_model(
         raise Unsuited(f"it has an attention of its own ({error})") from error
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
+    threads.fit(model.num_parameters(), device.type)
     return LoadedModel(model.to(device=device, dtype=torch.float32), tokenizer, name)
 
 
