@@ -218,6 +218,7 @@ def test_what_is_not_scored_is_undefined() -> None:
     assert parts["a"] == Parts(None, why="not scored on test")
     search = whole()
     search.add(Measured(checkpoint_id(1, 2), "test", Tokens(), START))
+    assert decomposition(sft(), search, "test")["a"] == parts["a"], "SFT's score is missing"
     straight = sft()
     straight.add(Measured(checkpoint_id(0, 2), "test", Tokens(), START))
     part = decomposition(straight, search, "test")["a"]

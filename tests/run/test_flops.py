@@ -9,7 +9,14 @@ from fractions import Fraction
 import pytest
 
 from mortal import PLAIN, VARIED, quick_folder
-from msft.run.flops import flops_of, inference_flops, look_ahead_flops, path_tokens, train_flops
+from msft.run.flops import (
+    first_rollout_flops,
+    flops_of,
+    inference_flops,
+    look_ahead_flops,
+    path_tokens,
+    train_flops,
+)
 from msft.run.history import History
 from msft.run.log import Reached, read_log
 
@@ -117,6 +124,19 @@ def test_the_reinforcement_rows_were_reckoned_with_2714_tokens_not_4096(model: s
 def test_a_look_ahead_is_two_forwards_and_a_backward() -> None:
     forward, backward = inference_flops(3, 5), train_flops(3, 5) - inference_flops(3, 5)
     assert look_ahead_flops(3, 5) == 2 * forward + backward == 8 * 3 * 5
+
+
+@pytest.mark.parametrize("name", ["msft", "ies", "dynamix"])
+def test_the_first_rollout_is_trained_looked_ahead_and_scored(name: str) -> None:
+    with quick_folder() as folder:
+        points = PLAIN[name].run(folder).stages[0].points
+        history = History(read_log(folder / "run.jsonl"))
+    train, look, evaluation = (
+        sum(getattr(point.tokens, kind) for point in points)
+        for kind in ("train", "lookahead", "evaluation")
+    )
+    assert first_rollout_flops(history) == 1000 * (6 * train + 8 * look + 2 * evaluation)
+    assert first_rollout_flops(History([history.start])) == 0
 
 
 @pytest.mark.parametrize("name", PLAIN | VARIED)
