@@ -5,6 +5,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+from msft.memory_errors import CURE, is_out_of_memory
+
 
 class BadCode(Exception):
     """It cannot be imported; the message says why and where."""
@@ -34,6 +36,8 @@ def in_words(error: BaseException) -> str:
     """What an error says; code of ours does not call sys.exit, so that is the user's."""
     if isinstance(error, SystemExit):
         return f"a method or metric of yours called sys.exit({error}); raise an exception instead"
+    if is_out_of_memory(error):
+        return CURE
     return str(error).strip() or type(error).__name__
 
 

@@ -86,5 +86,23 @@ INPUTS: list[tuple[str, str, str, str]] = [
         "exit 2 with the place in the file; nothing is trained",
         "test_schedules.py::test_a_wrong_schedule_is_refused_with_its_place",
     ),
+    (
+        "Parquet file that unpacks without end",
+        "a file of 1 kB that unpacks to 8 GB",
+        "exit 2 within seconds and within 4 GB",
+        "test_bounds.py::test_a_small_parquet_file_that_unpacks_to_8_gb_is_refused",
+    ),
+    (
+        "plan of 10,000 epochs",
+        "a count that would take minutes",
+        "exit 2 after 20 s with the keys to change; methods beside the recipe's own are left out",
+        "test_bounds.py::test_a_plan_of_10000_epochs_is_answered",
+    ),
+    (
+        "out of memory on the CPU",
+        "memory does not hold a micro-batch, or not even a row",
+        "the batch is split, with equal losses; else exit 1 with what to set, and it goes on later",
+        "test_bounds.py::test_memory_that_runs_out_on_the_cpu_splits_the_batch",
+    ),
 ]
 """Name, what it is, its right outcome, and the test that proves it."""

@@ -18,6 +18,7 @@ from msft.engine.model.folders import (
 )
 from msft.engine.model.gguf import read_header, read_once
 from msft.errors import Explained, RecipeError
+from msft.memory_errors import is_out_of_memory
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"
@@ -102,7 +103,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
 
 def unloadable(name: str, error: Exception) -> Exception:
     """What a library could not make of a model, in words; want of memory stays what it is."""
-    if isinstance(error, MemoryError | Explained) or "out of memory" in str(error):
+    if isinstance(error, Explained) or is_out_of_memory(error):
         return error
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
@@ -119,7 +120,8 @@ def unloadable(name: str, error: Exception) -> Exception:
 
 def _refuse_broken(folder: Path, kind: str) -> None:
     """RecipeError, with the file's name, for what is wrong with a folder's own files."""
-    refuse_broken_config(folder)
+    if kind != "AutoTokenizer" or (folder / CONFIG).exists():  # which can do without
+        refuse_broken_config(folder)
     if kind == "AutoTokenizer":
         refuse_broken_tokenizer(folder)
     if kind == "AutoModelForCausalLM":
