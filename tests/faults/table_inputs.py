@@ -93,6 +93,12 @@ INPUTS: list[tuple[str, str, str, str]] = [
         "test_bounds.py::test_a_small_parquet_file_that_unpacks_to_8_gb_is_refused",
     ),
     (
+        "path of 50,000 characters",
+        "a recipe names a file by a name or a path that no system allows",
+        "exit 2 in a few words",
+        "test_bounds.py::test_a_path_that_is_too_long_is_refused_in_a_few_words",
+    ),
+    (
         "plan of 10,000 epochs",
         "a count that would take minutes",
         "exit 2 after 20 s with the keys to change; methods beside the recipe's own are left out",

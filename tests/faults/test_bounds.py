@@ -97,3 +97,20 @@ def test_memory_that_does_not_hold_a_row_says_what_to_set(tmp_path: Path) -> Non
     assert ended.code == 1
     assert "memory ran out; set micro_batch_tokens lower" in ended.err
     assert run("train", recipe, "--out", "out", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("x" * 300, "cannot be read: File name too long"), ("[" * 50_000, "a path of 50,")],
+    ids=["a name", "a path"],
+)
+def test_a_path_that_is_too_long_is_refused_in_a_few_words(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    recipe = toy_recipe(tmp_path)
+    file = str(tmp_path / "upper.train.jsonl")
+    recipe.write_text(recipe.read_text().replace(file, f'"{name}.jsonl"'))
+    ended = run("validate", recipe, cwd=tmp_path)
+    assert ended.code == 2, ended.err[:500]
+    assert said in ended.err
+    assert len(ended.err) < 1000

@@ -41,6 +41,10 @@ _MAGIC = {
 }
 
 
+LONGEST_PATH = 4095
+"""Bytes; Linux allows no more."""
+
+
 def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
     """Every row of a .jsonl, .json, .csv or .parquet file."""
     refuse_unreadable(path)
@@ -51,7 +55,14 @@ def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
 def refuse_unreadable(path: Path) -> None:
     """DataError where a file is missing, or cannot be one of rows by its first four bytes."""
     suffix = path.suffix.lower()
-    if path.is_dir():
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise DataError(
+            f"{str(path)[:60]}…: a path of {len(str(path)):,} characters, which is longer than any "
+            "system allows; name the file"
+        )
+    with _in_words(path):  # a name may be too long to be asked for
+        is_folder = path.is_dir()
+    if is_folder:
         raise DataError(
             f"{path}: this is a folder; use path: for a folder with train, validation and test "
             "files, or name a file in it"
