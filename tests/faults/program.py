@@ -1,128 +1,187 @@
-"""The real program, many times: forked from one process that has torch loaded already.
+"""The real program, many times over: a process that has loaded everything forks itself for each
+command, so that one takes tenths of a second instead of the seconds that torch takes to load."""
 
-    done = ran("train", "recipe.yaml", "--out", "out", cwd=folder, stop_after=5)
-
-Started as a script it is that process: it reads a command per line and forks a run for each.
-"""
-
+import atexit
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any
 
-HUNG = -1000
+from toys import recipe_of, write_data
+
+TESTS = Path(__file__).parents[1]
+SOURCE = TESTS.parent / "src"
+
+HUNG = -signal.SIGKILL
 """The exit code of a command that did not end by itself."""
 
 
 @dataclass(frozen=True)
-class Done:
+class Ended:
     """How a command ended, and what it said."""
 
     code: int
     out: str
     err: str
-
-
-@dataclass(frozen=True)
-class Order:
-    """A command. prelude: Python that its process runs before, such as a fault of the system.
-    stop_after: events in the log after which a signal asks it to stop."""
-
-    arguments: list[str]
-    cwd: str
-    out: str
-    err: str
-    prelude: str
-    stop_after: int | None
     seconds: float
-    report: bool
 
 
-def ran(
-    *arguments: str,
+def run(
+    *arguments: object,
     cwd: Path,
-    prelude: str = "",
+    signals: Sequence[tuple[float, signal.Signals]] = (),
+    memory: int | None = None,
+    env: Mapping[str, str] | None = None,
+    before: str = "",
     stop_after: int | None = None,
-    seconds: float = 60,
     report: bool = False,
-) -> Done:
-    """Run `msft` with these arguments in a folder, in a process of its own.
+    limit: float = 60,
+) -> Ended:
+    """One command of `msft`, in a process of its own.
 
-    report: write `report.html` too, which takes longer than all the rest of a small run.
+    signals: what is sent to it, and how many seconds after the one before.
+    memory: bytes it may take on top of what it has.
+    before: Python that it does first, for what cannot be made with files.
+    stop_after: events in the log after which a signal asks it to stop.
+    report: write `report.html` too, which takes longer than the rest of a small run.
+    limit: seconds after which it is killed; then its code is HUNG.
     """
-    out, err = cwd / ".out", cwd / ".err"
-    order = Order([*arguments], str(cwd), str(out), str(err), prelude, stop_after, seconds, report)
-    server = _server()
+    server, folder = _server()
+    order = {
+        "arguments": [str(each) for each in arguments],
+        "cwd": str(cwd),
+        "signals": [(seconds, int(each)) for seconds, each in signals],
+        "memory": memory,
+        "env": dict(env or {}),
+        "before": before,
+        "stop_after": stop_after,
+        "report": report,
+        "limit": limit,
+        "out": str(folder / "stdout.txt"),
+        "err": str(folder / "stderr.txt"),
+    }
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write(json.dumps(asdict(order)) + "\n")
+    server.stdin.write(json.dumps(order) + "\n")
     server.stdin.flush()
-    code = int(server.stdout.readline())
-    return Done(code, out.read_text(), err.read_text())
+    code, seconds = json.loads(server.stdout.readline())
+    out, err = ((folder / f"std{each}.txt").read_bytes().decode() for each in ("out", "err"))
+    return Ended(code, out, err, seconds)
+
+
+def toy_recipe(folder: Path, **keys: Any) -> Path:
+    """The toy recipe with few rows, written to a folder with its data."""
+    write_data(folder, train=8, held_out=4)
+    path = folder / "recipe.yaml"
+    path.write_text(recipe_of(folder, **{"method": "sft", **keys}).to_yaml())
+    return path
 
 
 @cache
-def _server() -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+def _server() -> tuple["subprocess.Popen[str]", Path]:
+    paths = [str(SOURCE), str(TESTS / "app"), os.environ.get("PYTHONPATH", "")]
+    server = subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
     )
+    folder = Path(mkdtemp(prefix="msft-faults-"))
+    atexit.register(_close, server, folder)
+    return server, folder
+
+
+def _close(server: "subprocess.Popen[str]", folder: Path) -> None:
+    server.communicate()
+    rmtree(folder)
 
 
 def serve() -> None:
+    """Carry out the orders of stdin."""
+    answers = os.fdopen(os.dup(1), "w")
+    _load()
+    for line in sys.stdin:
+        order = json.loads(line)
+        begun = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            _be_the_program(order)
+        for seconds, number in order["signals"]:
+            time.sleep(seconds)
+            os.kill(child, number)
+        code = _waited(child, begun + order["limit"])
+        print(json.dumps([code, time.monotonic() - begun]), file=answers, flush=True)
+
+
+def _waited(child: int, until: float) -> int:
+    while time.monotonic() < until:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _load() -> None:
+    """All that a command imports, as early as it can be."""
     import torch
-    from transformers import LlamaForCausalLM  # noqa: F401
+    from transformers import (  # noqa: F401
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+    )
 
     import msft.app.commands
     import msft.app.session
+    import msft.app.terminal.plan_text
+    import msft.app.train
     import msft.engine.build
     import msft.planning.forecast  # noqa: F401
 
     torch.set_num_threads(1)
-    for line in sys.stdin:
-        print(_carried_out(Order(**json.loads(line))), flush=True)
 
 
-def _carried_out(order: Order) -> int:
-    child = os.fork()
-    if child == 0:
-        _run(order)
-    end = time.monotonic() + order.seconds
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return HUNG
-
-
-def _run(order: Order) -> None:
-    import msft.app.session
-    from msft.cli import main
-
-    code = 70
+def _be_the_program(order: dict[str, Any]) -> None:
+    code = 1
     try:
-        for number, path in ((0, os.devnull), (1, order.out), (2, order.err)):
-            flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            os.dup2(os.open(path, flags), number)
-        os.chdir(order.cwd)
-        if not order.report:
+        os.chdir(order["cwd"])
+        os.environ.update(order["env"])
+        for number, place in enumerate((os.devnull, order["out"], order["err"])):
+            handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            os.dup2(handle, number)
+        if order["memory"]:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + order["memory"],) * 2)
+        if not order["report"]:
+            import msft.app.session
+
             vars(msft.app.session)["write_report"] = lambda folder: folder
-        exec(order.prelude, {})  # noqa: S102
-        if order.stop_after is not None:
-            _stop_after(order.stop_after)
-        code = main(order.arguments)
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
+        sys.argv = ["msft", *order["arguments"]]
+        exec(order["before"], {})  # noqa: S102  of a test
+        if order["stop_after"] is not None:
+            _stop_after(order["stop_after"])
+        from msft.__main__ import main
+
+        code = main()
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -131,8 +190,6 @@ def _run(order: Order) -> None:
 
 def _stop_after(events: int) -> None:
     """Send a signal when so many events are written and taken in, and another one comes."""
-    import signal
-
     from msft.run.log import Event, Log
 
     append = Log.append

@@ -30,7 +30,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 sys.path.append(str(Path(__file__).parents[1] / "app"))  # a process of its own knows no pytest
-from real_program import Ended, run, toy_recipe
+from program import Ended, run, toy_recipe
 
 METHODS = {
     "sft": {},

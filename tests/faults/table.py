@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from table_inputs import INPUTS
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -132,4 +134,11 @@ FAULTS = [
         "exit 1; the log ends with a whole line; goes on later to the same bytes",
         "test_storage.py::test_a_log_that_cannot_be_written_keeps_whole_lines",
     ),
+    *(Fault(*row) for row in INPUTS),
 ]
+
+
+def as_markdown() -> str:
+    """The table of docs/faults.md."""
+    rows = [f"| {each.name} | {each.what} | {each.outcome} |" for each in FAULTS]
+    return "\n".join(["| fault | what happens | outcome |", "| --- | --- | --- |", *rows]) + "\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
-from real_program import run, toy_recipe
+from program import run, toy_recipe
 
 
 def test_a_small_parquet_file_that_unpacks_to_8_gb_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Done, ran
+from program import Ended, run
 from toy_runs import best_of, flip, left_by, weights_of, write_recipe
 
 from msft.store.manifests import Hashes, Manifest
@@ -35,9 +35,9 @@ def made(folder: Path, stop_after: int | None, code: int) -> Path:
     return folder
 
 
-def train(folder: Path, stop_after: int | None = None, prelude: str = "") -> Done:
-    return ran(
-        "train", "recipe.yaml", "--out", "out", cwd=folder, prelude=prelude, stop_after=stop_after
+def train(folder: Path, stop_after: int | None = None, before: str = "") -> Ended:
+    return run(
+        "train", "recipe.yaml", "--out", "out", cwd=folder, before=before, stop_after=stop_after
     )
 
 
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_the_disk_does_not_give_is_trained_again(
 ) -> None:
     run = copied(stopped, tmp_path)
     broken = EIO.format(name=f"checkpoints/{best_of(run)}.weights", code=code)
-    done = train(tmp_path, prelude=broken)
+    done = train(tmp_path, before=broken)
     said = {"EIO": "it cannot be read: Input/output error", "EACCES": "Permission denied"}[code]
     assert said in done.err
     assert done.code == 1, "what is written anew lies on the same broken place"
@@ -160,7 +160,7 @@ def test_a_resumed_run_does_not_keep_a_damaged_best_folder_beside_it(
     """The checkpoint is lost as well, so nothing can stand in for it before it is trained."""
     run = copied(stopped, tmp_path)
     flip(weights_of(run))
-    done = train(tmp_path, prelude=STOP_AT_THE_FIRST_STEP)
+    done = train(tmp_path, before=STOP_AT_THE_FIRST_STEP)
     assert done.code == 4, done.err
     assert not (run / "best").exists()
 
@@ -217,7 +217,7 @@ def test_a_finished_folder_is_mended_from_what_is_whole_without_training(
 ) -> None:
     run = copied(finished, tmp_path)
     MENDED[damage](run)
-    done = train(tmp_path, prelude=NO_TRAINING)
+    done = train(tmp_path, before=NO_TRAINING)
     assert done.code == 0, done.err
     assert left_by(run) == left_by(finished / "out")
     assert not (run / "best/model.safetensors").is_symlink()
@@ -230,7 +230,7 @@ def test_a_result_that_can_neither_be_found_nor_checked_is_trained_again(
     run = copied(finished, tmp_path)
     flip(run / "best/model.safetensors")
     shutil.rmtree(run / "checkpoints")
-    assert train(tmp_path, prelude=NO_TRAINING).code == 1
+    assert train(tmp_path, before=NO_TRAINING).code == 1
     assert train(tmp_path).code == 0
     assert left_by(run) == left_by(finished / "out")
 
@@ -242,11 +242,11 @@ def test_folders_of_earlier_versions_resume_and_stay(stopped: Path, tmp_path: Pa
     for path in run.glob("checkpoints/*/manifest.json"):
         files = Manifest.from_bytes(path.read_bytes()).files
         path.write_text(json.dumps(files))
-    done = train(tmp_path, prelude=NO_TRAINING)
+    done = train(tmp_path, before=NO_TRAINING)
     assert done.code == 0, done.err
     assert "damaged" not in done.err
     (run / "best/manifest.json").unlink()
     shutil.rmtree(run / "checkpoints")
-    again = train(tmp_path, prelude=NO_TRAINING)
+    again = train(tmp_path, before=NO_TRAINING)
     assert again.code == 0
     assert "cannot be checked" in again.err

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from real_program import Ended, run
+from program import Ended, run
 
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import tiny_tokenizer

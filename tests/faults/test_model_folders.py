@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_program import run, toy_recipe
+from program import run, toy_recipe
 
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import tiny_tokenizer

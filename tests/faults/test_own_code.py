@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from real_program import run, toy_recipe
+from program import run, toy_recipe
 
 MODULES = {
     "syntax": ("x = 1\ndef f(:\n", "syntax.py, line 2: "),

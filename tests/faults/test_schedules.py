@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_program import run, toy_recipe
+from program import run, toy_recipe
 from toys import RULES
 
 STAGE = {

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from real_program import SOURCE, TESTS, Ended, run, toy_recipe
+from program import SOURCE, TESTS, Ended, run, toy_recipe
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 SCRIPT = "import sys\nfrom msft.__main__ import main\nsys.argv[0] = 'msft'\nsys.exit(main())"

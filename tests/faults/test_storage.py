@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import HUNG, Done, ran
+from program import HUNG, Ended, run
 from toy_runs import left_by, write_recipe
 
 FILES = (
@@ -35,9 +35,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(folder: Path, prelude: str = "", stop_after: int | None = None) -> Done:
+def train(folder: Path, before: str = "", stop_after: int | None = None) -> Ended:
     call = ("train", "recipe.yaml", "--out", "out")
-    return ran(*call, cwd=folder, prelude=prelude, stop_after=stop_after, seconds=30)
+    return run(*call, cwd=folder, before=before, stop_after=stop_after, limit=30)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_report_waits_for_no_pipe(name: str, folder: Path, finished: Path) -> 
         shutil.copy(finished / "out" / part, folder / "out")
     (folder / "out" / name).unlink()
     os.mkfifo(folder / "out" / name)
-    done = ran("report", "out", cwd=folder, seconds=30)
+    done = run("report", "out", cwd=folder, limit=30)
     assert done.code != HUNG
     assert done.code == (2 if name == "run.jsonl" else 0), done.err
 
@@ -178,7 +178,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))
 
 
 def test_a_limit_on_files_is_met_like_a_full_disk(folder: Path, finished: Path) -> None:
-    done = train(folder, prelude=LIMITED.format(2**20))
+    done = train(folder, before=LIMITED.format(2**20))
     assert done.code == 1
     assert "msft: File too large (a limit on the size of files, see `ulimit -f`): " in done.err
     assert "out/checkpoints/r0-t1." in done.err
@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_written_keeps_whole_lines(folder: Path, finished: 
     whole = (finished / "out/run.jsonl").read_bytes()
     lines = whole.splitlines(keepends=True)
     limit = sum(map(len, lines[:3])) + 20
-    done = train(folder, prelude=LOG_LIMITED.format(limit))
+    done = train(folder, before=LOG_LIMITED.format(limit))
     assert done.code == 1
     assert "out/run.jsonl needs" in done.err
     assert (folder / "out/run.jsonl").read_bytes() == b"".join(lines[:3])

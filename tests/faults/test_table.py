@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from table import FAULTS, Fault
+from table import FAULTS, Fault, as_markdown
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -17,3 +17,8 @@ def test_every_fault_has_its_test(fault: Fault) -> None:
 def test_names_are_given_once() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(set(names)) == len(names)
+
+
+def test_the_docs_have_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "faults.md"
+    assert as_markdown() in page.read_text(), "print table.as_markdown() and put it there"

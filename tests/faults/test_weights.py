@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from program import ran
+from program import run
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from toy_runs import write_recipe
@@ -69,7 +69,7 @@ def test_tensors_that_are_not_the_models_are_refused_with_their_names(
 ) -> None:
     change, said = WRONG[fault]
     with_model(model, tmp_path, change)
-    done = ran("train", "recipe.yaml", "--out", "out", cwd=tmp_path)
+    done = run("train", "recipe.yaml", "--out", "out", cwd=tmp_path)
     assert done.code == 2, done.err
     assert said in done.err
     assert not (tmp_path / "out/run.jsonl").exists()
@@ -80,7 +80,7 @@ def test_another_model_type_over_the_same_file_is_refused(
     kind: str, model: Path, tmp_path: Path
 ) -> None:
     with_model(model, tmp_path, model_type=kind)
-    done = ran("train", "recipe.yaml", "--out", "out", cwd=tmp_path)
+    done = run("train", "recipe.yaml", "--out", "out", cwd=tmp_path)
     assert done.code == 2, done.err
     assert f"config.json says model_type {kind}, but architectures LlamaForCausalLM" in done.err
 
@@ -89,7 +89,7 @@ def test_a_config_that_hides_the_family_is_refused_for_its_tensors(
     model: Path, tmp_path: Path
 ) -> None:
     with_model(model, tmp_path, model_type="qwen2", architectures=None)
-    done = ran("train", "recipe.yaml", "--out", "out", cwd=tmp_path)
+    done = run("train", "recipe.yaml", "--out", "out", cwd=tmp_path)
     assert done.code == 2, done.err
     assert "not those of a Qwen2ForCausalLM" in done.err
     assert "6 tensors are missing (model.layers.0.self_attn.k_proj.bias, " in done.err
@@ -112,7 +112,7 @@ def test_every_command_that_loads_weights_refuses_them(
     stage = {"active": rows, "rehearsed": {}, "epochs": 1, "steps": 6, "feed": {"name": "shuffled"}}
     schedule = {"method": "sft", "rows": rows, "stages": [stage]}
     (tmp_path / "schedule.json").write_text(json.dumps(schedule))
-    done = ran(*command, cwd=tmp_path)
+    done = run(*command, cwd=tmp_path)
     assert done.code == 2, done.err
     assert f"1 tensor is missing ({QUERY})" in done.err
 
@@ -129,5 +129,5 @@ FINE: dict[str, Callable[[Tensors], object]] = {
 @pytest.mark.parametrize("case", FINE)
 def test_what_legitimately_differs_still_loads(case: str, model: Path, tmp_path: Path) -> None:
     with_model(model, tmp_path, FINE[case])
-    done = ran("eval", "model", "recipe.yaml", "--split", "validation", cwd=tmp_path)
+    done = run("eval", "model", "recipe.yaml", "--split", "validation", cwd=tmp_path)
     assert done.code == 0, done.err
