@@ -4,6 +4,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_MARKDOWN = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {char: f"\\{char}" for char in "\\`*_[]|#$~!"}
+)
 _ENDS_AUTHORITY = frozenset("/?#\\ \t\n\r'\"<>|")
 """What cannot stand in the user, password and host of a URL."""
 
@@ -60,18 +63,28 @@ def plain(text: str, keep: str = "\n\t") -> str:
 
 
 def masked(text: str) -> str:
-    """Text whose URLs have no user, password or token in them: https://***@host/path."""
-    first, *rest = text.split("://")
+    """Text whose URLs have no user, password or token in them: https://***@host/path.
+
+    A URL that was taken for a path has one slash less.
+    """
+    first, *rest = text.split(":/")
     for part in rest:
-        end = next((at for at, char in enumerate(part) if char in _ENDS_AUTHORITY), len(part))
-        _, found, host = part[:end].rpartition("@")
-        first += f"://***@{host}{part[end:]}" if found else f"://{part}"
+        slash = part[:1] if part[:1] == "/" else ""
+        place = part[len(slash) :]
+        end = next((at for at, char in enumerate(place) if char in _ENDS_AUTHORITY), len(place))
+        _, found, host = place[:end].rpartition("@")
+        first += f":/{slash}***@{host}{place[end:]}" if found else f":/{part}"
     return first
 
 
 def safe(text: str) -> str:
     """Text that may go to a terminal: no escapes in it, no credentials in its URLs."""
     return plain(masked(text))
+
+
+def in_markdown(text: str) -> str:
+    """Text that stands in Markdown as it is: no HTML, no marks, one line."""
+    return plain(masked(text), keep="").translate(_MARKDOWN)
 
 
 def label(text: str, longest: int = 28) -> str:

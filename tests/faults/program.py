@@ -136,7 +136,10 @@ def _waited(child: int, until: float) -> int:
 
 
 def _load() -> None:
-    """All that a command imports, as early as it can be."""
+    """All that a command imports, as early as it can be; its streams are guarded before."""
+    from msft.app.terminal.guard import guard_streams
+
+    guard_streams()
     import torch
     from transformers import (  # noqa: F401
         AutoConfig,

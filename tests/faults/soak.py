@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "app"))  # a process of its own knows no pytest
 from program import Ended, run, toy_recipe
 
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "sft": {},
     "msft": {"learning_rate": 2e-2},
     "msft-restored": {"learning_rate": 2e-2, "method_options": {"on_rollback": "restore"}},

@@ -110,5 +110,47 @@ INPUTS: list[tuple[str, str, str, str]] = [
         "the batch is split, with equal losses; else exit 1 with what to set, and it goes on later",
         "test_bounds.py::test_memory_that_runs_out_on_the_cpu_splits_the_batch",
     ),
+    (
+        "escapes and credentials on the command line",
+        "in `--set`, `--out`, names of models, methods, commands; https://user:token@host",
+        "control characters become \ufffd, credentials ***, in every message",
+        "test_terminal.py::test_escapes_and_credentials_on_the_command_line_are_not_printed",
+    ),
+    (
+        "escapes in messages of transformers",
+        "a config whose model_type holds escapes and a URL with a token",
+        "the same",
+        "test_terminal.py::test_messages_of_transformers_carry_no_escapes",
+    ),
+    (
+        "escapes in rows and templates",
+        "`msft validate --show` of rows that would clear the screen",
+        "the same",
+        "test_terminal.py::test_rows_and_templates_are_shown_without_escapes",
+    ),
+    (
+        "HTML in the model card",
+        "a model folder whose name is HTML and YAML",
+        "escaped Markdown; the front matter has no key more",
+        "test_terminal.py::test_the_model_card_is_markdown_and_nothing_else",
+    ),
+    (
+        "other version or device on resume",
+        "another torch, transformers or kind of device",
+        "said and recorded, exit 0",
+        "test_versions.py::test_another_version_or_device_is_said_and_recorded",
+    ),
+    (
+        "other version or device on resume, deterministic",
+        "the same where the recipe promises the same bits",
+        "exit 2; the folder stays as it was",
+        "test_versions.py::test_deterministic_runs_refuse_it",
+    ),
+    (
+        "other number of threads on resume",
+        "the number of threads is no device",
+        "goes on without a word",
+        "test_versions.py::test_the_number_of_threads_is_no_device",
+    ),
 ]
 """Name, what it is, its right outcome, and the test that proves it."""

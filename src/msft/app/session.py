@@ -24,7 +24,13 @@ from msft.report import write_report
 from msft.report.findings import findings_in
 from msft.report.findings_in_words import findings_content
 from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
-from msft.run.environment import ROLLOUT_FROM, environment, record_environment, rollout_from
+from msft.run.environment import (
+    ROLLOUT_FROM,
+    environment,
+    record_environment,
+    refuse_others,
+    rollout_from,
+)
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Ended, Event, Log
@@ -120,6 +126,9 @@ class Session:
             log.close()
 
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+        if log.events and not self._folder.is_finished():
+            here = (self._folder.environment, environment())
+            refuse_others(*here, self._recipe.deterministic, self._notice)
         write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         worker = self._worker(log)
         ended = log.events[-1] if log.events else None
