@@ -9,12 +9,13 @@ from msft.stopping import all_done, catch_signals
 
 catch_signals()
 
-from msft.app.terminal.guard import guard_streams  # noqa: E402
 from msft.cli import main as carry_out  # noqa: E402
 
 
 def main() -> int:
     """Carry out the command line; the exit code."""
+    from msft.app.terminal.guard import guard_streams
+
     guard_streams()
     try:
         code = carry_out()
