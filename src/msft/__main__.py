@@ -13,12 +13,13 @@ from msft.threads import settle  # noqa: E402
 
 settle()
 
-from msft.app.terminal.guard import guard_streams  # noqa: E402
 from msft.cli import main as carry_out  # noqa: E402
 
 
 def main() -> int:
     """Carry out the command line; the exit code."""
+    from msft.app.terminal.guard import guard_streams
+
     guard_streams()
     try:
         code = carry_out()

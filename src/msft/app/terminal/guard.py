@@ -20,11 +20,9 @@ class GuardedStream:
         self.unguarded.write(plain(masked(text), keep=KEPT))
         return len(text)
 
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
     def __getattr__(self, name: str) -> Any:
+        if name == "writelines":  # would go around the guard
+            return lambda lines: self.write("".join(lines))
         return getattr(self.unguarded, name)
 
 
