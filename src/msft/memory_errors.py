@@ -9,6 +9,6 @@ _SIGNS = ("can't allocate memory", "out of memory", "not enough memory", "bad al
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: on a device, or on the CPU, where torch has no class for it."""
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
