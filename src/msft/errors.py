@@ -1,6 +1,6 @@
 """What can go wrong, and the exit code of each.
 
-Whoever raises one of these has said everything: what was found, what was expected and what to do.
+Their messages are complete: what was found, what was expected and what to do.
 So the command line prints the message alone; for all other exceptions it offers a traceback.
 """
 

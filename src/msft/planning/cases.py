@@ -95,7 +95,7 @@ def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
             return replace(nobody, favoured=short), replace(nobody, favoured=long)
         case "ies":
             return nobody, replace(nobody, restless=True)
-        case "soft_sro":  # as many rows in all, from whoever peaks last
+        case "soft_sro":  # as many rows in all, of the sub-dataset that peaks last
             return all_but(short), all_but(long)
         case "msft" if method.options.get("drop_ties") != "all":
             return Script(largest), nobody

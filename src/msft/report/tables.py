@@ -1,6 +1,6 @@
 """A table as a value, and its ways out: terminal, Markdown, LaTeX, CSV; a page has a macro for it.
 
-Whoever builds a table decides what a cell says and how it ranks; a renderer only sets it, and
+The code that builds a table decides what a cell says and how it ranks. A renderer only sets it and
 escapes every text, since names come from recipes and data.
 """
 

@@ -40,7 +40,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimizer step, for whoever watches: mean row loss, rows, tokens."""
+    """One optimizer step, for progress and `steps.jsonl`: mean row loss, rows, tokens."""
 
     rollout: int
     tick: int

@@ -70,7 +70,7 @@ class AdamW:
         self._steps = 0
         self._sums: dict[str, Tensor] = {}
         self.bad = torch.zeros((), device=device)
-        """1 where the step must not be taken, set by whoever finds the loss."""
+        """1 where the step must not be taken; the engine sets it from the loss."""
 
     @property
     def steps(self) -> int:

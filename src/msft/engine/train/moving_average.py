@@ -22,7 +22,7 @@ RAW = "raw"
 class MovingAverage:
     """average ← d · average + (1 − d) · raw, after every step and for every weight.
 
-    raw: in fp32; whoever trains moves them where they lie.
+    raw: in fp32; the optimizer changes them in place.
     parameters: the model's, which show the raw weights at first.
     """
 
