@@ -109,7 +109,10 @@ def test_every_command_that_loads_weights_refuses_them(
 ) -> None:
     with_model(model, tmp_path, lambda tensors: tensors.pop(QUERY))
     rows = {"upper": 32, "first": 32, "vowel": 32}
-    stage = {"active": rows, "rehearsed": {}, "epochs": 1, "steps": 6, "feed": {"name": "shuffled"}}
+    stage = {
+        **{"active": rows, "rehearsed": {}, "optimizer": "fresh", "epochs": 1, "steps": 6},
+        "feed": {"name": "shuffled"},
+    }
     schedule = {"method": "sft", "rows": rows, "stages": [stage]}
     (tmp_path / "schedule.json").write_text(json.dumps(schedule))
     done = run(*command, cwd=tmp_path)

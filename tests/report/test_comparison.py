@@ -800,7 +800,7 @@ def no_file(log: Path) -> None:
         (torn, "line 2: Unterminated string"),
         (beheaded, "its first event does not start a run"),
         (gutted, r"its events do not fit together \(IndexError"),
-        (no_file, "Is a directory"),
+        (no_file, "run.jsonl is a folder; expected a file"),
     ],
 )
 @pytest.mark.parametrize("named", [[], ["--methods", "sft,msft", "--seeds", "3,20"]])

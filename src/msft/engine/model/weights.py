@@ -11,6 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msft.engine.model.folders import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    refuse_broken_config,
+    refuse_broken_weights,
+)
 from msft.errors import WrongWeights
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -69,19 +76,21 @@ def refuse_other_numbers(name: str) -> None:
     """WrongWeights where a local folder's tensors are no floating-point numbers. What is quantized
     says so in its config.json."""
     folder = Path(name)
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).is_file():
         return
+    refuse_broken_config(folder)
+    if "quantization_config" in json.loads((folder / CONFIG).read_bytes()):
+        return
+    refuse_broken_weights(folder)  # a pipe would be waited for
     from safetensors import SafetensorError, safe_open
 
+    odd = []
     try:
-        if "quantization_config" in json.loads((folder / "config.json").read_text()):
-            return
-        odd = []
         for path in _files(folder):
             with safe_open(path, "pt") as file:
                 kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
             odd += [f"{key} is {kind}" for key, kind in kinds.items() if kind not in FLOATS]
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError):
+    except SafetensorError:
         return  # who loads it says what is wrong
     if odd := [each for each in odd if not _MASKS.search(each.split(" ")[0])]:
         raise WrongWeights(
@@ -91,9 +100,9 @@ def refuse_other_numbers(name: str) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return [folder / "model.safetensors"]
+    index = folder / INDEX
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
     names = set(json.loads(index.read_text())["weight_map"].values())
     return sorted(folder / Path(name).name for name in names)
 
