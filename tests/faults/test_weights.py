@@ -110,7 +110,11 @@ def test_every_command_that_loads_weights_refuses_them(
     with_model(model, tmp_path, lambda tensors: tensors.pop(QUERY))
     rows = {"upper": 32, "first": 32, "vowel": 32}
     stage = {
-        **{"active": rows, "rehearsed": {}, "optimizer": "fresh", "epochs": 1, "steps": 6},
+        "active": rows,
+        "rehearsed": {},
+        "optimizer": "fresh",
+        "epochs": 1,
+        "steps": 6,
         "feed": {"name": "shuffled"},
     }
     schedule = {"method": "sft", "rows": rows, "stages": [stage]}
