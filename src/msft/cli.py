@@ -14,7 +14,7 @@ from typing import Any
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
 from msft.own_code import in_words
-from msft.stopping import catch_signals, farewell, stop_on_signals
+from msft.stopping import catch_signals, farewell, said, stop_on_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return DONE
     except (Stopped, KeyboardInterrupt) as error:
-        print(farewell(str(error) or "SIGINT", arguments), end="", file=sys.stderr)
+        print(farewell(str(error) or "SIGINT", arguments), end="", file=sys.stderr, flush=True)
+        said()
         return STOPPED
     except (Exception, SystemExit) as error:
         return _reported(error, options.debug)
@@ -142,8 +143,7 @@ def _compare(parser: ArgumentParser) -> None:
     parser.add_argument("--models", metavar="A,B,…", help=models)
     out = "folder of the runs (METHOD-sSEED, or MODEL/METHOD-sSEED) and of compare.html"
     parser.add_argument("--out", required=True, help=out)
-    without = "start nothing: tables of what is there"
-    parser.add_argument("--no-run", action="store_true", help=without)
+    parser.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
     _figures(parser, "OUT")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
 

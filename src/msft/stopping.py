@@ -115,7 +115,6 @@ def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
     this process has said it."""
     if _State.told or IS_JOB in os.environ:
         return ""
-    _State.told = _State.ours
     words = sys.argv[1:] if arguments is None else arguments
     again = " ".join(["msft", *(_quoted(word) for word in words)])
     try:
@@ -125,6 +124,11 @@ def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
     except ImportError:  # the signal came in the middle of its import
         again = "the same command"
     return f"stopped by {name}; nothing is lost. To go on: {again}\n"
+
+
+def said() -> None:
+    """The farewell is on stderr, and not only made: a second signal between the two says it."""
+    _State.told = _State.ours
 
 
 def _handle(number: int, frame: object) -> None:
@@ -157,8 +161,9 @@ def _end(name: str) -> None:
     """End this process now."""
     if os.isatty(1):
         os.write(1, _SHOW_CURSOR)
-    try:  # noqa: SIM105  contextlib takes its time to load
+    try:
         os.write(2, farewell(name).encode(errors="replace"))  # sys.stderr may be busy
+        said()
     except OSError:
         pass  # nobody listens
     os._exit(EXIT_CODE if _State.done is None else _State.done)
