@@ -7,7 +7,7 @@ from msft.testing import Learner, simulate
 
 
 def timed(num_datasets: int, max_stages: int, ticks: int = 12) -> tuple[float, int, int]:
-    """Seconds of the processor, bytes of the log, and scores in it, of an mSFT run on disk: the best of three."""
+    """Processor time, bytes of the log, and scores in it, of an mSFT run on disk; best of three."""
     learners = {
         f"d{number}": Learner(rows=4, limit=0.2 + 0.1 * (number % 10), damage=0.5)
         for number in range(num_datasets)
