@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo paper test test-kernels mutants check format bench bench-harness bench-gpu clean
+.PHONY: help demo paper test test-kernels mutants soak check format bench bench-harness bench-gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,10 @@ test: .venv/installed  ## all tests
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
 	$(BIN)/pip install --quiet --no-deps --target .venv/triton triton
 	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py tests/engine/train/test_ema.py
+
+MINUTES ?= 10
+soak: .venv/installed  ## MINUTES of random kills, file faults and hostile inputs: is anything lost?
+	PYTHONPATH=tests/app OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
 
 mutants: .venv/installed  ## change the core's lines one at a time: which change fails no test?
 	nice $(BIN)/python tests/mutants.py

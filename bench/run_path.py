@@ -149,6 +149,9 @@ class _CountedDisk:
     def drop(self, key: str) -> None:
         self._payloads.pop(key, None)
 
+    def is_whole(self, key: str) -> bool:
+        return key in self._payloads
+
     def listed(self) -> list[str]:
         return list(self._payloads)
 

@@ -46,7 +46,15 @@ from msft.errors import LogError, NoRoom
 class UsageError(Exception):
     pass
 
-raise {error}
+class Method:
+    def __call__(self, run):
+        pass
+
+    @property
+    def __signature__(self):
+        raise {error}
+
+f = Method()
 """
 
 
@@ -57,7 +65,6 @@ raise {error}
         ("NotImplementedError", FAILED, "msft: NotImplementedError\n(a traceback comes with"),
         ("NoRoom('too large')", NO_ROOM, "msft: too large\n"),
         ("LogError('torn')", FAILED, "msft: torn\n"),
-        ("ImportError('absent')", WRONG, "recipe.yaml, line 2: method 'own:f' cannot be"),
         ("BrokenPipeError", DONE, ""),
     ],
 )
@@ -69,8 +76,9 @@ def test_the_exit_code_is_the_errors_own(
     code: int,
     said: str,
 ) -> None:
-    """Raised where a method of the user's own is imported, by which the recipe is not told."""
+    """Raised where a method of the user's own is looked at, by which the recipe is not told."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
     Path("own.py").write_text(OWN.format(error=error))
     Path("recipe.yaml").write_text(
         "model_name_or_path: tiny\nmethod: own:f\ndatasets: [{name: a, train: t, validation: v}]\n"
@@ -79,3 +87,19 @@ def test_the_exit_code_is_the_errors_own(
     printed = capsys.readouterr().err
     assert said in printed
     assert ("--debug" in printed) == ("traceback" in said)
+
+
+@pytest.mark.parametrize("error", ["ImportError('absent')", "RuntimeError('absent')"])
+def test_a_method_that_cannot_be_imported_is_a_wrong_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("unowned.py").write_text(f"raise {error}\n")
+    Path("recipe.yaml").write_text(
+        "model_name_or_path: tiny\nmethod: unowned:f\n"
+        "datasets: [{name: a, train: t, validation: v}]\n"
+    )
+    assert main(["validate", "recipe.yaml"]) == WRONG
+    printed = capsys.readouterr().err
+    assert "recipe.yaml, line 2: method 'unowned:f' cannot be imported: " in printed
+    assert "absent (unowned.py, line 1)" in printed

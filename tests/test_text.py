@@ -6,7 +6,7 @@ from msft.app.model_card import card_of
 from msft.app.terminal.validate_text import result_text
 from msft.run.summary import summary_of
 from msft.testing.simulated import Learner, simulate
-from msft.text import counted, epochs_in_words
+from msft.text import counted, epochs_in_words, in_markdown, safe
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,23 @@ def test_a_run_of_one_epoch() -> None:
     text = result_text(summary | {"best": summary["best"] | {"candidates": 1}})
     said = "after 1 epoch, chosen from 1 point on validation (budget; 1 epoch trained in all)"
     assert text.splitlines()[0].endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:token@host/path", "https://***@host/path"),
+        ("https:/user:token@host/path", "https:/***@host/path"),
+        ("see git+ssh://token@host, https://host/a@b", "see git+ssh://***@host, https://host/a@b"),
+        ("'https://a:b@c' and 'https://d:e@f'", "'https://***@c' and 'https://***@f'"),
+        ("https://host:8080/x", "https://host:8080/x"),
+        ("me@example.org, C:/folder", "me@example.org, C:/folder"),
+        ("\x1b[31mred\n", "\ufffd[31mred\n"),
+    ],
+)
+def test_what_is_printed_has_no_credentials_and_no_escapes(text: str, shown: str) -> None:
+    assert safe(text) == shown
+
+
+def test_text_in_markdown_is_text() -> None:
+    assert in_markdown("<b>|*x*\n") == "&lt;b&gt;\\|\\*x\\*\ufffd"

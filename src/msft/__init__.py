@@ -8,10 +8,10 @@
 Importing this loads no torch; `train` does.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # without typing, which takes as long to load as Python itself
 if TYPE_CHECKING:
+    from typing import Any
+
     from msft.app.compare import compare
     from msft.app.train import train
     from msft.recipe.recipe import Recipe, load_recipe
@@ -27,10 +27,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """What is at home elsewhere, when somebody asks for it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'msft' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -1,8 +1,35 @@
-"""`python -m msft` is the same program."""
+"""The program: `python -m msft`, and the command `msft`, which imports `main` from here.
+
+Signals are caught and threads are counted before anything else is loaded.
+"""
 
 import sys
 
-from msft.cli import main
+from msft.stopping import all_done, catch_signals
+
+catch_signals()
+
+from msft.threads import settle  # noqa: E402
+
+settle()
+
+from msft.cli import main as carry_out  # noqa: E402
+
+
+def main() -> int:
+    """Carry out the command line; the exit code."""
+    from msft.app.terminal.guard import guard_streams
+
+    guard_streams()
+    try:
+        code = carry_out()
+    except SystemExit as ending:  # argparse has said what is wrong
+        code = ending.code if isinstance(ending.code, int) else 0
+        all_done(code)
+        raise
+    all_done(code)
+    return code
+
 
 if __name__ == "__main__":
     sys.exit(main())

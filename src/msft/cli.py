@@ -4,7 +4,6 @@ What a command does is in `msft.app.commands`; it is imported when a command was
 `msft --help` is there at once.
 """
 
-import shlex
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -14,17 +13,20 @@ from typing import Any
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
+from msft.own_code import in_words
+from msft.stopping import catch_signals, farewell, said, stop_on_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code as the contract has them."""
+    if arguments is None:
+        catch_signals()
     parser = build_parser()
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
         return WRONG
     from msft.app import commands
-    from msft.app.jobs import stop_on_signals
 
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
@@ -34,11 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return DONE
     except (Stopped, KeyboardInterrupt) as error:
-        again = shlex.join(["msft", *(sys.argv[1:] if arguments is None else arguments)])
-        by = str(error) or "SIGINT"
-        print(f"stopped by {by}; nothing is lost. To go on: {again}", file=sys.stderr)
+        print(farewell(str(error) or "SIGINT", arguments), end="", file=sys.stderr, flush=True)
+        said()
         return STOPPED
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _reported(error, options.debug)
     finally:
         if arguments is None and getattr(options, "json", False):
@@ -47,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def _reported(error: Exception, debug: bool) -> int:
+def _reported(error: BaseException, debug: bool) -> int:
     """Say what went wrong, once; the exit code is the error's own."""
     if debug:
         print_exception(error)
-    print(f"msft: {str(error).strip() or type(error).__name__}", file=sys.stderr)
+    print(f"msft: {in_words(error)}", file=sys.stderr)
     if isinstance(error, Explained):
         return error.exit_code
     if not debug:
@@ -142,8 +143,7 @@ def _compare(parser: ArgumentParser) -> None:
     parser.add_argument("--models", metavar="A,B,…", help=models)
     out = "folder of the runs (METHOD-sSEED, or MODEL/METHOD-sSEED) and of compare.html"
     parser.add_argument("--out", required=True, help=out)
-    without = "start nothing: tables of what is there"
-    parser.add_argument("--no-run", action="store_true", help=without)
+    parser.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
     _figures(parser, "OUT")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
 

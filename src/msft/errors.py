@@ -60,6 +60,12 @@ class UsageError(Explained, ValueError):
     exit_code = WRONG
 
 
+class WrongWeights(Explained, ValueError):
+    """A file's tensors are not those of the model that its config.json describes."""
+
+    exit_code = WRONG
+
+
 class Diverged(Explained):
     """The method, the recipe or the data is not what it was when the log was written."""
 
@@ -74,6 +80,16 @@ class NoRoom(Explained):
 
 class LogError(Explained):
     """The log cannot be used as it is; the message says why and what to do."""
+
+
+class NotAFile(Explained, OSError):
+    """A link, a pipe or a folder has the name of a file of ours, or the other way round."""
+
+    exit_code = WRONG
+
+
+class DiskFull(Explained, OSError):
+    """A file could not be written for lack of space; what was there before is whole."""
 
 
 class StoreError(Explained):

@@ -4,6 +4,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_MARKDOWN = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {char: f"\\{char}" for char in "\\`*_[]|#$~!"}
+)
+_ENDS_AUTHORITY = frozenset("/?#\\ \t\n\r'\"<>|")
+"""What cannot stand in the user, password and host of a URL."""
 
 
 def counted(amount: float, noun: str) -> str:
@@ -55,6 +60,31 @@ def plain(text: str, keep: str = "\n\t") -> str:
     return "".join(
         char if char in keep or unicodedata.category(char)[0] != "C" else "\ufffd" for char in text
     )
+
+
+def masked(text: str) -> str:
+    """Text whose URLs have no user, password or token in them: https://***@host/path.
+
+    A URL that was taken for a path has one slash less.
+    """
+    first, *rest = text.split(":/")
+    for part in rest:
+        slash = part[:1] if part[:1] == "/" else ""
+        place = part[len(slash) :]
+        end = next((at for at, char in enumerate(place) if char in _ENDS_AUTHORITY), len(place))
+        _, found, host = place[:end].rpartition("@")
+        first += f":/{slash}***@{host}{place[end:]}" if found else f":/{part}"
+    return first
+
+
+def safe(text: str) -> str:
+    """Text that may go to a terminal: no escapes in it, no credentials in its URLs."""
+    return plain(masked(text))
+
+
+def in_markdown(text: str) -> str:
+    """Text that stands in Markdown as it is: no HTML, no marks, one line."""
+    return plain(masked(text), keep="").translate(_MARKDOWN)
 
 
 def label(text: str, longest: int = 28) -> str:

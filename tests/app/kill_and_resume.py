@@ -1,11 +1,12 @@
 """Kills a run with SIGKILL at random moments, resumes it, and compares it with one left alone.
 
-    python kill_and_resume.py METHOD FOLDER [KEYS]
+    python kill_and_resume.py FOLDER KEYS...
 
-KEYS: further keys of the recipe, as JSON.
+KEYS: those that make the recipe of one run, as JSON.
 
-Runs in a process of its own and forks the runs, so that torch is imported once. Prints what
-differs; nothing if all is well.
+Runs in a process of its own and forks the runs. Libraries are imported before, so that the time of
+a run is that of its work, and kills hit that. Prints what differs; nothing if all is well. What the
+runs left is in FOLDER/0, FOLDER/1, …
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
@@ -26,27 +28,41 @@ from toys import recipe_of, write_data
 from msft.app.train import train
 
 KILLS = 3
+LIBRARIES = (
+    *("msft.engine.build", "msft.app.session", "msft.report.page", "matplotlib.figure"),
+    "transformers.models.llama.modeling_llama",
+)
+"""What a run imports when it comes to it."""
 
 
-def main(method: str, folder: Path, keys: str = "{}") -> int:
+def main(folder: Path, *every: str) -> int:
     torch.set_num_threads(1)
+    for library in LIBRARIES:
+        import_module(library)
+    wrong = 0
+    for number, keys in enumerate(every):
+        place = folder / str(number)
+        place.mkdir()
+        for difference in _differences(place, keys):
+            print(f"{keys}: {difference}")
+            wrong += 1
+    return wrong
+
+
+def _differences(folder: Path, keys: str) -> list[str]:
     write_data(folder)
-    recipe = recipe_of(folder, **{"method": method, **json.loads(keys)})
+    recipe = recipe_of(folder, **json.loads(keys))
     begun = time.monotonic()
     alone, mortal = folder / "alone", folder / "mortal"
     if _forked(lambda: train(recipe, alone)) != 0:
-        print("the uninterrupted run failed")
-        return 1
+        return ["the uninterrupted run failed"]
     seconds = time.monotonic() - begun
-    random = Random(f"kill {method}{keys if keys != '{}' else ''}")
+    random = Random(f"kill {keys}")
     for _ in range(KILLS):
         _forked(lambda: train(recipe, mortal), kill_after=random.uniform(0.1, 0.7) * seconds)
     if _forked(lambda: train(recipe, mortal)) != 0:
-        print("the resumed run failed")
-        return 1
-    differences = [what for what in FACTS if FACTS[what](alone) != FACTS[what](mortal)]
-    print("\n".join(differences))
-    return len(differences)
+        return ["the resumed run failed"]
+    return [what for what in FACTS if FACTS[what](alone) != FACTS[what](mortal)]
 
 
 def _forked(work: Callable[[], object], kill_after: float | None = None) -> int:
@@ -76,4 +92,4 @@ FACTS: dict[str, Callable[[Path], object]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -101,7 +101,7 @@ def test_an_average_that_is_not_on_one_path_cannot_be_replayed(run: Any, tmp_pat
     file = tmp_path / "schedule.json"
     file.write_text(json.dumps(schedule | {"average_of": [0.5, None]}))
     with pytest.raises(RecipeError, match="do not follow each other"):
-        prepared_replay(file, list(RULES))
+        prepared_replay(file, list(RULES), 2)
 
 
 def test_an_average_over_two_stages_of_a_schedule() -> None:

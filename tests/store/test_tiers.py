@@ -46,9 +46,10 @@ def test_what_is_put_can_be_got_also_by_the_next_process(disk: DiskTier, tmp_pat
 def test_a_checkpoint_says_its_files_sizes_and_hashes(disk: DiskTier, tmp_path: Path) -> None:
     disk.put("key", [1])
     manifest = json.loads((tmp_path / "checkpoints/key/manifest.json").read_text())
-    assert set(manifest) == {"head", "tail"}
+    assert manifest["checkpoint"] == "key"
+    assert set(manifest["files"]) == {"head", "tail"}
     sha256_of_the_payload = "080a9ed428559ef602668b4c00f114f1a11c3f6b02a435f0bdc154578e4d7f22"
-    assert manifest["head"] == [3, sha256_of_the_payload]
+    assert manifest["files"]["head"] == [3, sha256_of_the_payload]
 
 
 def test_everything_is_synced_before_the_final_name_and_the_name_after(
@@ -119,6 +120,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "renamed file": lambda folder: (folder / "tail").rename(folder / "tale"),
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
     "torn manifest": lambda folder: (folder / "manifest.json").write_text('{"head": [3,'),
+    "old manifest with a gap": lambda folder: (folder / "manifest.json").write_text("{}"),
     "manifest of another kind": lambda folder: (folder / "manifest.json").write_text("7"),
 }
 
@@ -136,6 +138,19 @@ def test_a_damaged_checkpoint_is_set_aside_and_never_loaded(damage: str, tmp_pat
     assert [("key" in notice, "key.bad" in notice) for notice in notices] == [(True, True)]
     disk.put("key", {"w": 1})
     assert disk.get("key") == {"w": 1}
+
+
+def test_a_checkpoint_under_another_name_is_noticed_unless_its_manifest_names_none(
+    disk: DiskTier, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    disk.put("r0-t1.weights", 1)
+    (folder / "r0-t1.weights").rename(folder / "r0-t2.weights")
+    assert disk.get("r0-t2.weights") is None
+    disk.put("r0-t3.weights", 3)
+    manifest = folder / "r0-t3.weights/manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text())["files"]))
+    assert disk.get("r0-t3.weights") == 3, "earlier versions wrote the files alone"
 
 
 def test_dropping_removes_a_link_and_follows_none(disk: DiskTier, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from msft.app.tracker_backends import refuse_missing
 from msft.data.loading import refuse_missing_files
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
+from msft.files import FOLDER, read_text, refuse_other_kind
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder
@@ -32,6 +33,7 @@ def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
 def refuse_run(recipe: Recipe, folder: RunFolder) -> None:
     """Refuse what `msft train` cannot do in this folder."""
     refuse_unwritable(folder.path)
+    refuse_planted(folder)
     refuse_foreign(folder)
     refuse_untrainable(recipe)
     refuse_changed(recipe, folder)
@@ -62,7 +64,7 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
         return
     before, now = (
         {**DEFAULTS, **_flat(yaml.safe_load(text))}  # keys that are younger than the folder
-        for text in (folder.recipe.read_text(), resolved(recipe).to_yaml())
+        for text in (read_text(folder.recipe), resolved(recipe).to_yaml())
     )
     changed = [
         f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
@@ -102,6 +104,16 @@ def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
             flat[f"datasets.{spec['name']}.{key}"] = value
         flat[f"datasets.{spec['name']}"] = f"number {number + 1}"
     return flat
+
+
+def refuse_planted(folder: RunFolder) -> None:
+    """NotAFile where a link, a pipe or anything else has a name that a run reads or writes."""
+    lock = folder.log.with_name("run.lock")
+    written = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
+    for path in (folder.log, lock, *written, folder.environment, folder.report):
+        refuse_other_kind(path)
+    for path in (folder.best, folder.checkpoints):
+        refuse_other_kind(path, FOLDER)
 
 
 def refuse_foreign(folder: RunFolder) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
-from msft.app.jobs import silent_stop
+from msft.app.terminal.guard import unguarded
 from msft.errors import UsageError
 from msft.run.folder import RunFolder, write_json
 
@@ -81,8 +81,7 @@ def plan(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Train, or go on."""
-    with silent_stop():
-        _train(options, None, options.out)
+    _train(options, None, options.out)
 
 
 def replay(options: argparse.Namespace) -> None:
@@ -290,4 +289,4 @@ def _aside(json_only: bool) -> AbstractContextManager[Any]:
 
 
 def _print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False))
+    print(json.dumps(content, indent=2, ensure_ascii=False), file=unguarded(sys.stdout))

@@ -4,7 +4,6 @@ A process of its own gives all memory back and may die without the others.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,15 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-from msft.errors import Stopped
-
-IS_JOB = "MSFT_IS_JOB"
-"""The variable in the environment that tells a process that it is a job."""
-
-_STOPPED = 4
-"""The exit code of a command that a signal stopped."""
+from msft.errors import STOPPED
+from msft.stopping import IS_JOB, graceful, held
 
 _WAIT = 0.2
 """Seconds between two looks at the processes."""
@@ -77,14 +70,15 @@ def carry_out(
     waiting, free = deque(jobs), deque(places)
     hidden = quiet or len(places) > 1
     failed: dict[str, int] = {}
-    with _stopping() as going:
+    with graceful(), _stopping() as going:
         while waiting or going:
             while free and (job := _next(waiting, going)) is not None:
                 waiting.remove(job)
                 device = free.popleft()
                 on = "" if device is None else f" on device {device}"
                 say(f"{job.name}: started{on} ({len(waiting)} waiting)")
-                going.append(_started(job, device, hidden))
+                with held():
+                    going.append(_started(job, device, hidden))
             done = [each for each in going if each.process.poll() is not None]
             for each in done:
                 going.remove(each)
@@ -115,17 +109,6 @@ def _stopping() -> Iterator[list[_Going]]:
             each.process.terminate()
         for each in going:
             each.process.wait()
-
-
-@contextmanager
-def silent_stop() -> Iterator[None]:
-    """A signal ends a job without a word: who started it says how to go on with all of them."""
-    try:
-        yield
-    except Stopped:
-        if IS_JOB not in os.environ:
-            raise
-        raise SystemExit(_STOPPED) from None
 
 
 def _started(job: Job, device: str | None, hidden: bool) -> _Going:
@@ -162,27 +145,6 @@ def _ending(each: _Going, hidden: bool) -> str:
 
 
 def exit_in_words(code: int) -> str:
-    if code == _STOPPED:
+    if code == STOPPED:
         return "stopped by a signal"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise `Stopped`; a second one ends the process at once."""
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_DFL)
-        raise Stopped(signal.Signals(number).name)
-
-    try:
-        before = {each: signal.signal(each, handler) for each in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not in the main thread: the host program has its own handlers
-        yield
-        return
-    try:
-        yield
-    finally:
-        for each, old in before.items():
-            signal.signal(each, old)

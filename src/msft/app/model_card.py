@@ -1,5 +1,7 @@
 """The model card of a result: what it was trained on, who left when, and how it scored."""
 
+import json
+import re
 from typing import Any
 
 from msft.report.averages import average_in_words
@@ -10,7 +12,9 @@ from msft.run.history import Exclusion, History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
 from msft.search.scores import TEST
-from msft.text import counted, epochs, listed, named_mean
+from msft.text import counted, epochs, in_markdown, listed, masked, named_mean, plain
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
 
 
 def card_of(
@@ -25,11 +29,11 @@ def card_of(
     lines = [
         "---",
         "library_name: transformers",
-        f"base_model: {model}",
+        f"base_model: {_front_matter(model)}",
         "tags: [msft, sft]",
         "---",
         "",
-        f"# {model}, fine-tuned with msft ({summary['method']})",
+        f"# {in_markdown(model)}, fine-tuned with msft ({in_markdown(summary['method'])})",
         "",
         _origin(history, summary),
         *(text for each in result_texts(found or Findings()) for text in ("", each)),
@@ -39,7 +43,9 @@ def card_of(
     ]
     for name, rows in history.start.datasets.items():
         scores = " | ".join(_shown(best[split], name) for split in ("validation", "test"))
-        lines.append(f"| {name} | {rows} | {epochs(schedule['datasets'][name])} | {scores} |")
+        lines.append(
+            f"| {in_markdown(name)} | {rows} | {epochs(schedule['datasets'][name])} | {scores} |"
+        )
     known = [best[split] and best[split]["mean"] for split in ("validation", "test")]
     means = [named_mean(mean, history.mixed) for mean in known]
     lines.append(f"| **{means[0][0]}** | | | {means[0][1]} | {means[1][1]} |")
@@ -48,6 +54,12 @@ def card_of(
     if history.mixed:
         lines += ["", MEAN_OF_GAINS]
     return "\n".join([*lines, *_departures(history, found or Findings())]) + "\n"
+
+
+def _front_matter(text: str) -> str:
+    """Text as a value of YAML; in quotes where it could be more than that."""
+    line = plain(masked(text), keep="")
+    return line if _NAME.fullmatch(line) else json.dumps(line)
 
 
 def _origin(history: History, summary: dict[str, Any]) -> str:
@@ -95,7 +107,7 @@ def _row(history: History, found: Findings, each: Exclusion) -> str:
     rollout, tick = place_of(each.checkpoint)
     at = (tick if rollout == each.stage else 0) / history.evals_per_epoch
     sure = certainty_of(found.departures, each.name)
-    return f"| {each.name} | {each.stage} | {epochs(at)} | {sure} |"
+    return f"| {in_markdown(each.name)} | {each.stage} | {epochs(at)} | {sure} |"
 
 
 def _shown(scores: dict[str, Any] | None, name: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 from msft.benchmarks import PUBLIC
+from msft.files import read_text
 from msft.run.folder import RunFolder
 
 
@@ -14,7 +15,7 @@ def groups_by_recipe(folder: Path, names: Sequence[str]) -> dict[str, str]:
     parts by `split_by`; none where that file is missing or damaged."""
     groups: dict[str, str] = {}
     try:
-        content = yaml.safe_load(RunFolder(folder).recipe.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_text(RunFolder(folder).recipe))
         for spec in content["datasets"]:
             own, key = str(spec["name"]), str(spec.get("benchmark"))
             parts = (f"{own}.",) if spec.get("split_by") is not None else ()

@@ -1,10 +1,10 @@
 """One training run: engine, store, log, trackers and result folder, put together."""
 
-import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
@@ -18,17 +18,25 @@ from msft.data.corpus import Corpus
 from msft.engine.machine import free_disk, refuse_full_disk
 from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.errors import StoreError
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.report.findings import findings_in
 from msft.report.findings_in_words import findings_content
 from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
-from msft.run.environment import ROLLOUT_FROM, environment, record_environment, rollout_from
+from msft.run.environment import (
+    ROLLOUT_FROM,
+    environment,
+    record_environment,
+    refuse_others,
+    rollout_from,
+)
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
-from msft.run.log import Event, Log
+from msft.run.log import Ended, Event, Log
 from msft.run.recorded_run import RecordedRun
 from msft.run.shared_rollout import SharedRollout
+from msft.run.step_lines import StepLines
 from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Step, Worker
@@ -36,7 +44,9 @@ from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
 from msft.search.rollout import BASE
+from msft.stopping import check, graceful
 from msft.store.background_disk import MOST_WAITING, BackgroundDisk
+from msft.store.manifests import Hashes
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier
 
@@ -69,15 +79,18 @@ class Session:
         self._settings = settings_of(recipe, corpus, method, engine, engine_name)
         self._shared = SharedRollout(shared, folder) if shared else None
         self._rollout_from = rollout_from(folder.environment)
-        self._store = self._make_store(len(corpus.datasets))
-        self._best_folder = BestFolder(folder.best, folder.checkpoints, engine)
+        hashes = Hashes()
+        self._store = self._make_store(len(corpus.datasets), hashes)
+        self._best_folder = BestFolder(
+            folder.best, folder.checkpoints, engine, self._store.is_whole, hashes, notice
+        )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._best_on_disk: str | None = None
-        self._steps: IO[str] | None = None
+        self._steps: StepLines | None = None
         self._trackers: Trackers | None = None
         self._begun = time.monotonic()
 
-    def _make_store(self, datasets: int) -> CheckpointStore:
+    def _make_store(self, datasets: int, hashes: Hashes) -> CheckpointStore:
         """Memory for what is needed at a time, and a disk that is written beside training."""
         rollback = self._method.rollout_options.on_rollback
         trainable = self._engine.num_trainable
@@ -96,7 +109,9 @@ class Session:
         if not self._folder.log.exists():
             refuse_full_disk(self._folder.path, needed.disk(roomy), _fewer_copies(self._method))
         self._folder.path.mkdir(parents=True, exist_ok=True)
-        disk = DiskTier(self._folder.checkpoints, self._engine.codec(), self._notice)
+        largest = max(needed.weights, needed.moments)
+        codec = self._engine.codec()
+        disk = DiskTier(self._folder.checkpoints, codec, self._notice, hashes, largest)
         waiting = MOST_WAITING if roomy else 1  # what waits takes memory
         durable = BackgroundDisk(disk, follow, waiting) if tiers and follow else disk
         return CheckpointStore(tiers, durable, needed.weights, needed.moments)
@@ -105,14 +120,21 @@ class Session:
         """Train to the end, or go on; the summary and the schedule."""
         log = Log(self._folder.log)
         try:
-            return self._carry_out(log)
+            with graceful():
+                return self._carry_out(log)
         finally:
             log.close()
 
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+        if log.events and not self._folder.is_finished():
+            here = (self._folder.environment, environment())
+            refuse_others(*here, self._recipe.deterministic, self._notice)
         write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         worker = self._worker(log)
-        if not self._folder.is_finished():
+        ended = log.events[-1] if log.events else None
+        if isinstance(ended, Ended):
+            self._best_folder.give_back(ended.best)
+        else:
             self._record_environment()
             if isinstance(self._engine, SaysHow):
                 self._notice(self._engine.how())
@@ -127,14 +149,16 @@ class Session:
         )
         try:
             self._trackers = self._open_trackers(log)
-            with self._folder.steps.open("a") as self._steps:
+            self._steps = StepLines(self._folder.steps, self._notice)
+            with closing(self._steps):
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
         except BaseException as reason:
-            if run.is_live:  # a refused call leaves what a finished run has written
+            if (
+                run.is_live and run.history.opened is not None
+            ):  # a refused call leaves what is there
                 self._park(run.history, reason)
-                write_json(self._folder.summary, summary_of(run.history, stopped=True))
             raise
         finally:
             if self._trackers is not None:
@@ -190,12 +214,16 @@ class Session:
         except Exception as error:
             if error is not reason:
                 self._notice(f"not all could be saved, it will be trained again: {error}")
+        try:
+            write_json(self._folder.summary, summary_of(history, stopped=True))
+        except OSError as error:  # the log has all of it
+            self._notice(f"summary.json could not be written: {error}")
 
     def _finished(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
         found = findings_in(self._folder.path, history)
         summary = {**summary_of(history), "findings": findings_content(found)}
         schedule = schedule_of(history)
-        self._show_best(history)
+        self._show_result(history)
         split = self._recipe.report_split
         self._best_folder.card(card_of(history, self._recipe.model(), found, split))
         write_json(self._folder.schedule, schedule)
@@ -228,7 +256,19 @@ class Session:
         if self._best_folder.update(best, card):
             self._best_on_disk = best
 
+    def _show_result(self, history: History) -> None:
+        """The last look at `best/`: what it hands out is what was trained."""
+        if self._best_folder.is_damaged():
+            self._best_on_disk = None
+        self._show_best(history)
+        if self._best_on_disk != history.best:
+            raise StoreError(
+                f"{self._folder.best} was damaged as it was made; run the same command again to "
+                "make it anew"
+            )
+
     def _step(self, step: Step) -> None:
+        check()
         if self._progress is not None:
             self._progress.step(step)
         if self._trackers is not None:
@@ -237,7 +277,7 @@ class Session:
             seconds = round(time.monotonic() - self._begun, 3)
             line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
             line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
-            self._steps.write(json.dumps(line) + "\n")
+            self._steps.add(line)
 
 
 def _fewer_copies(method: PreparedMethod) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msft.files import read_text, remove
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
 from msft.run.log import Asked, Averaged, Decided, Event, Measured, Reached
@@ -186,6 +187,7 @@ class Trackers:
         """Not forced to disk: what a power cut takes may be told twice, and costs no time here."""
         if self._told:
             temporary = self._memory.with_name(f".{self._memory.name}.tmp")
+            remove(temporary)
             content = {name: asdict(told) for name, told in self._told.items()}
             temporary.write_text(json.dumps(content) + "\n")
             temporary.replace(self._memory)
@@ -224,7 +226,7 @@ def _scores(history: History, event: Reached | Measured, split: str) -> Values:
 def read_told(memory: Path) -> dict[str, Told]:
     """How far each tracker was told; nothing where the file is missing or damaged."""
     try:
-        raw = json.loads(memory.read_text())
+        raw = json.loads(read_text(memory))
         return {str(name): Told(**told) for name, told in raw.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_run, run_folder
+from msft.app.schedules import refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.model.tokenizers import load_context, load_tokenizer
@@ -63,7 +64,9 @@ def train(
         _compute_the_same_bits_again()
     tokenizer, corpus = load_data(recipe)
     method = (
-        prepared_replay(Path(schedule), list(corpus.datasets)) if schedule else recipe.prepared()
+        prepared_replay(Path(schedule), list(corpus.datasets), recipe.evals_per_epoch)
+        if schedule
+        else recipe.prepared()
     )
     trained_by, engine_name = (
         _built_in_engine(recipe, corpus, method, tokenizer, notice)
@@ -137,7 +140,7 @@ def _compute_the_same_bits_again() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
+def prepared_replay(file: Path, names: Sequence[str], evals_per_epoch: int) -> PreparedMethod:
     """The method `replay` with the schedule of a file; RecipeError where it cannot be used."""
     try:
         schedule = json.loads(file.read_text())
@@ -148,7 +151,7 @@ def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
         raise RecipeError(
             f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecipeError(
             f"{file} is not a schedule; expected the schedule.json of a finished run"
         ) from error
@@ -163,6 +166,7 @@ def prepared_replay(file: Path, names: Sequence[str]) -> PreparedMethod:
             f"{file} is a schedule of {sorted(sizes)}, but the recipe has {sorted(names)}: "
             f"{unknown[0]!r} is not in both"
         )
+    refuse_wrong_stages(file, schedule, evals_per_epoch)
     if None in averaged:
         raise RecipeError(
             f"{file} is of an average over roll-outs that do not follow each other; one straight "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msft.data.chat_templates import templated
 from msft.errors import DataError
 from msft.example import Encoded, Example
 
@@ -38,14 +39,19 @@ def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
     return lambda tokens: str(core.decode(tokens, skip_special_tokens=True))
 
 
-def encoded_examples(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Encoded]:
-    """Examples as training sees them."""
+def encoded_examples(
+    examples: Sequence[Example], tokenizer: Tokenizer, most: int | None = None
+) -> list[Encoded]:
+    """Examples as training sees them.
+
+    most: tokens; a longer conversation is left out later, so its answers are not looked for.
+    """
     prompts = iter(encoded_prompts([e for e in examples if not e.messages], tokenizer))
     texts = [e.completion for e in examples if not e.messages]
     answers = iter(encoded_texts(texts, tokenizer, special=False))
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     return [
-        _chat(e, tokenizer) if e.messages else _joined(next(prompts), next(answers) + end)
+        _chat(e, tokenizer, most) if e.messages else _joined(next(prompts), next(answers) + end)
         for e in examples
     ]
 
@@ -90,7 +96,7 @@ def _joined(prompt: list[int], answer: list[int]) -> Encoded:
     return Encoded((*prompt, *answer), marks)
 
 
-def _chat(example: Example, tokenizer: Tokenizer) -> Encoded:
+def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
     """A conversation through the tokenizer's chat template; assistant turns are the answers."""
     if not tokenizer.chat_template:
         raise DataError(
@@ -98,13 +104,15 @@ def _chat(example: Example, tokenizer: Tokenizer) -> Encoded:
             "template; use rows of `prompt` and `completion`, or an instruct model"
         )
     turns = [{"role": turn.role, "content": turn.content} for turn in example.messages]
-    whole = _templated(tokenizer, turns, False)
+    whole = _templated(tokenizer, turns, False, example.where)
     marks = [False] * len(whole)
+    if most is not None and len(whole) > most:
+        return Encoded(tuple(whole), tuple(marks))
     for number, turn in enumerate(turns):
         if turn["role"] != "assistant":
             continue
-        before = _templated(tokenizer, turns[:number], True)
-        after = _templated(tokenizer, turns[: number + 1], False)
+        before = _templated(tokenizer, turns[:number], True, example.where)
+        after = _templated(tokenizer, turns[: number + 1], False, example.where)
         if whole[: len(before)] != before or whole[: len(after)] != after:
             raise DataError(
                 f"{example.where}: this model's chat template changes earlier turns when later "
@@ -115,8 +123,10 @@ def _chat(example: Example, tokenizer: Tokenizer) -> Encoded:
     return Encoded(tuple(whole), tuple(marks))
 
 
-def _templated(tokenizer: Tokenizer, turns: list[dict[str, str]], prompt: bool) -> list[int]:
-    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=prompt)
+def _templated(
+    tokenizer: Tokenizer, turns: list[dict[str, str]], prompt: bool, where: str
+) -> list[int]:
+    text = templated(tokenizer, turns, prompt, where)
     return tokenizer.encode(text, add_special_tokens=False)
 
 
@@ -137,7 +147,9 @@ def encoded_split(
     row every choice must fit, since each is measured."""
     kept: list[tuple[Example, Encoded]] = []
     too_long: list[str] = []
-    for example, row in zip(examples, encoded_examples(examples, tokenizer), strict=True):
+    for example, row in zip(
+        examples, encoded_examples(examples, tokenizer, max_length), strict=True
+    ):
         longest = _longest(example, row, tokenizer, max_length) if scored else len(row.tokens)
         if longest > max_length:
             too_long.append(example.where)

@@ -16,6 +16,8 @@ from msft.example import Example, Message
 
 Row = Mapping[str, Any]
 
+MAX_TURNS = 2000
+"""Of a conversation: a chat template reads all turns again for each answer."""
 _ROLES = {role: role for role in ("system", "user", "assistant")}
 _SHAREGPT = {
     "system": "system",
@@ -124,6 +126,10 @@ def _conversation(
     turns = row[key]
     if not isinstance(turns, list | tuple) or not turns:
         raise DataError(f"{key} is {shown(turns)}; expected a list of turns")
+    if len(turns) > MAX_TURNS:
+        raise DataError(
+            f"{key} has {len(turns):,} turns; expected {MAX_TURNS:,} at most: split it up"
+        )
     messages: list[Message] = []
     for number, turn in enumerate(turns):
         at = f"{key}[{number}]"
@@ -142,6 +148,11 @@ def _conversation(
         raise DataError(
             f"{key} ends with a turn of the {messages[-1].role}; expected the assistant's answer "
             "as the last turn: add it, or remove what follows it"
+        )
+    if messages[0].role == "assistant":
+        raise DataError(
+            f"{key} begins with a turn of the assistant, which has nothing to answer; expected the "
+            "user or the system first: add its turn, or remove this one"
         )
     return Example("", messages[-1].content, tuple(messages), where=where)
 

@@ -20,6 +20,11 @@ MAX_LINE = 10_000_000
 """Bytes of a line, or of a field of a CSV file."""
 MAX_JSON = 1_000_000_000
 """Bytes of a .json file, which has to be read at once."""
+MOST_PACKED = 100
+"""Bytes that a byte of a Parquet file may hold; a small file is taken for one of a megabyte."""
+PARQUET_ROWS = 32
+"""Rows that are unpacked at a time, since nobody knows before how long they are."""
+LARGE_BATCH = 1_000_000
 
 Row = tuple[str, Any]
 """Where it stands, and what was found there: nothing about it is checked yet."""
@@ -36,6 +41,10 @@ _MAGIC = {
 }
 
 
+LONGEST_PATH = 4095
+"""Bytes; Linux allows no more."""
+
+
 def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
     """Every row of a .jsonl, .json, .csv or .parquet file."""
     refuse_unreadable(path)
@@ -46,7 +55,14 @@ def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
 def refuse_unreadable(path: Path) -> None:
     """DataError where a file is missing, or cannot be one of rows by its first four bytes."""
     suffix = path.suffix.lower()
-    if path.is_dir():
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise DataError(
+            f"{str(path)[:60]}…: a path of {len(str(path)):,} characters, which is longer than any "
+            "system allows; name the file"
+        )
+    with _in_words(path):  # a name may be too long to be asked for
+        is_folder = path.is_dir()
+    if is_folder:
         raise DataError(
             f"{path}: this is a folder; use path: for a folder with train, validation and test "
             "files, or name a file in it"
@@ -224,15 +240,45 @@ def _csv(path: Path, bad: Bad) -> Iterator[Row]:
 def _parquet(path: Path, bad: Bad) -> Iterator[Row]:
     parquet, arrow = needed("pyarrow.parquet", path), needed("pyarrow", path)
     number = 0
+    most, unpacked = MOST_PACKED * max(1_000_000, path.stat().st_size), 0
     try:
         with parquet.ParquetFile(os.fspath(path)) as file:
-            for batch in file.iter_batches(batch_size=1000):
-                for row in batch.to_pylist():
+            groups = (file.metadata.row_group(each) for each in range(file.metadata.num_row_groups))
+            _refuse_bomb(path, sum(group.total_byte_size for group in groups), most)
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in _unpacked(batch):
                     number += 1
+                    unpacked += _length(row)
+                    _refuse_bomb(path, unpacked, most)
                     yield f"{path}, row {number}", row
     except (arrow.ArrowException, UnicodeDecodeError) as error:
         said = shown(str(error).split("\n")[0])
         raise DataError(f"{path}: not a readable Parquet file after row {number}: {said}") from None
+
+
+def _unpacked(batch: Any) -> Iterator[Any]:
+    """Rows of a batch; large ones one at a time, since all may be the same text that is there
+    once."""
+    step = 1 if batch.nbytes > LARGE_BATCH else len(batch)
+    for start in range(0, len(batch), max(1, step)):
+        yield from batch.slice(start, step).to_pylist()
+
+
+def _length(value: Any) -> int:
+    """Characters in a value, however deep."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_length, value.values()))
+    return sum(map(_length, value)) if isinstance(value, list) else 8
+
+
+def _refuse_bomb(path: Path, unpacked: int, most: int) -> None:
+    if unpacked > most:
+        raise DataError(
+            f"{path}: a file of {path.stat().st_size:,} bytes that unpacks to more than {most:,}; "
+            "expected text that is not made to fill memory: convert it to .jsonl"
+        )
 
 
 def needed(module: str, what: object) -> Any:

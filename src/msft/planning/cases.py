@@ -5,14 +5,19 @@ once as dear as it can be. mSFT is cheapest if the largest sub-dataset leaves fi
 every roll-out, and dearest if nobody ever overfits and `max_stages` or `max_epochs` ends it.
 """
 
+import time
 from dataclasses import dataclass, replace
 
 from msft.data.corpus import Corpus, settings_for
+from msft.errors import UsageError
 from msft.planning.counting_run import Case, EvaluationTokens, Script, TrainRows, counted_run
 from msft.recipe.recipe import Recipe
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.mixture import Mixture
 from msft.search.rollout import ticks_of
+
+SECONDS = 20
+"""How long all methods together may take to count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +29,47 @@ class Cases:
 
 
 def cases_of(recipe: Recipe, corpus: Corpus, evaluation: EvaluationTokens) -> dict[str, Cases]:
-    """Every method with this recipe and what it says for them, its own first."""
+    """Every method with this recipe and what it says for them, its own first.
+
+    Others than its own are left out once counting has taken its time; UsageError where its own
+    takes too long.
+    """
     budget = ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget")
     cases: dict[str, Cases] = {}
+    until = time.monotonic() + SECONDS
     for name in dict.fromkeys([recipe.method, *METHODS]):
         try:
             options = recipe.options_of(name)
             method = prepare(name, options, budget, recipe.peak_rule)
         except ValueError:  # this method cannot be had with this recipe
             continue
-        cases[name] = _cases(recipe, corpus, method, evaluation)
+        try:
+            cases[name] = _cases(recipe, corpus, method, evaluation, until)
+        except TimeoutError:
+            if name == recipe.method:
+                raise UsageError(
+                    f"counting what {name} does took more than {SECONDS} s: "
+                    f"num_train_epochs is {recipe.num_train_epochs:g}, compute_budget "
+                    f"{recipe.compute_budget:g}, and each epoch is scored {recipe.evals_per_epoch} "
+                    "times; plan fewer epochs, such as --set num_train_epochs=10 --set "
+                    "compute_budget=3: cost grows in proportion"
+                ) from None
     return cases
 
 
 def _cases(
-    recipe: Recipe, corpus: Corpus, method: PreparedMethod, evaluation: EvaluationTokens
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    evaluation: EvaluationTokens,
+    until: float,
 ) -> Cases:
     train = {n: [len(r.tokens) for r in d.train.rows] for n, d in corpus.datasets.items()}
     settings = settings_for(recipe, corpus, method)
     cases = [
-        counted_run(settings, method, recipe.train_batch_size, train, evaluation, script)
+        counted_run(
+            settings, method, recipe.train_batch_size, train, evaluation, script, until=until
+        )
         for script in dict.fromkeys(_scripts(method, train))
     ]
     cases.sort(key=lambda case: 3 * case.tokens.train + case.tokens.evaluation)

@@ -4,10 +4,11 @@ Steps and tokens come out exactly as a run would log them. What a run finds out 
 when, which rows stop bending, whom a bandit favours) is written down beforehand as a `Script`.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
+from math import fsum, inf
 from typing import Any
 
 from msft.errors import UsageError
@@ -88,12 +89,16 @@ def counted_run(
     evaluation: EvaluationTokens,
     script: Script,
     most_rollouts: int = MOST_ROLLOUTS,
+    until: float = inf,
 ) -> Case:
-    """A whole run in which the script decides; UsageError after so many roll-outs."""
+    """A whole run in which the script decides; UsageError after so many roll-outs.
+
+    until: when to give up, by the monotonic clock, with a TimeoutError.
+    """
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
     if method.peaks is not None:
         method = replace(method, peaks=replace(method.peaks, by="score"))
-    engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta)
+    engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta, until)
 
     def watch(event: Event, live: bool) -> None:
         if not isinstance(event, Asked):
@@ -137,9 +142,15 @@ class CountingEngine:
     num_trainable = 1
 
     def __init__(
-        self, train: TrainRows, evaluation: EvaluationTokens, script: Script, slope: float
+        self,
+        train: TrainRows,
+        evaluation: EvaluationTokens,
+        script: Script,
+        slope: float,
+        until: float = inf,
     ) -> None:
         self.largest_batch = 0
+        self._until = until
         self.evaluations = 0
         self._train = train
         self._evaluation = evaluation
@@ -173,6 +184,8 @@ class CountingEngine:
         pass  # nothing here is random
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
+        if time.monotonic() > self._until:
+            raise TimeoutError
         tokens = sum(self._train[name][number] for name, number in batch.rows)
         if batch.use == "look_ahead":
             after = [0.0 if name == self._script.favoured else 1.0 for name, _ in batch.rows]

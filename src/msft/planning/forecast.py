@@ -20,6 +20,7 @@ from msft.planning.memory import Needs, needs_of
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.search.feeds import steps_of
+from msft.search.methods import METHODS
 from msft.search.rollout import Tokens
 from msft.search.scores import SELECTION, TEST
 
@@ -75,6 +76,7 @@ def forecast_of(
             }
             for name, cases in methods.items()
         },
+        "not_counted": sorted({*METHODS} - {*methods}),
         "memory": {
             **asdict(needs.memory),
             "least": needs.memory.least,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft.files import FILE, kind_of, read_text
 from msft.report.averages import run_averages_table
 from msft.report.compare.compared_run import report_split_of
 from msft.report.compare.disk_bounds import disk_bounds
@@ -33,7 +34,7 @@ from msft.run.folder import (
     verdicts_of,
 )
 from msft.run.history import Exclusion, History
-from msft.run.log import is_being_written
+from msft.run.locks import is_being_written
 from msft.run.summary import summary_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE
@@ -87,7 +88,7 @@ def _reports(folder: Path) -> str:
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
     """What the page says of the folder and of how to get the run again."""
     method, folder = history.start.method, files.path.resolve().name
-    recipe = files.recipe.read_text(encoding="utf-8") if files.recipe.exists() else None
+    recipe = read_text(files.recipe) if kind_of(files.recipe) == FILE else None
     environments = read_environments(files.environment)
     return {
         "title": f"{method_name(method)} · {folder}",

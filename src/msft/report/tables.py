@@ -14,7 +14,7 @@ from typing import Literal
 
 from msft.report.wording import NOTHING
 from msft.search.scores import Number
-from msft.text import label, plain
+from msft.text import in_markdown, label, plain
 
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""
@@ -128,33 +128,24 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def markdown(table: Table) -> str:
     """The best in bold, the second underlined; GitHub has no <u>, but <ins> looks like it."""
-    lines = [f"### {_md(table.title)}", ""]
+    lines = [f"### {in_markdown(table.title)}", ""]
     if table.note:
-        lines += [_md(table.note), ""]
-    lines.append(f"| {' | '.join(map(_md, table.head))} |")
+        lines += [in_markdown(table.note), ""]
+    lines.append(f"| {' | '.join(map(in_markdown, table.head))} |")
     lines.append("| --- |" + " ---: |" * (len(table.head) - 1))
     for block, rows in table.blocks:
         if block:
-            lines.append(f"| **{_md(block)}** |" + " |" * (len(table.head) - 1))
+            lines.append(f"| **{in_markdown(block)}** |" + " |" * (len(table.head) - 1))
         for row in rows:
             cells = (_md_cell(cell) for cell in row.cells)
-            lines.append(f"| {' | '.join([_md(row.name), *cells])} |")
+            lines.append(f"| {' | '.join([in_markdown(row.name), *cells])} |")
     return "\n".join(lines) + "\n"
 
 
 def _md_cell(cell: Cell) -> str:
-    text = _md(cell.text)
+    text = in_markdown(cell.text)
     text = {0: text, 1: f"**{text}**", 2: f"<ins>{text}</ins>"}[cell.rank]
-    return f"{text} <sub>{_md(cell.more)}</sub>" if cell.more else text
-
-
-_MD = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {char: f"\\{char}" for char in "\\`*_[]|#$~!"}
-)
-
-
-def _md(text: str) -> str:
-    return plain(text, keep="").translate(_MD)
+    return f"{text} <sub>{in_markdown(cell.more)}</sub>" if cell.more else text
 
 
 def latex(table: Table) -> str:
@@ -246,7 +237,11 @@ def _csv(text: str) -> str:
 
 
 def markdown_page(title: str, paragraphs: Sequence[str], tables: Sequence[Table]) -> str:
-    texts = [f"# {_md(title)}", *map(_md, paragraphs), "\n".join(map(markdown, tables))]
+    texts = [
+        f"# {in_markdown(title)}",
+        *map(in_markdown, paragraphs),
+        "\n".join(map(markdown, tables)),
+    ]
     return "\n\n".join(texts)
 
 

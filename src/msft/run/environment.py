@@ -3,11 +3,13 @@ for bug reports."""
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from msft.errors import Diverged
+from msft.files import read_text
 from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
@@ -55,6 +57,38 @@ def record_environment(path: Path, now: Environment, groups: Mapping[str, str]) 
     write_text(path, json.dumps(items, indent=2) + "\n")
 
 
+def others_in(path: Path, now: Environment) -> list[str]:
+    """What was another one when a run was last worked on, of all that may change bits.
+
+    The number of threads is no device.
+    """
+    before = read_environments(path)[-1:]
+    return [
+        f"{key} was {was}, now it is {now[key].split(', threads')[0]}"
+        for key in ("torch", "transformers", "device", "cuda")
+        if before
+        and key in before[0]
+        and key in now
+        and (was := before[0][key].split(", threads")[0]) != now[key].split(", threads")[0]
+    ]
+
+
+def refuse_others(
+    path: Path, now: Environment, deterministic: bool, notice: Callable[[str], None]
+) -> None:
+    """Say that a run goes on with another torch, transformers or device; Diverged where it was
+    promised the same bits."""
+    others = "; ".join(others_in(path, now))
+    if not others:
+        return
+    if deterministic:
+        raise Diverged(
+            f"{path.parent}: {others}, so the bits may differ, and the recipe says deterministic: "
+            "true; go on with what it was begun with, or begin anew with another --out"
+        )
+    notice(f"{others}: the bits may differ from those of a run left alone")
+
+
 def read_environments(path: Path) -> list[Environment]:
     """The environments of a run; none where the file is missing or is not one of ours."""
     return [
@@ -79,7 +113,7 @@ def read_groups(path: Path) -> dict[str, str] | None:
 
 def _items(path: Path) -> list[dict[str, Any]]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_text(path))
     except (OSError, ValueError):
         return []
     return [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []

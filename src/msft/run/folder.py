@@ -1,11 +1,11 @@
 """The run folder: which file is where, and how the small ones are written."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msft.files import kind_of, open_to_read, read_text, replace_bytes
 from msft.run.history import History
 from msft.run.log import Ended, Event, read_log
 from msft.run.verdicts import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
@@ -32,7 +32,7 @@ class RunFolder:
 
     def events(self) -> list[Event]:
         """What the log says so far; nothing if there is none."""
-        return read_log(self.log) if self.log.exists() else []
+        return read_log(self.log) if kind_of(self.log) else []
 
     def is_finished(self) -> bool:
         return any(isinstance(event, Ended) for event in self.events()[-1:])
@@ -40,12 +40,7 @@ class RunFolder:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -55,7 +50,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_history(folder: Path) -> History:
     """The history of a run folder, or an error that says what is wrong with it."""
     log = RunFolder(folder).log
-    if not log.is_file():
+    if kind_of(log) is None:
         raise FileNotFoundError(f"{folder} has no run.jsonl; expected the folder of a run")
     history = History(read_log(log))
     if history.opened is None:
@@ -68,7 +63,7 @@ def recipe_text(folder: Path, key: str) -> str | None:
     import yaml
 
     try:
-        for line in RunFolder(folder).recipe.read_text(encoding="utf-8").splitlines():
+        for line in read_text(RunFolder(folder).recipe).splitlines():
             if line.startswith(f"{key}:"):
                 found = yaml.safe_load(line)[key]
                 return found if isinstance(found, str) else None
@@ -102,7 +97,7 @@ def step_losses_of(folder: Path) -> StepLosses:
     them, the latest last."""
     found: dict[tuple[int, int], list[float]] = {}
     try:
-        with RunFolder(folder).steps.open() as lines:
+        with open_to_read(RunFolder(folder).steps) as lines:
             for line in lines:
                 step = json.loads(line)
                 place = (int(step["rollout"]), int(step["tick"]))
@@ -117,7 +112,7 @@ def first_loss_of(folder: Path) -> tuple[float, int] | None:
     much of an effect; None where `steps.jsonl` does not have them."""
     total, rows = 0.0, 0
     try:
-        with RunFolder(folder).steps.open() as lines:
+        with open_to_read(RunFolder(folder).steps) as lines:
             for line in lines:
                 step = json.loads(line)
                 if (step["rollout"], step["tick"]) != (0, 1):

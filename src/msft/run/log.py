@@ -5,17 +5,17 @@ bytes before it, so a changed byte is noticed. No clock, host or path is in it, 
 was killed and resumed leaves the same bytes as one that was not.
 """
 
-import fcntl
 import json
 import os
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from msft.errors import LogError
+from msft.files import append, open_to_append, read_bytes
 from msft.run.checksums import Chain
+from msft.run.locks import lock
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import SELECTION, Score, Scores
@@ -203,9 +203,9 @@ class Log:
 
     def __post_init__(self) -> None:
         if self.path is not None:
-            self._file = self.path.open("a+b")
+            self._file = open_to_append(self.path)
             try:
-                _lock(self._file, self.path)
+                lock(self._file, self.path)
                 self.events = _recovered(self._file, self.path, self._chain)
             except BaseException:
                 self.close()
@@ -213,10 +213,8 @@ class Log:
 
     def append(self, event: Event) -> None:
         """Write an event; when this returns, it is on disk."""
-        if self._file is not None:
-            self._file.write(self._chain.seal(to_line(event)))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        if self._file is not None and self.path is not None:
+            append(self._file, self.path, self._chain.seal(to_line(event)))
         self.events.append(event)
 
     def close(self) -> None:
@@ -227,19 +225,7 @@ class Log:
 
 def read_log(path: Path) -> list[Event]:
     """The events of a log that may still be written to: a torn last line is passed over."""
-    return _parsed(path.read_bytes(), path, Chain())[0]
-
-
-def is_being_written(path: Path) -> bool:
-    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # not there, or on a disk without locks
-        return False
-    return False
+    return _parsed(read_bytes(path), path, Chain())[0]
 
 
 def _recovered(file: IO[bytes], path: Path, chain: Chain) -> list[Event]:
@@ -284,14 +270,3 @@ def _begins_a_log(data: bytes) -> bool:
     """Whether a file without a whole event may be a log that was torn in its first line."""
     first = b'{"event":"run",'
     return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    """One writer: the lock dies with its process, the file beside it says who holds it."""
-    holder = path.with_name("run.lock")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        name = holder.read_text().strip() if holder.exists() else "another process"
-        raise LogError(f"{path.parent} is in use by {name}; wait for it or stop it") from error
-    holder.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n")

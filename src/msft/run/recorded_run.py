@@ -197,14 +197,16 @@ class RecordedRun:
             if self.history.averages and self.history.best_tick in self._store.held:
                 self._measure(self.history.best_tick, TEST)  # what SFT would have reported
             self._measure(best, TEST)
-        if self._journal.live():
-            self._recovery.ensure(best, kept=False)
-        self._store.secure(best)  # the result outlives the process, so before the run has ended
-        self._store.flush()
+        trained_now = self._journal.live()
+        if trained_now:  # the result outlives the process, so before the run has ended
+            self._recovery.secure(best)
+        self._store.secure(best)
         self._journal.ask(Ended(by, best))
         self._journal.finish()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
+        if not trained_now:  # a finished folder may have been damaged since
+            self._recovery.secure(best)
         self._store.flush()
         return self.history
 

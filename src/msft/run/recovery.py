@@ -8,7 +8,7 @@ Training is a pure function of the recipe, so the log's answers stand.
 from collections.abc import Sequence
 from typing import Any
 
-from msft.errors import NotReproducible
+from msft.errors import NotReproducible, StoreError
 from msft.run.history import History
 from msft.run.worker import Question, Worker
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, is_average, place_of
@@ -39,6 +39,19 @@ class Recovery:
         parts = PARTS if kept else WEIGHTS
         if checkpoint != BASE and not all(self._store.has(checkpoint, part) for part in parts):
             self.go(*place_of(checkpoint))
+
+    def secure(self, result: CheckpointId) -> None:
+        """Have a result on disk as it was made: what is damaged there is made again."""
+        for _ in range(2):
+            self.ensure(result, kept=False)
+            self._store.secure(result)
+            self._store.flush()
+            if result == BASE or self._store.is_whole(result):
+                return
+        raise StoreError(
+            f"the disk does not give checkpoint {result} back as it was written, twice in a row; "
+            "look after the disk, then run the same command again to go on"
+        )
 
     def hold(self, checkpoint: CheckpointId) -> None:
         """Hold a checkpoint's weights, to score them."""

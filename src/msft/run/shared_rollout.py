@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from msft.errors import LogError
+from msft.files import FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
 from msft.run.questions import asked, opened
@@ -209,7 +210,7 @@ class SharedRollout:
 
     def _donor_folder(self) -> Path | None:
         try:
-            return self._place / str(json.loads(self._donor.read_text())["run"])
+            return self._place / str(json.loads(read_text(self._donor))["run"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -235,8 +236,8 @@ class SharedRollout:
             verdicts, ledger = Verdicts(self._folder.verdicts), store.ledger_alone()
             with suppress(_Enough):
                 RecordedRun(settings, method, lent, log, ledger, verdicts, watch).carry_out()
-        if not self._folder.steps.exists() and lent.folder.steps.exists():
-            lines = lent.folder.steps.read_text().splitlines(keepends=True)
+        if kind_of(self._folder.steps) is None and kind_of(lent.folder.steps) == FILE:
+            lines = read_text(lent.folder.steps).splitlines(keepends=True)
             first = [line for line in lines if line.startswith('{"rollout": 0,')]
             write_text(self._folder.steps, "".join(first))
         for point in lent.points:
@@ -252,16 +253,13 @@ def _first_points(events: Iterable[Event]) -> list[Reached]:
 
 def _link(source: Path, target: Path) -> None:
     """The same files under another name: nothing is copied, and nothing is ever written twice."""
-    if target.exists():
+    if kind_of(target):
         return
     temporary = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     temporary.mkdir(parents=True)
     for file in source.iterdir():
-        try:
-            os.link(file, temporary / file.name)
-        except OSError:  # a disk without links
-            shutil.copyfile(file, temporary / file.name)
+        link_or_copy(file, temporary / file.name)
     temporary.rename(target)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msft.files import append, kind_of, open_to_append, read_bytes, read_text
 from msft.search.rollout import CheckpointId
 from msft.search.scores import SELECTION
 
@@ -48,7 +49,8 @@ class Verdicts:
         """
         if self._path is None:
             return
-        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
+        data = read_bytes(self._path) if kind_of(self._path) else b""
+        lines = data.splitlines(keepends=True)
         keys = [_key(line) for line in lines]
         there = [number for number, key in enumerate(keys) if key in logged]
         kept = there[-1] + 1 if there else 0
@@ -77,16 +79,16 @@ class Verdicts:
         self._tokens.update({(split, name): tokens for name, tokens in new.items()})
         if self._path is None or not verdicts:
             return
-        with self._path.open("a") as file:
-            for name, tokens in new.items():
-                _write(file, {"split": split, "dataset": name, "tokens": [*tokens]})
-            for name, rows in verdicts.items():
-                _write(
-                    file,
-                    {"checkpoint": checkpoint, "split": split, "dataset": name, "rows": rows},
-                )
-            file.flush()
-            os.fsync(file.fileno())  # before the log says that it is there
+        lines: list[Mapping[str, Any]] = [
+            {"split": split, "dataset": name, "tokens": [*tokens]} for name, tokens in new.items()
+        ]
+        lines += [
+            {"checkpoint": checkpoint, "split": split, "dataset": name, "rows": rows}
+            for name, rows in verdicts.items()
+        ]
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        with open_to_append(self._path) as file:  # on disk before the log says that it is there
+            append(file, self._path, text.encode())
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
         """A sub-dataset's rows on validation; None if they are lost."""
@@ -140,7 +142,7 @@ def _key(line: bytes) -> Key | None:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text().split("\n")[:-1]
+    lines = read_text(path).split("\n")[:-1]
     found: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # at once: a long run has
     return found  # 100,000 lines
 
@@ -155,7 +157,3 @@ def _by_checkpoint(lines: Sequence[Mapping[str, Any]]) -> dict[Any, Verdict]:
 
 def _by_split(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Sequence[int]]:
     return {(raw["split"], raw["dataset"]): raw["tokens"] for raw in lines if "tokens" in raw}
-
-
-def _write(file: Any, line: Mapping[str, Any]) -> None:
-    file.write(json.dumps(line, separators=(",", ":")) + "\n")

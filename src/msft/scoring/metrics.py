@@ -5,21 +5,20 @@ the user's own, `package.module:function`, is called as `function(prompt, predic
 and gives a number or a truth value.
 """
 
-import importlib
 from collections.abc import Callable
 from math import isfinite
 
 from msft.errors import BadScore, RecipeError
+from msft.own_code import BadCode, imported
 
 OwnMetric = Callable[[str, str, str], float | bool]
 
 
 def own_metric(path: str) -> OwnMetric:
     """The user's function behind `package.module:function`."""
-    module, _, name = path.partition(":")
     try:
-        function: OwnMetric = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        function: OwnMetric = imported(path)
+    except BadCode as error:
         raise RecipeError(f"metric {path!r} cannot be imported: {error}") from error
     return function
 
@@ -28,7 +27,7 @@ def judged_by(metric: OwnMetric, name: str, prompt: str, said: str, reference: s
     """A user's metric, whose mistakes are reported with the row they were made on."""
     try:
         worth = metric(prompt, said, reference)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadScore(f"{name}: its metric failed on the prompt {prompt!r}: {error!r}") from error
     if not isinstance(worth, int | float) or not isfinite(worth):
         raise BadScore(

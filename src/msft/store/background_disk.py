@@ -56,6 +56,12 @@ class BackgroundDisk:
             known, payload = self._pending(key)
         return payload if known else self._disk.get(key)
 
+    def is_whole(self, key: str) -> bool:
+        """Whether it is on disk as it was written; what is still to be done is not."""
+        with self._changed:
+            known, _ = self._pending(key)
+        return not known and self._disk.is_whole(key)
+
     def drop(self, key: str) -> None:
         """Have it removed once all that waits now is written; what was not begun never will be."""
         with self._changed:

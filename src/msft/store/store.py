@@ -132,8 +132,23 @@ class CheckpointStore:
     def lacks(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint that is needed was lost."""
         key = _key(checkpoint, "weights")
-        there = any(key in tier for tier in self._tiers(checkpoint))
-        return checkpoint in self._ledger and not there and key not in (self._leftover or ())
+        tiers = self._tiers(checkpoint)
+        if self._disk is not None and key in (self._leftover or ()):
+            tiers.append(self._disk)
+        return checkpoint in self._ledger and not any(key in tier for tier in tiers)
+
+    def is_whole(self, checkpoint: CheckpointId) -> bool:
+        """Whether its weights are on disk as they were written, so that they may be handed out.
+
+        Damaged ones are set aside, and written again where memory holds them. Without a disk there
+        is nothing to damage.
+        """
+        if self._disk is None:
+            return True
+        whole = self._disk.is_whole(_key(checkpoint, "weights"))
+        if not whole and self._disk.name in self._ledger.get(checkpoint, ()):
+            self._write(self._disk, checkpoint, WEIGHTS)
+        return whole
 
     def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = WEIGHTS) -> None:
         """Have a checkpoint on disk too."""
@@ -243,7 +258,7 @@ class CheckpointStore:
         return [tier for tier in tiers if tier.name in self._ledger.get(checkpoint, ())]
 
 
-_OURS = re.compile(rf"\.?(r\d+-t\d+|a\d+)\.({'|'.join(PARTS)})(\.tmp)?")
+_OURS = re.compile(rf"\.?(r\d+-t\d+|a\d+)\.({'|'.join(PARTS)})(\.tmp|\.old)?")
 """Names of checkpoints, unfinished ones too; what has another name is not ours to remove."""
 
 

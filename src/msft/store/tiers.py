@@ -5,15 +5,13 @@ is written to a temporary folder, synced, given a manifest with sizes and hashes
 and the parent synced.
 """
 
-import hashlib
-import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-HASHED_AT_ONCE = 2**26
+from msft.files import FOLDER, kind_of, refuse_other_kind, remove, saying_full
+from msft.store.manifests import MANIFEST, Hashes, Manifest
 
 
 class Codec(Protocol):
@@ -68,51 +66,85 @@ class DiskTier:
     name = "disk"
 
     def __init__(
-        self, folder: Path, codec: Codec, notice: Callable[[str], None] = lambda text: None
+        self,
+        folder: Path,
+        codec: Codec,
+        notice: Callable[[str], None] = lambda text: None,
+        hashes: Hashes | None = None,
+        part_bytes: int = 0,
     ) -> None:
+        """part_bytes: of the largest part, to say how much a full disk lacks."""
         self._folder = folder
         self._codec = codec
         self._notice = notice
+        self._hashes = hashes or Hashes()
+        self._part_bytes = part_bytes
+        refuse_other_kind(folder, FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
 
     def __contains__(self, key: str) -> bool:
-        return (self._folder / key).is_dir()
+        return kind_of(self._folder / key) == FOLDER
 
     def put(self, key: str, payload: Any) -> None:
         temporary = self._folder / f".{key}.tmp"
-        _remove(temporary)
-        temporary.mkdir()
+        remove(temporary)
         try:
-            self._codec.write(payload, temporary)
-            manifest = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
-            for name in manifest:
-                _sync(temporary / name)
-            (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
-            _sync(temporary / "manifest.json")
-            _sync(temporary)
-            _remove(self._folder / key)
-            temporary.rename(self._folder / key)
-            _sync(self._folder)
+            with saying_full(self._folder / key, self._part_bytes):
+                temporary.mkdir()
+                self._codec.write(payload, temporary)
+                files = {p.name: self._hashes.fresh(p) for p in sorted(temporary.iterdir())}
+                for name in files:
+                    _sync(temporary / name)
+                (temporary / MANIFEST).write_bytes(Manifest(files, key).to_bytes())
+                _sync(temporary / MANIFEST)
+                _sync(temporary)
+                self._take_away(key)
+                temporary.rename(self._folder / key)
+                _sync(self._folder)
+                remove(self._folder / f".{key}.old")
         except BaseException:
-            _remove(temporary)
+            remove(temporary)
             raise
 
     def get(self, key: str) -> Any | None:
         """The payload; one that does not match its manifest is set aside, never loaded."""
-        folder = self._folder / key
-        if not folder.is_dir():
+        if not self.is_whole(key):
             return None
-        fault = _fault(folder)
-        if fault is None:
-            return self._codec.read(folder)
+        try:
+            return self._codec.read(self._folder / key)
+        except OSError as error:  # the disk gave it once and does not give it again
+            self._set_aside(key, f"it cannot be read: {error.strerror or error}")
+            return None
+
+    def is_whole(self, key: str) -> bool:
+        """Whether it is there as it was written; else what is there is set aside."""
+        folder = self._folder / key
+        if kind_of(folder) is None:
+            return False
+        fault = self._hashes.fault(folder, key)
+        if fault is not None:
+            self._set_aside(key, fault)
+        return fault is None
+
+    def _set_aside(self, key: str, fault: str) -> None:
         aside = self._folder / f"{key}.bad"
-        _remove(aside)
-        folder.rename(aside)
+        remove(aside)
+        (self._folder / key).rename(aside)
         self._notice(f"checkpoint {key} is damaged ({fault}); set aside as {aside.name}")
-        return None
 
     def drop(self, key: str) -> None:
-        _remove(self._folder / key)
+        if key.startswith("."):  # what a crash left of another write or removal
+            remove(self._folder / key)
+        else:
+            self._take_away(key)
+            remove(self._folder / f".{key}.old")
+
+    def _take_away(self, key: str) -> None:
+        """Let nothing have this name any more: a folder that is half removed would look damaged."""
+        old = self._folder / f".{key}.old"
+        remove(old)
+        if kind_of(self._folder / key):
+            (self._folder / key).rename(old)
 
     def listed(self) -> list[str]:
         """Everything there that could be a checkpoint, unfinished ones too."""
@@ -135,6 +167,9 @@ class NoDisk:
     def get(self, key: str) -> Any | None:
         return None
 
+    def is_whole(self, key: str) -> bool:
+        return True
+
     def drop(self, key: str) -> None: ...
 
     def listed(self) -> list[str]:
@@ -143,41 +178,9 @@ class NoDisk:
     def flush(self) -> None: ...
 
 
-def _fault(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's files, or None."""
-    try:
-        manifest: dict[str, list[Any]] = dict(json.loads((folder / "manifest.json").read_text()))
-    except (OSError, TypeError, ValueError):
-        return "its manifest cannot be read"
-    there = {path.name for path in folder.iterdir()} - {"manifest.json"}
-    if there != set(manifest):
-        return f"files are {sorted(there)}, the manifest says {sorted(manifest)}"
-    for name, digest in manifest.items():
-        if _digest(folder / name) != digest:
-            return f"{name} is not what was written"
-    return None
-
-
-def _digest(path: Path) -> list[Any]:
-    """Size and hash. In large pieces: a thread that trains waits at every border of two."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(HASHED_AT_ONCE):
-            digest.update(piece)
-    return [path.stat().st_size, digest.hexdigest()]
-
-
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _remove(path: Path) -> None:
-    """Delete a checkpoint; a symbolic link is removed, never followed."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)

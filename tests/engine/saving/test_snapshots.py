@@ -26,6 +26,8 @@ from msft.errors import Stopped
 from msft.recipe.recipe import Recipe
 from msft.run.log import Reached, read_log
 from msft.run.worker import Step
+from msft.search.rollout import CheckpointId
+from msft.store.manifests import Hashes
 from msft.store.tiers import DiskTier
 
 CPU = torch.device("cpu")
@@ -103,19 +105,38 @@ def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) 
     engine = SimpleEngine(loaded, {}, TrainingSettings())
     base = engine.weights()
     best, disk = tmp_path / "best", DiskTier(tmp_path / "checkpoints", TorchCodec())
-    result = BestFolder(best, tmp_path / "checkpoints", engine)
-    assert not result.update("r0-t1", "one")
+    said = list[str]()
+    result = BestFolder(
+        best,
+        tmp_path / "checkpoints",
+        engine,
+        lambda checkpoint: disk.is_whole(f"{checkpoint}.weights"),
+        Hashes(),
+        said.append,
+    )
+    assert not result.update(CheckpointId("r0-t1"), "one")
     assert not best.exists()
     for number in (1, 2):
         disk.put(f"r0-t{number}.weights", {n: t + number for n, t in base.items()})
-        assert result.update(f"r0-t{number}", f"card {number}")
+        assert result.update(CheckpointId(f"r0-t{number}"), f"card {number}")
         assert same(load_file(best / WEIGHTS), {n: t + number for n, t in base.items()})
         assert (best / "README.md").read_text() == f"card {number}"
         files = {path.name for path in best.iterdir()}
         assert {"config.json", "tokenizer.json", WEIGHTS, "README.md"} <= files
         disk.drop(f"r0-t{number}.weights")
     assert not any(name.startswith(".") for name in files)
-    assert result.update("base", "base")
+    assert not result.is_damaged()
+    assert not result.update(CheckpointId("r0-t3"), "three"), "which is not there"
+    disk.put("r0-t3.weights", base)
+    (tmp_path / "checkpoints/r0-t3.weights" / WEIGHTS).write_bytes(b"damaged")
+    assert not result.update(CheckpointId("r0-t3"), "three"), "which is not whole"
+    assert (best / "README.md").read_text() == "card 2"
+    (best / WEIGHTS).write_bytes(b"not what was put there")
+    assert result.is_damaged()
+    assert not result.update(CheckpointId("r0-t3"), "three")
+    assert not best.exists(), "nor is anything else handed out"
+    assert [f"{best} was damaged" in text for text in said] == [True]
+    assert result.update(CheckpointId("base"), "base")
     assert same(load_file(best / WEIGHTS), base)
 
 

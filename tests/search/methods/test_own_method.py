@@ -209,7 +209,7 @@ def test_a_recipe_can_name_it_as_package_module_function(plugin: str) -> None:
     [
         ("my_methods:twice", "'my_methods:twice' cannot be imported: .*twice"),
         ("my_metods:once", "'my_metods:once' cannot be imported: .*my_metods"),
-        ("my_methods:NUMBER", "'my_methods:NUMBER' is not a function"),
+        ("my_methods:NUMBER", "NUMBER is int, not a function"),
         (":once", "':once' cannot be imported"),
         (".my_methods:once", "'.my_methods:once' cannot be imported"),
         ("my_methods:", "'my_methods:' cannot be imported"),

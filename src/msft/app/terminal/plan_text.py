@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.text import counted, duration, label, si, table
+from msft.text import counted, duration, label, listed, si, table
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals"),
@@ -74,6 +74,11 @@ def _methods(content: Mapping[str, Any]) -> list[str]:
         "training, evaluating, (looking) ahead and all are FLOPs: 6, 2 and 8 for each weight and "
         "token.",
         "→ the recipe's method with its options; the others have the paper's.",
+        *(
+            [f"not counted: {listed(missing)}"]
+            if (missing := content.get("not_counted", ()))
+            else []
+        ),
     ]
 
 

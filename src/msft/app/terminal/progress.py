@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
+from msft.app.terminal.guard import unguarded
 from msft.app.terminal.remarks import Remarks
 from msft.run.history import History
 from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Score, Scores
-from msft.text import counted
+from msft.text import counted, safe
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
@@ -221,9 +222,9 @@ def progress(
 
         from msft.app.terminal.live_table import LiveTable
 
-        live = Live(console=Console(file=out), refresh_per_second=2)
+        live = Live(console=Console(file=unguarded(out)), refresh_per_second=2)
         try:
-            yield LiveTable(live, title, Board(kept, folder))
+            yield LiveTable(live, safe(title), Board(kept, folder))
         finally:
             live.stop()
     else:

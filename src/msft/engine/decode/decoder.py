@@ -20,6 +20,7 @@ from msft.engine.model.shape import shape_of
 from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.errors import Unsuited
 from msft.example import Encoded
+from msft.memory_errors import is_out_of_memory
 from msft.run.engine import Generated, Leaves, Likelihoods
 
 SLOTS_ELSEWHERE = 2**20
@@ -102,8 +103,8 @@ class Decoder:
             try:
                 with torch.inference_mode():
                     return self._tried(work)
-            except torch.OutOfMemoryError:
-                if not self.most_tokens >> 1:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self.most_tokens >> 1:
                     raise
             self.fast = None
             self._halved += 1

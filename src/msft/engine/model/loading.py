@@ -10,17 +10,27 @@ from typing import Any
 
 import torch
 
+from msft import threads
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.tokenizers import (
+    ATTENTION_ERRORS,
     TINY,
     TINY_CONTEXT,
     load_tokenizer,
     pretrained,
+    unloadable,
+)
+from msft.engine.model.weights import (
+    refuse_other_numbers,
+    refuse_other_type,
+    refuse_other_weights,
 )
 from msft.errors import Unsuited
 
 TINY_SEED = 0
 WEIGHTS = {"dtype": torch.float32, "use_safetensors": True}
+CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Say what did not fit, all of it; then it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +61,26 @@ def load_model(
         if name == TINY:
             model = tiny_model(len(tokenizer), **attention)
         else:
-            options = {**WEIGHTS, **attention}
-            model = pretrained("AutoModelForCausalLM", name, trust_remote_code, options)
-    except (KeyError, AttributeError, NotImplementedError) as error:
+            model = _checked_model(name, trust_remote_code, attention)
+    except ATTENTION_ERRORS as error:
         if own_attention:
-            raise
+            raise unloadable(name, error) from error
         raise Unsuited(f"it has an attention of its own ({error})") from error
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
+    threads.fit(model.num_parameters(), device.type)
     return LoadedModel(model.to(device=device, dtype=torch.float32), tokenizer, name)
+
+
+def _checked_model(name: str, trust: bool, options: dict[str, Any]) -> Any:
+    """A model whose weights are all from its file; WrongWeights says which are not."""
+    refuse_other_numbers(name)
+    model, found = pretrained(
+        "AutoModelForCausalLM", name, trust, {**WEIGHTS, **CHECKED, **options}
+    )
+    refuse_other_type(name, model.config)
+    refuse_other_weights(name, model, found)
+    return model
 
 
 def end_tokens(loaded: LoadedModel) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from msft.engine.model.loading import tiny_model
-from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer
+from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,14 @@ def named_shape(name: str, trust_remote_code: bool = False, vocabulary: int = 1)
     from transformers import AutoModelForCausalLM
 
     config = pretrained("AutoConfig", name, trust_remote_code, {})
-    with torch.device("meta"):
-        return shape_of(
-            AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, trust_remote_code=trust_remote_code
             )
-        )
+        return shape_of(model)
+    except Exception as error:
+        raise unloadable(name, error) from error
 
 
 def _gguf_shape(scalars: Mapping[str, Any], parameters: int, vocabulary: int) -> ModelShape:

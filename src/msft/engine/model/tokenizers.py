@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.hub import ask_only_where_it_is
+from msft.engine.model.folders import (
+    CONFIG,
+    PLACE,
+    refuse_broken_config,
+    refuse_broken_tokenizer,
+    refuse_broken_weights,
+)
 from msft.engine.model.gguf import read_header, read_once
-from msft.errors import RecipeError
+from msft.errors import Explained, RecipeError
+from msft.memory_errors import is_out_of_memory
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"
 TINY_CONTEXT = 512
-PLACE = ("model_name_or_path",)
+ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
+"""What a model raises that cannot do with an attention of ours."""
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
@@ -68,6 +77,8 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
     where, gguf = _located(name)
     if not Path(where).is_dir():
         ask_only_where_it_is()
+    elif not gguf:
+        _refuse_broken(Path(where), kind)
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -82,14 +93,39 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
             return getattr(transformers, kind).from_pretrained(
                 where, trust_remote_code=trust, **options
             )
-    except (OSError, ValueError) as error:
+    except Exception as error:
         if "/" in name and Path(name).parent.is_dir():
             _refuse_missing(name)
-        reason = str(error).strip().split("\n")[0]
-        raise RecipeError(
-            f"model_name_or_path {name!r} cannot be loaded: {reason} (expected a folder with "
-            f"config.json and safetensors, a .gguf file, a hub name, {SMOLLM2!r} or {TINY!r})"
-        ) from error
+        if kind == "AutoModelForCausalLM" and isinstance(error, ATTENTION_ERRORS):
+            raise
+        raise unloadable(name, error) from error
+
+
+def unloadable(name: str, error: Exception) -> Exception:
+    """What a library could not make of a model, in words; want of memory stays what it is."""
+    if isinstance(error, Explained) or is_out_of_memory(error):
+        return error
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    if not isinstance(error, OSError | ValueError):
+        said = f"{type(error).__name__}: {said}"
+    if "custom code" in said:
+        said = "it comes with code of its own, which runs only with trust_remote_code: true"
+    look = f"look at {Path(name) / CONFIG}; " if Path(name).is_dir() else ""
+    return RecipeError(
+        f"model_name_or_path {name!r} cannot be loaded: {said} ({look}expected a folder with "
+        f"config.json and safetensors, a .gguf file, a hub name, {SMOLLM2!r} or {TINY!r})"
+    )
+
+
+def _refuse_broken(folder: Path, kind: str) -> None:
+    """RecipeError, with the file's name, for what is wrong with a folder's own files."""
+    if kind != "AutoTokenizer" or (folder / CONFIG).exists():  # which can do without
+        refuse_broken_config(folder)
+    if kind == "AutoTokenizer":
+        refuse_broken_tokenizer(folder)
+    if kind == "AutoModelForCausalLM":
+        refuse_broken_weights(folder)
 
 
 def _located(name: str) -> tuple[str, str | None]:

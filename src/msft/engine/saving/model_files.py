@@ -4,8 +4,6 @@ Both engines hand these verbs on, so they stand here once.
 """
 
 import copy
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +16,7 @@ from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec
+from msft.files import link_or_copy, remove
 from msft.store.tiers import MemoryTier
 
 Weights = Mapping[str, Tensor]
@@ -48,13 +47,8 @@ class ModelFiles:
         if not (folder / "config.json").exists():
             self._describe(folder)
         fresh = folder / f".{WEIGHTS}"
-        fresh.unlink(missing_ok=True)
-        try:
-            os.link(source / WEIGHTS, fresh)
-        except FileNotFoundError:
-            raise
-        except OSError:  # a file system without hard links
-            shutil.copyfile(source / WEIGHTS, fresh)
+        remove(fresh)
+        link_or_copy(source / WEIGHTS, fresh)
         fresh.replace(folder / WEIGHTS)
 
     def memory(

@@ -27,6 +27,7 @@ from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
 from msft.errors import NotRecorded
 from msft.example import Encoded
+from msft.memory_errors import is_out_of_memory
 from msft.search.feeds import Batch, Losses
 
 
@@ -186,8 +187,9 @@ class FastEngine:
         while True:
             try:
                 return self._accumulated(rows)
-            except torch.OutOfMemoryError:
-                if self._micro_batch_tokens <= max(len(row.tokens) for row in rows):
+            except (RuntimeError, MemoryError) as error:
+                longest = max(len(row.tokens) for row in rows)
+                if not is_out_of_memory(error) or self._micro_batch_tokens <= longest:
                     raise
             self._micro_batch_tokens //= 2
             self._clear()

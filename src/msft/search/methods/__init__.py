@@ -5,7 +5,6 @@ Read `msft.py` first: the paper's Algorithm 1, line by line. To add a method, wr
 recipe may also name a function of the user's own. A method may import nothing but the search.
 """
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 from msft.checks import checked, option_names, refuse_unknown
 from msft.errors import OptionError
+from msft.own_code import BadCode, imported
 from msft.search.falls import FEWEST_TICKS
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
@@ -127,11 +127,7 @@ def _named(method: str | Method) -> tuple[str, Method]:
         return method, METHODS[method]
     if ":" not in method:
         refuse_unknown([method], (*METHODS, "package.module:function"), "method", "method")
-    module, _, attribute = method.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        return method, imported(method)
+    except BadCode as error:
         raise OptionError(f"method {method!r} cannot be imported: {error}", "method") from error
-    if not callable(function):
-        raise OptionError(f"method {method!r} is not a function", "method")
-    return method, function

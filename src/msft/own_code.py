@@ -1,0 +1,56 @@
+"""Code of the user's own, `package.module:function`: what is wrong with it, in words."""
+
+import importlib
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from msft.memory_errors import CURE, is_out_of_memory
+
+
+class BadCode(Exception):
+    """It cannot be imported; the message says why and where."""
+
+
+def imported(path: str) -> Any:
+    """The function behind `package.module:function`; a `BadCode` for whatever is wrong.
+
+    A module that ends the program as it is imported is wrong too.
+    """
+    module, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except SyntaxError as error:
+        where = f"{error.filename}, line {error.lineno}"
+        raise BadCode(f"{where}: {error.msg}") from error
+    except SystemExit as error:
+        raise BadCode(f"it calls sys.exit({error.code!r}) when it is imported") from error
+    except Exception as error:
+        raise BadCode(f"{_said(error)}{_place(error)}") from error
+    if not callable(function):
+        raise BadCode(f"{name} is {type(function).__name__}, not a function")
+    return function
+
+
+def in_words(error: BaseException) -> str:
+    """What an error says; code of ours does not call sys.exit, so that is the user's."""
+    if isinstance(error, SystemExit):
+        return f"a method or metric of yours called sys.exit({error}); raise an exception instead"
+    if is_out_of_memory(error):
+        return CURE
+    return str(error).strip() or type(error).__name__
+
+
+def _said(error: Exception) -> str:
+    plain = isinstance(error, ImportError | AttributeError | TypeError | ValueError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
+
+
+def _place(error: Exception) -> str:
+    """The line of the user's file that raised it; nothing where the import machinery did."""
+    lines = [
+        frame
+        for frame in extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""

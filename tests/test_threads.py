@@ -1,0 +1,106 @@
+"""Threads: how many, who decides, and what a busy machine costs."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from msft import threads
+
+ROOT = Path(__file__).parents[1]
+MOST = 1.5
+"""CPU time beside two busy loops over that without them; 6 where waiting threads spin."""
+
+SAID = """
+import json, os, sys
+import msft.__main__
+from msft import threads
+print(json.dumps([os.environ.get(key) for key in (threads.COUNT, threads.WAITING)]), flush=True)
+import torch
+counts = [torch.get_num_threads()]
+for weights, device in ((threads.SMALL, "cpu"), (10, "cuda"), (threads.SMALL - 1, "cpu")):
+    threads.fit(weights, device)
+    counts.append(torch.get_num_threads())
+print(json.dumps(counts))
+"""
+
+
+def said(**environment: str) -> list[list[object]]:
+    plain = {k: v for k, v in os.environ.items() if k not in (threads.COUNT, threads.WAITING)}
+    command = [sys.executable, "-c", SAID]
+    done = subprocess.run(command, env=plain | environment, capture_output=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_as_many_as_there_are_cores_and_one_for_a_small_model() -> None:
+    cores = threads.usable_cores()
+    assert said() == [[str(cores), "passive"], [cores, cores, cores, 1]]
+
+
+def test_a_setting_of_the_user_wins() -> None:
+    chosen = said(OMP_NUM_THREADS="2", OMP_WAIT_POLICY="active")
+    assert chosen == [["2", "active"], [2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "no numbers\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_has_its_share(
+    files: Mapping[str, str], cores: int | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    here = len(os.sched_getaffinity(0))
+    assert threads.usable_cores(tmp_path) == min(here, cores or here)
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def cpu_seconds(out: Path) -> float:
+    """Of a short run of the demo's recipe, in a process of its own."""
+    command = [sys.executable, "-m", "msft", "train", str(ROOT / "recipes" / "tiny.yaml")]
+    short = {
+        "method": "sft",
+        "method_options": "{}",
+        "num_train_epochs": "0.25",
+        "evals_per_epoch": "4",
+    }
+    for key, value in short.items():
+        command += ["--set", f"{key}={value}"]
+    environment = {k: v for k, v in os.environ.items() if k not in (threads.COUNT, threads.WAITING)}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*command, "--out", str(out)], env=environment, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def test_a_busy_machine_costs_little_more_cpu_time(tmp_path: Path) -> None:
+    alone = cpu_seconds(tmp_path / "alone")
+    with busy_loops(2):
+        crowded = cpu_seconds(tmp_path / "crowded")  # the loops are waited for afterwards
+    assert crowded < MOST * alone
