@@ -142,10 +142,10 @@ def _compare(parser: ArgumentParser) -> None:
     parser.add_argument("--models", metavar="A,B,…", help=models)
     out = "folder of the runs (METHOD-sSEED, or MODEL/METHOD-sSEED) and of compare.html"
     parser.add_argument("--out", required=True, help=out)
-    without = "start nothing: tables of what is there"
-    parser.add_argument("--no-run", action="store_true", help=without)
+    parser.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
     _figures(parser, "OUT")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
+    _json(parser)
 
 
 def _report(parser: ArgumentParser) -> None:

@@ -63,6 +63,25 @@ def test_the_run_folder_has_what_the_contract_says(run: Any) -> None:
     assert "<html" in (folder / "report.html").read_text()
 
 
+def test_steps_have_the_losses_of_their_sub_datasets_the_rate_and_the_norm(run: Any) -> None:
+    recipe, result = run
+    lines = (result.folder / "steps.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines]
+    first = steps[0]
+    assert set(first["losses"]) == set(RULES)
+    low, high = min(first["losses"].values()), max(first["losses"].values())
+    assert low < first["loss"] < high
+    assert all(step["learning_rate"] == recipe.learning_rate for step in steps)
+    assert all(step["grad_norm"] > 0 for step in steps)
+    assert len({step["grad_norm"] for step in steps}) > len(steps) / 2
+    by_tick = [step for step in steps if (step["rollout"], step["tick"]) == (0, 1)]
+    (point, *_) = [
+        event for event in read_log(result.folder / "run.jsonl") if isinstance(event, Reached)
+    ]
+    total = sum(step["loss"] * step["rows"] for step in by_tick)
+    assert total == pytest.approx(point.loss[0])
+
+
 def test_the_result_loads_in_transformers_and_says_what_msft_measured(run: Any) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -159,7 +159,7 @@ def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
     from msft.app.compare import compare
 
-    compare(
+    content = compare(
         options.recipe,
         options.out,
         methods=options.methods,
@@ -168,9 +168,12 @@ def compare(options: argparse.Namespace) -> None:
         overrides=_overrides(options),
         figures=options.figures,
         run=not options.no_run,
-        quiet=options.quiet,
+        quiet=options.quiet or options.json,  # what the runs print goes to files then
         say=lambda text: _say(text, options.quiet),
+        show=not options.json,
     )
+    if options.json:
+        _print_json(content)
 
 
 def report(options: argparse.Namespace) -> None:

@@ -274,10 +274,7 @@ class Session:
         if self._trackers is not None:
             self._trackers.step(step)
         if self._steps is not None:
-            seconds = round(time.monotonic() - self._begun, 3)
-            line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
-            line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
-            self._steps.add(line)
+            self._steps.add(step.line(time.monotonic() - self._begun))
 
 
 def _fewer_copies(method: PreparedMethod) -> str:

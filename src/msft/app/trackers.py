@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard, Weights & Biases and trackio, told of a run through Accelerate's classes.
+"""Trackers: TensorBoard, Weights & Biases, trackio and MLflow, through Accelerate's classes.
 
 The step they are given is the number of optimizer steps ever trained, so it never runs backwards:
 a roll-back is a marker, not a smaller step. `trackers.json` in the run folder remembers how far
@@ -136,10 +136,23 @@ class Trackers:
         seconds = max(1e-9, time.monotonic() - self._since)
         self._since = time.monotonic()
         rows = sum(step.rows for step in steps)
-        return {
+        values: Values = {
             "train/loss": sum(step.loss * step.rows for step in steps) / rows,
             "train/tokens_per_second": sum(step.tokens for step in steps) / seconds,
         }
+        parts: dict[str, list[tuple[float, int]]] = {}
+        for step in steps:
+            for name, part in step.losses.items():
+                parts.setdefault(name, []).append(part)
+        for name, found in parts.items():
+            count = sum(rows for _, rows in found)
+            values[f"train/loss/{name}"] = sum(loss * rows for loss, rows in found) / count
+        if steps[-1].learning_rate is not None:
+            values["train/learning_rate"] = steps[-1].learning_rate
+        norms = [step.grad_norm for step in steps if step.grad_norm is not None]
+        if norms:
+            values["train/grad_norm"] = sum(norms) / len(norms)
+        return values
 
     def _jump(self, event: Event) -> Values:
         """The marker of a roll-back: where the search goes on elsewhere than it stands."""

@@ -64,7 +64,7 @@ class Recipe:
         transformers; auto is the fast one where it suits the model.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
-    report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
+    report_to: trackers that are told of the run: tensorboard, wandb, trackio, mlflow, or a list.
     evaluation_tokens: those computed, or every row's in full, as the paper counts FLOPs.
     options_by_method: of methods that are run beside this one, and of this one where
         `method_options` does not say otherwise.
