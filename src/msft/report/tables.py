@@ -216,8 +216,8 @@ def csv_text(tables: Sequence[Table]) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     blocks = any(row.block for table in tables for row in table.rows)
-    columns = ("table", "row", "column", "value", "difference", "rank")
-    columns = (*columns, "block") if blocks else columns
+    columns = ["table", "row", "column", "value", "difference", "rank"]
+    columns += ["block"] if blocks else []
     writer.writerow(columns)
     for cell in cells_of(tables):
         values = (cell[column] for column in columns)

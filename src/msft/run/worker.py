@@ -57,8 +57,8 @@ class Step:
 
     def line(self, seconds: float) -> dict[str, Any]:
         """Its line in `steps.jsonl`."""
-        line = {"rollout": self.rollout, "tick": self.tick, "loss": self.loss, "rows": self.rows}
-        line |= {"tokens": self.tokens, "seconds": round(seconds, 3)}
+        line: dict[str, Any] = {"rollout": self.rollout, "tick": self.tick, "loss": self.loss}
+        line |= {"rows": self.rows, "tokens": self.tokens, "seconds": round(seconds, 3)}
         if self.learning_rate is not None:
             line |= {"learning_rate": self.learning_rate, "grad_norm": self.grad_norm}
         return {**line, "losses": {name: mean for name, (mean, _) in self.losses.items()}}

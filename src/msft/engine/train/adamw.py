@@ -269,7 +269,8 @@ def has_kernel(device: torch.device, mixed: bool) -> bool:
 def _norm(gradients: list[Tensor]) -> Tensor:
     """The common norm of gradients, as torch has it."""
     norms = torch._foreach_norm(gradients, 2, torch.float32)
-    return torch.linalg.vector_norm(torch.stack(norms))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def _shrink(norm: Tensor, most: float) -> Tensor | None:
