@@ -213,7 +213,7 @@ def planned(
         if named and MODEL in variant.settings:
             raise UsageError(f"{variant} has a model of its own; name all of them with --models")
         try:
-            more = (*named, *variant.overrides(given), f"seed={seed}")
+            more = (*named, *variant.overrides(given), f"seed={seed}", "push_to_hub=false")
             recipe = load_recipe(source, (*overrides, *more))
         except (OptionError, RecipeError) as error:
             raise RecipeError(f"with method {variant}: {error}", error.place) from error

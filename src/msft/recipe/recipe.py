@@ -65,6 +65,7 @@ class Recipe:
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, mlflow, or a list.
+    push_to_hub: upload the result as `hub_model_id` (None: the name of the run folder).
     evaluation_tokens: those computed, or every row's in full, as the paper counts FLOPs.
     options_by_method: of methods that are run beside this one, and of this one where
         `method_options` does not say otherwise.
@@ -104,6 +105,9 @@ class Recipe:
     score_test: Literal["best", "rollbacks", "every"] = "best"
     evaluation_tokens: Literal["computed", "every_row"] = "computed"
     report_to: str | Sequence[str] = "none"
+    push_to_hub: bool = False
+    hub_model_id: str | None = None
+    hub_private_repo: bool = True
     trust_remote_code: bool = False
     data_dir: str | None = None
     peaks: Mapping[str, Any] = field(default_factory=dict)
