@@ -75,6 +75,9 @@ def test_defaults_are_the_contracts() -> None:
         "deterministic": False,
         "engine": "auto",
         "report_to": "none",
+        "push_to_hub": False,
+        "hub_model_id": None,
+        "hub_private_repo": True,
         "trust_remote_code": False,
     }
     assert {key: getattr(found, key) for key in expected} == expected
