@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,30 @@ def test_rows_longer_than_the_model_can_see_are_a_recipe_error(tmp_path: Path) -
     with pytest.raises(RecipeError, match="512"):
         msft.train(recipe_of(tmp_path, max_length=4096), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_validation_loss_is_that_of_the_metric_nll(tmp_path: Path) -> None:
+    write_data(tmp_path, train=32, held_out=8)
+    keys: dict[str, Any] = {"method": "sft", "num_train_epochs": 1}
+    plain = msft.train(recipe_of(tmp_path, **keys), tmp_path / "plain", quiet=True)
+    recipe = recipe_of(tmp_path, **keys, validation_loss=True)
+    measured = msft.train(recipe, tmp_path / "measured", quiet=True)
+    twin = replace(recipe, validation_loss=False)
+    twin = replace(twin, datasets=[replace(spec, metric="nll") for spec in twin.datasets])
+    by_loss = msft.train(twin, tmp_path / "nll", quiet=True)
+    lines = (measured.folder / "losses.jsonl").read_text().splitlines()
+    losses = {line["checkpoint"]: line["losses"] for line in map(json.loads, lines)}
+    points = [e for e in read_log(by_loss.folder / "run.jsonl") if isinstance(e, Reached)]
+    assert [*losses] == ["base", *(point.checkpoint for point in points)]
+    for point in points:
+        expected = {name: pytest.approx(float(s.value)) for name, s in point.scores.items()}
+        assert losses[point.checkpoint] == expected
+    assert measured.summary["best"] == plain.summary["best"], "it decides nothing"
+    assert measured.summary["flops"]["evaluation"] > plain.summary["flops"]["evaluation"]
+    assert not (plain.folder / "losses.jsonl").exists()
+    planned = [
+        msft.plan(each, calibrate=False)["methods"]["sft"]["best"]["flops"]["evaluation"]
+        for each in (recipe, recipe_of(tmp_path, **keys))
+    ]
+    more = measured.summary["flops"]["evaluation"] - plain.summary["flops"]["evaluation"]
+    assert planned[0] - planned[1] == pytest.approx(more, rel=0.01)

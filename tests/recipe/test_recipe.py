@@ -75,6 +75,7 @@ def test_defaults_are_the_contracts() -> None:
         "deterministic": False,
         "engine": "auto",
         "report_to": "none",
+        "validation_loss": False,
         "push_to_hub": False,
         "hub_model_id": None,
         "hub_private_repo": True,

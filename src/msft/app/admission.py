@@ -115,7 +115,7 @@ def refuse_planted(folder: RunFolder) -> None:
     """NotAFile where a link, a pipe or anything else has a name that a run reads or writes."""
     lock = folder.log.with_name("run.lock")
     written = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
-    for path in (folder.log, lock, *written, folder.environment, folder.report):
+    for path in (folder.log, lock, *written, folder.environment, folder.report, folder.losses):
         refuse_other_kind(path)
     for path in (folder.best, folder.checkpoints):
         refuse_other_kind(path, FOLDER)

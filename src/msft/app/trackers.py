@@ -75,8 +75,13 @@ class Trackers:
         self._in_tick = 0
         self._since = time.monotonic()
 
-    def event(self, history: History, event: Event, live: bool) -> None:
-        """Tell of an event of the log, `history` being what it made of it."""
+    def event(
+        self, history: History, event: Event, live: bool, losses: Mapping[str, float] | None = None
+    ) -> None:
+        """Tell of an event of the log, `history` being what it made of it.
+
+        losses: of the references of each sub-dataset, where they were measured beside the scores.
+        """
         if not self._trackers:
             return
         self._history = history
@@ -95,6 +100,8 @@ class Trackers:
         if live and loss:
             self._remember()
         values = {**described(history, event, self._trained), **self._jump(event)}
+        if values:
+            values |= {f"eval/{name}/loss": loss for name, loss in (losses or {}).items()}
         for name, told in self._present():
             if self._events > told.events and self._tell(name, values, self._trained):
                 told.events = self._events

@@ -70,12 +70,14 @@ class Scored:
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
     row_tokens: of a loss, how many tokens each row's sum is over.
+    losses: of the references, where they are asked for beside the scores.
     """
 
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
     row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 Scorer = Callable[[Sequence[str], str], Scored]
