@@ -280,7 +280,7 @@ def main() -> None:
         folder, start = options.out / row.name, time.perf_counter()
         try:
             with deadline(max(1.0, left)):
-                msft.train(recipe, folder)
+                msft.train(recipe, folder, quiet=True)
         except TimeoutError:
             print(f"{row.name}: cut off at the limit; the same command resumes it", flush=True)
             break

@@ -186,7 +186,7 @@ def main() -> None:
         begun = time.perf_counter()
         try:
             with deadline(options.seconds):
-                msft.train(recipe, folder)
+                msft.train(recipe, folder, quiet=True)
         except TimeoutError as error:
             print(f"  CUT OFF: {error}; what follows is of the part that was done")
         synchronize()

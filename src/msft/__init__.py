@@ -1,11 +1,14 @@
-"""mSFT: multi-task fine-tuning in which every sub-dataset stops where it stops improving.
+"""mSFT: fine-tune a language model on several datasets at once, each for as long as it improves.
 
     import msft
     recipe = msft.load_recipe("recipe.yaml")
-    result = msft.train(recipe)
-    result.summary, result.best, result.schedule
+    msft.plan(recipe)                  # what it costs
+    result = msft.train(recipe)        # shows progress; the same call resumes
+    result.best                        # a folder that transformers loads
+    msft.evaluate(result.best, recipe)
+    msft.compare("recipe.yaml", "runs", methods=["sft", "msft"])
 
-Importing this loads no torch; `train` does.
+Importing msft does not import torch; `train` and `evaluate` do.
 """
 
 TYPE_CHECKING = False  # without typing, which takes as long to load as Python itself
@@ -13,17 +16,30 @@ if TYPE_CHECKING:
     from typing import Any
 
     from msft.app.compare import compare
-    from msft.app.train import train
+    from msft.app.interface import evaluate, plan, train
+    from msft.app.train import Result
     from msft.recipe.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "__version__", "compare", "load_recipe", "train"]
+__all__ = [
+    "Recipe",
+    "Result",
+    "__version__",
+    "compare",
+    "evaluate",
+    "load_recipe",
+    "plan",
+    "train",
+]
 
 _HOMES = {
     "Recipe": "msft.recipe.recipe",
+    "Result": "msft.app.train",
     "compare": "msft.app.compare",
+    "evaluate": "msft.app.interface",
     "load_recipe": "msft.recipe.recipe",
-    "train": "msft.app.train",
+    "plan": "msft.app.interface",
+    "train": "msft.app.interface",
 }
 
 
@@ -37,4 +53,5 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    """The public names, for `dir(msft)` and the completion of a shell or a notebook."""
+    return sorted({*__all__, "__doc__"})

@@ -146,6 +146,7 @@ def _compare(parser: ArgumentParser) -> None:
     parser.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
     _figures(parser, "OUT")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
+    _json(parser)
 
 
 def _report(parser: ArgumentParser) -> None:

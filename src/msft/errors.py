@@ -66,6 +66,10 @@ class WrongWeights(Explained, ValueError):
     exit_code = WRONG
 
 
+class HubError(Explained):
+    """The hub did not take a model; the run is finished and its folder complete."""
+
+
 class Diverged(Explained):
     """The method, the recipe or the data is not what it was when the log was written."""
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,25 @@ def test_the_run_folder_has_what_the_contract_says(run: Any) -> None:
     assert set(summary["best"]["validation"]["datasets"]) == set(RULES)
     assert summary["flops"]["kept"] + summary["flops"]["discarded"] == summary["flops"]["train"]
     assert "<html" in (folder / "report.html").read_text()
+
+
+def test_steps_have_the_losses_of_their_sub_datasets_the_rate_and_the_norm(run: Any) -> None:
+    recipe, result = run
+    lines = (result.folder / "steps.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines]
+    first = steps[0]
+    assert set(first["losses"]) == set(RULES)
+    low, high = min(first["losses"].values()), max(first["losses"].values())
+    assert low < first["loss"] < high
+    assert all(step["learning_rate"] == recipe.learning_rate for step in steps)
+    assert all(step["grad_norm"] > 0 for step in steps)
+    assert len({step["grad_norm"] for step in steps}) > len(steps) / 2
+    by_tick = [step for step in steps if (step["rollout"], step["tick"]) == (0, 1)]
+    (point, *_) = [
+        event for event in read_log(result.folder / "run.jsonl") if isinstance(event, Reached)
+    ]
+    total = sum(step["loss"] * step["rows"] for step in by_tick)
+    assert total == pytest.approx(point.loss[0])
 
 
 def test_the_result_loads_in_transformers_and_says_what_msft_measured(run: Any) -> None:
@@ -154,3 +174,30 @@ def test_rows_longer_than_the_model_can_see_are_a_recipe_error(tmp_path: Path) -
     with pytest.raises(RecipeError, match="512"):
         msft.train(recipe_of(tmp_path, max_length=4096), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_validation_loss_is_that_of_the_metric_nll(tmp_path: Path) -> None:
+    write_data(tmp_path, train=32, held_out=8)
+    keys: dict[str, Any] = {"method": "sft", "num_train_epochs": 1}
+    plain = msft.train(recipe_of(tmp_path, **keys), tmp_path / "plain", quiet=True)
+    recipe = recipe_of(tmp_path, **keys, validation_loss=True)
+    measured = msft.train(recipe, tmp_path / "measured", quiet=True)
+    twin = replace(recipe, validation_loss=False)
+    twin = replace(twin, datasets=[replace(spec, metric="nll") for spec in twin.datasets])
+    by_loss = msft.train(twin, tmp_path / "nll", quiet=True)
+    lines = (measured.folder / "losses.jsonl").read_text().splitlines()
+    losses = {line["checkpoint"]: line["losses"] for line in map(json.loads, lines)}
+    points = [e for e in read_log(by_loss.folder / "run.jsonl") if isinstance(e, Reached)]
+    assert [*losses] == ["base", *(point.checkpoint for point in points)]
+    for point in points:
+        expected = {name: pytest.approx(float(s.value)) for name, s in point.scores.items()}
+        assert losses[point.checkpoint] == expected
+    assert measured.summary["best"] == plain.summary["best"], "it decides nothing"
+    assert measured.summary["flops"]["evaluation"] > plain.summary["flops"]["evaluation"]
+    assert not (plain.folder / "losses.jsonl").exists()
+    planned = [
+        msft.plan(each, calibrate=False)["methods"]["sft"]["best"]["flops"]["evaluation"]
+        for each in (recipe, recipe_of(tmp_path, **keys))
+    ]
+    more = measured.summary["flops"]["evaluation"] - plain.summary["flops"]["evaluation"]
+    assert planned[0] - planned[1] == pytest.approx(more, rel=0.01)

@@ -1,6 +1,7 @@
 """The model card of a result: how it names the mean, and that it tells of its own path only."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,26 @@ def run_of(base: Scores, best: Scores) -> History:
         Measured(FIRST, "test", Tokens(), best),
     ]
     return History(events)
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("Qwen/Qwen2.5-0.5B", True),
+        ("tiny", False),
+        ("runs/sft/best", False),
+        ("models/small.gguf", False),
+        ("tests/app", False),
+    ],
+)
+def test_a_card_names_a_base_model_of_the_hub_only(
+    model: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])  # where tests/app is a folder
+    scores = {"a": accuracy(1, 2)}
+    front = card_of(run_of(scores, scores), model).split("---\n")[1]
+    assert (f"base_model: {model}\n" in front) == named
+    assert ("base_model" in front) == named
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +164,56 @@ def test_a_resume_goes_on_with_the_run_of_the_tracker(
     else:
         assert first["name"] == second["name"]
         assert (first["resume"], second["resume"]) == ("never", "allow")
+
+
+class Mlflow:
+    """Stands for the package: it keeps what Accelerate's class and ours hand to it."""
+
+    def __init__(self) -> None:
+        self.runs: list[dict[str, Any]] = []
+        self.metrics: list[tuple[dict[str, float], int]] = []
+        self.tags: dict[str, str] = {}
+        self.params: dict[str, Any] = {}
+        self.ended = 0
+        limits = SimpleNamespace(MAX_PARAM_VAL_LENGTH=6000, MAX_PARAMS_TAGS_PER_BATCH=100)
+        self.utils = SimpleNamespace(validation=limits)
+
+    def search_experiments(self, filter_string: str) -> list[Any]:
+        assert filter_string == "name = 'msft'"
+        return [SimpleNamespace(experiment_id="7")]
+
+    def start_run(self, **options: Any) -> Any:
+        self.runs.append(options)
+        return SimpleNamespace(info=SimpleNamespace(run_id="f00"))
+
+    def log_params(self, values: dict[str, Any]) -> None:
+        self.params |= values
+
+    def log_metrics(self, values: dict[str, float], step: int) -> None:
+        self.metrics.append((values, step))
+
+    def set_tag(self, key: str, value: str) -> None:
+        self.tags[key] = value
+
+    def end_run(self) -> None:
+        self.ended += 1
+
+
+def test_mlflow_is_told_numbers_and_texts_and_a_resume_goes_on_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Mlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    for _ in range(2):
+        trackers = tracker_backends.open_trackers("mlflow", tmp_path, {"seed": 1}, 0, print)
+        trackers._trackers["mlflow"].log({"eval/mean": 0.5, "rollback_text": "back to r0"}, 12)
+        trackers.close()
+    assert [run["run_id"] for run in fake.runs] == [None, "f00"]
+    assert {(run["run_name"], run["experiment_id"]) for run in fake.runs} == {(tmp_path.name, "7")}
+    assert fake.params == {"seed": 1}
+    assert fake.metrics == [({"eval/mean": 0.5}, 12)] * 2
+    assert fake.tags == {"rollback_text at step 12": "back to r0"}
+    assert fake.ended == 2
 
 
 def test_a_missing_tracker_is_refused_before_anything_is_loaded(

@@ -86,7 +86,10 @@ def train(trackers: Trackers, history: History, steps: int) -> None:
     rollout = len(history.stages) - 1
     for number in range(steps):
         loss = rollout + history.stages[-1].ticks + number / 100
-        trackers.step(Step(rollout, history.stages[-1].ticks + 1, loss, 16, 160))
+        parts = {"quick": (loss - 1, 12), "slow": (loss + 3, 4)}
+        rate = 0.5 / (1 + number)
+        tick = history.stages[-1].ticks + 1
+        trackers.step(Step(rollout, tick, loss, 16, 160, parts, rate, 2.0 * loss))
 
 
 def trackers_of(tracker: Tracker, memory: Path, notices: list[str] | None = None) -> Trackers:
@@ -108,6 +111,21 @@ def test_steps_count_all_training_and_never_go_back(events: list[Event], tmp_pat
     assert steps == sorted(steps)
     assert steps[-1] == sum(event.steps for event in events if isinstance(event, Reached))
     assert tracker.finished
+
+
+def test_training_is_told_by_sub_dataset_with_rate_and_norm(
+    events: list[Event], tmp_path: Path
+) -> None:
+    tracker = whole(events, tmp_path)
+    losses = tracker.series("train/loss")
+    assert len(losses) > 3
+    for name, apart in (("quick", -1.0), ("slow", 3.0)):
+        series = tracker.series(f"train/loss/{name}")
+        assert series == [(step, pytest.approx(float(loss) + apart)) for step, loss in losses]
+    norms = tracker.series("train/grad_norm")
+    assert norms == [(step, pytest.approx(2 * float(loss))) for step, loss in losses]
+    (step, rate), *_ = tracker.series("train/learning_rate")
+    assert (step, rate) == (losses[0][0], 0.5 / losses[0][0])
 
 
 def test_the_values_are_those_of_the_log(events: list[Event], tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_model_card_is_markdown_and_nothing_else(folder: Path, tmp_path: Pat
     assert ended.code == 0, ended.err
     card = (tmp_path / "out/best/README.md").read_text()
     _, front, body = card.split("---\n", 2)
-    assert sorted(yaml.safe_load(front)) == ["base_model", "library_name", "tags"]
+    assert sorted(yaml.safe_load(front)) == ["library_name", "pipeline_tag", "tags"]
     assert "<img" not in body
     assert "&lt;img src=x" in body
     for path in (tmp_path / "out").rglob("*"):

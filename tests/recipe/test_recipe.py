@@ -75,6 +75,10 @@ def test_defaults_are_the_contracts() -> None:
         "deterministic": False,
         "engine": "auto",
         "report_to": "none",
+        "validation_loss": False,
+        "push_to_hub": False,
+        "hub_model_id": None,
+        "hub_private_repo": True,
         "trust_remote_code": False,
     }
     assert {key: getattr(found, key) for key in expected} == expected

@@ -90,7 +90,7 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("overflow", key("learning_rate: 1e999"), 4, ("learning_rate is inf",)),
     ("empty batch", key("train_batch_size: 0"), 4, ("expected 1 or more",)),
     ("unknown choice", key("mean: micro"), 4, ("mean is 'micro'", "'macro' or 'pooled'")),
-    ("unknown tracker", key("report_to: mlflow"), 4, ("report_to is 'mlflow'", "'wandb'")),
+    ("unknown tracker", key("report_to: neptune"), 4, ("report_to is 'neptune'", "'wandb'")),
     ("unknown schedule", key("lr_scheduler_type: polynomial"), 4, ("'constant' or",)),
     ("schedule with roll-back", key("lr_scheduler_type: cosine"), 4, ("rolls back", "constant")),
     ("schedule for continual", key("lr_scheduler_type: linear", "continual"), 4, ("rolls back",)),

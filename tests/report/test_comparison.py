@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import msft
 from msft.app.compare import planned
 from msft.app.jobs import Job, carry_out
 from msft.app.older_folders import groups_by_recipe
@@ -44,6 +45,7 @@ from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, read_log, to_line
+from msft.run.summary import summary_of
 from msft.run.verdicts import Verdict, Verdicts
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
@@ -930,6 +932,31 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
 def asked(*arguments: str) -> list[str]:
     command = ["compare", "recipe.yaml", "--out", "out", "--methods", "sft,msft"]
     return [*command, "--set", "num_train_epochs=6", *arguments]
+
+
+def test_json_has_every_run_and_every_cell_and_nothing_else_is_printed(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method in ("sft", "msft"):
+        made(Path("out"), method, 3, right(1, 2, 3, 4), right(1, 2, 3, 4))
+    assert main(["compare", str(recipe), "--no-run", "--out", "out", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    runs = {run["name"]: run for run in found["runs"]}
+    assert sorted(runs) == ["msft-s3", "sft-s3"]
+    summary = summary_of(History(read_log(Path("out/msft-s3/run.jsonl"))))
+    assert (runs["msft-s3"]["best"], runs["msft-s3"]["seed"]) == (summary["best"], 3)
+    lines = [*csv.DictReader(StringIO(Path("out/compare.csv").read_text()))]
+    assert len(found["cells"]) == len(lines)
+    for cell, line in zip(found["cells"], lines, strict=True):
+        assert (cell["table"], cell["row"]) == (line["table"], line["row"].lstrip("'"))
+        if isinstance(cell["value"], float):
+            assert cell["value"] == float(line["value"])
+    assert {Path(path).name for path in found["files"]} == {
+        *("compare.html", "compare.md", "compare.tex", "compare.csv")
+    }
+    python = msft.compare(recipe, "out", run=False, show=False)
+    assert json.loads(json.dumps(python)) == found
+    assert capsys.readouterr().out == ""
 
 
 def test_stop_resume_skip_fail_and_tables_end_to_end(

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from msft.app.hub_upload import refuse_unpushable
 from msft.app.tracker_backends import refuse_missing
 from msft.data.loading import refuse_missing_files
 from msft.engine.model.tokenizers import TINY, gguf_header
@@ -23,6 +24,9 @@ DEFAULTS |= {"options_by_method": {}}
 """What a recipe says that does not name a key."""
 SPEC_DEFAULTS = {key.name: key.default for key in fields(DatasetSpec) if key.name != "name"}
 """The same of a sub-dataset."""
+
+FREE = ("output_dir", "report_to", "push_to_hub", "hub_model_id", "hub_private_repo")
+"""Keys that a resumed run may change."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
@@ -42,6 +46,7 @@ def refuse_run(recipe: Recipe, folder: RunFolder) -> None:
 def refuse_untrainable(recipe: Recipe) -> None:
     """Refuse what `msft train` cannot do in any folder."""
     refuse_missing(recipe.report_to)
+    refuse_unpushable(recipe)
     refuse_absent(recipe, recipe.model())
 
 
@@ -69,7 +74,7 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     changed = [
         f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in ("output_dir", "report_to")
+        if before.get(key) != now.get(key) and key not in FREE
     ]
     if changed:
         raise RecipeError(
@@ -110,7 +115,7 @@ def refuse_planted(folder: RunFolder) -> None:
     """NotAFile where a link, a pipe or anything else has a name that a run reads or writes."""
     lock = folder.log.with_name("run.lock")
     written = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
-    for path in (folder.log, lock, *written, folder.environment, folder.report):
+    for path in (folder.log, lock, *written, folder.environment, folder.report, folder.losses):
         refuse_other_kind(path)
     for path in (folder.best, folder.checkpoints):
         refuse_other_kind(path, FOLDER)

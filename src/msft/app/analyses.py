@@ -234,7 +234,8 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
         say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
         with progress(folder.name, quiet, kept, folder) as shown:
-            train(recipe, folder, shown, lambda text: say(f"note: {text}"))
+            kept_here = replace(recipe, push_to_hub=False)
+            train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
         return read_history(folder)
 
     return carry_out

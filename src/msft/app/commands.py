@@ -96,16 +96,14 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     for note in recipe.notes:
         _say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
-    from msft.app.terminal.progress import progress
+    from msft.app.interface import shown_progress
     from msft.app.terminal.validate_text import result_text
     from msft.app.train import train
     from msft.run.history import History
 
-    title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
     finished = folder.is_finished()
-    kept = [spec.name for spec in recipe.datasets if spec.keep]
-    quiet = options.quiet or finished
-    with _aside(options.json), progress(title, quiet, kept, folder.path) as shown:
+    showing = shown_progress(recipe, folder.path, options.quiet or finished, schedule is not None)
+    with _aside(options.json), showing as shown:
         shared = getattr(options, "shared", None)  # `msft replay` has none
         result = train(recipe, folder.path, shown, _noting(options), schedule, shared=shared)
     if options.json:
@@ -133,33 +131,28 @@ def evaluate(options: argparse.Namespace) -> None:
                 raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    from msft.app.terminal.scoreboard import answer_lines, scoreboard
-    from msft.engine.build import load_evaluator
+    from msft.app.evaluation import evaluation
 
     with _aside(options.json):
-        evaluator, groups = load_evaluator(recipe, options.model, options.split, _noting(options))
-        answers = evaluator.answered(list(groups), options.split, early=not options.answers)
-    scored = evaluator.scored(answers)
-    board = scoreboard(answers, scored.scores, groups, recipe.mean)
-    content = {"model": options.model, "split": options.split, **board.content()}
-    content |= {"tokens": scored.tokens}
+        whole = bool(options.answers)
+        found = evaluation(recipe, options.model, options.split, whole, _noting(options))
     if options.out:
-        write_json(Path(options.out), content)
+        write_json(Path(options.out), found.content)
     if options.answers:
         with Path(options.answers).open("w", encoding="utf-8") as file:
-            for line in answer_lines(answers):
+            for line in found.lines():
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
     if options.json:
-        _print_json(content)
+        _print_json(found.content)
     else:
-        print(board.text())
+        print(found.text())
 
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
     from msft.app.compare import compare
 
-    compare(
+    content = compare(
         options.recipe,
         options.out,
         methods=options.methods,
@@ -168,9 +161,12 @@ def compare(options: argparse.Namespace) -> None:
         overrides=_overrides(options),
         figures=options.figures,
         run=not options.no_run,
-        quiet=options.quiet,
+        quiet=options.quiet or options.json,  # what the runs print goes to files then
         say=lambda text: _say(text, options.quiet),
+        show=not options.json,
     )
+    if options.json:
+        _print_json(content)
 
 
 def report(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
@@ -38,8 +38,10 @@ def compare(
     run: bool = True,
     quiet: bool = False,
     say: Say = lambda text: None,
-) -> None:
-    """Run what is missing in `out`, then write the tables there and print them.
+    show: bool = True,
+) -> dict[str, Any]:
+    """Run what is missing in `out`, then write the tables there and print them. Returns what they
+    say: `headline`, `remarks`, `warnings`, `runs`, the `cells` of all tables, and `files`.
 
     recipe: the file.
     methods, seeds: as on the command line, or as lists of methods and of numbers; by default all
@@ -51,6 +53,7 @@ def compare(
     figures: formats in which every figure is written too, into `out/figures`.
     quiet: the runs print nothing.
     say: is told which run starts and ends.
+    show: whether the tables are printed.
     """
     from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.compared_run import runs_in
@@ -75,10 +78,12 @@ def compare(
     if found.unreadable:
         reasons = [f"\n  {name}: {why}" for name, why in found.unreadable.items()]
         wrong.append(f"{counted(len(reasons), 'run')} cannot be read:{''.join(reasons)}")
+    content: dict[str, Any] = {}
     if not wrong or any(each.history.ended for each in found.runs):
-        _show_tables(found, [] if whatever else found.empty, loaded, out, formats)
+        content = _tables(found, [] if whatever else found.empty, loaded, out, formats, show)
     if wrong:
         raise RunsFailed("\n".join(wrong))
+    return content
 
 
 def _failures(failed: dict[str, int], out: Path) -> str:
@@ -129,15 +134,17 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
     return carry_out(jobs, devices(), say, quiet, tidy)
 
 
-def _show_tables(
+def _tables(
     found: "FolderRuns",
     missing: Sequence[str],
     recipe: Recipe,
     out: Path,
     formats: Sequence[str],
-) -> None:
+    show: bool,
+) -> dict[str, Any]:
+    """Write them, show them if asked to, and return what they say."""
     from msft.report.compare.model_contests import model_contests
-    from msft.report.comparison_page import comparison_of, text_of, write_files
+    from msft.report.comparison_page import comparison_of, content_of, text_of, write_files
     from msft.report.figure_files import write_comparison_figures
 
     if not found.runs:
@@ -151,7 +158,9 @@ def _show_tables(
     drawn = write_comparison_figures(comparison, out, formats) if formats else []
     width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
     places = dict.fromkeys(path.parent for path in drawn)
-    print(text_of(comparison, width), *paths, *places, sep="\n")
+    if show:
+        print(text_of(comparison, width), *paths, *places, sep="\n")
+    return {**content_of(comparison), "files": [str(path) for path in (*paths, *drawn)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +213,7 @@ def planned(
         if named and MODEL in variant.settings:
             raise UsageError(f"{variant} has a model of its own; name all of them with --models")
         try:
-            more = (*named, *variant.overrides(given), f"seed={seed}")
+            more = (*named, *variant.overrides(given), f"seed={seed}", "push_to_hub=false")
             recipe = load_recipe(source, (*overrides, *more))
         except (OptionError, RecipeError) as error:
             raise RecipeError(f"with method {variant}: {error}", error.place) from error

@@ -1,7 +1,7 @@
 """The model card of a result: what it was trained on, who left when, and how it scored."""
 
-import json
 import re
+from pathlib import Path
 from typing import Any
 
 from msft.report.averages import average_in_words
@@ -12,9 +12,9 @@ from msft.run.history import Exclusion, History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
 from msft.search.scores import TEST
-from msft.text import counted, epochs, in_markdown, listed, masked, named_mean, plain
+from msft.text import counted, epochs, in_markdown, listed, named_mean
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._/-]*")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf)", re.ASCII)
 
 
 def card_of(
@@ -29,7 +29,8 @@ def card_of(
     lines = [
         "---",
         "library_name: transformers",
-        f"base_model: {_front_matter(model)}",
+        *([f"base_model: {model}"] if _is_hub_name(model) else []),
+        "pipeline_tag: text-generation",
         "tags: [msft, sft]",
         "---",
         "",
@@ -56,10 +57,9 @@ def card_of(
     return "\n".join([*lines, *_departures(history, found or Findings())]) + "\n"
 
 
-def _front_matter(text: str) -> str:
-    """Text as a value of YAML; in quotes where it could be more than that."""
-    line = plain(masked(text), keep="")
-    return line if _NAME.fullmatch(line) else json.dumps(line)
+def _is_hub_name(model: str) -> bool:
+    """Whether the hub takes it for a model: it refuses cards that name another base."""
+    return _NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
 def _origin(history: History, summary: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """One training run: engine, store, log, trackers and result folder, put together."""
 
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,13 @@ from msft.run.environment import (
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Ended, Event, Log
+from msft.run.loss_lines import LossLines
 from msft.run.recorded_run import RecordedRun
 from msft.run.shared_rollout import SharedRollout
 from msft.run.step_lines import StepLines
 from msft.run.summary import schedule_of, summary_of
 from msft.run.verdicts import Verdicts
-from msft.run.worker import EngineWorker, Step, Worker
+from msft.run.worker import EngineWorker, Scored, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
@@ -87,6 +88,7 @@ class Session:
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._best_on_disk: str | None = None
         self._steps: StepLines | None = None
+        self._losses: LossLines | None = None
         self._trackers: Trackers | None = None
         self._begun = time.monotonic()
 
@@ -150,7 +152,10 @@ class Session:
         try:
             self._trackers = self._open_trackers(log)
             self._steps = StepLines(self._folder.steps, self._notice)
-            with closing(self._steps):
+            if self._recipe.validation_loss:
+                self._losses = LossLines(self._folder.losses, self._notice)
+            lines = nullcontext() if self._losses is None else closing(self._losses)
+            with closing(self._steps), lines:
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
@@ -171,7 +176,7 @@ class Session:
         and else left for them."""
         worker = EngineWorker(
             self._engine,
-            self._evaluator,
+            self._score,
             seed=self._recipe.seed,
             batch_size=self._recipe.train_batch_size,
             evals_per_epoch=self._recipe.evals_per_epoch,
@@ -234,8 +239,9 @@ class Session:
     def _event(self, history: History, event: Event, live: bool) -> None:
         if self._progress is not None:
             self._progress.event(event, live)
+        losses = self._losses.of(event, live) if self._losses is not None else {}
         if self._trackers is not None:
-            self._trackers.event(history, event, live)
+            self._trackers.event(history, event, live, losses)
         if live:
             if self._steps is not None:
                 self._steps.flush()
@@ -267,6 +273,12 @@ class Session:
                 "make it anew"
             )
 
+    def _score(self, names: Sequence[str], split: str) -> Scored:
+        scored = self._evaluator(names, split)
+        if self._losses is not None:
+            self._losses.gather(scored)
+        return scored
+
     def _step(self, step: Step) -> None:
         check()
         if self._progress is not None:
@@ -274,10 +286,7 @@ class Session:
         if self._trackers is not None:
             self._trackers.step(step)
         if self._steps is not None:
-            seconds = round(time.monotonic() - self._begun, 3)
-            line = {"rollout": step.rollout, "tick": step.tick, "loss": step.loss}
-            line |= {"rows": step.rows, "tokens": step.tokens, "seconds": seconds}
-            self._steps.add(line)
+            self._steps.add(step.line(time.monotonic() - self._begun))
 
 
 def _fewer_copies(method: PreparedMethod) -> str:

@@ -19,6 +19,9 @@ _NO_MATTER = (
     "method_options",
     "output_dir",
     "report_to",
+    "push_to_hub",
+    "hub_model_id",
+    "hub_private_repo",
     "peaks",
     "mean",
     "report_split",
@@ -36,6 +39,8 @@ def question_of(recipe: Recipe) -> str | None:
     method = recipe.prepared()
     how = method.rollout_options
     if recipe.method not in METHODS or how.patience is not None or how.on_rollback == "restore":
+        return None
+    if recipe.validation_loss:  # a run that takes over does not measure it
         return None
     per_epoch = recipe.evals_per_epoch
     budget, ticks = (

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from msft.app.trackers import Told, Tracker, Trackers, read_told
+from msft.app.trackers import Told, Tracker, Trackers, Values, read_told
 from msft.errors import RecipeError, UsageError
 
 PROJECT = "msft"
@@ -93,7 +93,37 @@ def _trackio(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
     )
 
 
-_STARTS = {"tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio}
+def _mlflow(folder: Path, config: Mapping[str, Any], told: Told) -> Tracker:
+    """Where MLFLOW_TRACKING_URI says, in the experiment that MLFLOW_EXPERIMENT_NAME names."""
+    tracker = _made(
+        "mlflow", experiment_name=PROJECT, run_name=folder.name, logging_dir=None, run_id=told.run
+    )
+    if told.run is None:
+        tracker.store_init_configuration(dict(config))
+    told.run = str(tracker.tracker.info.run_id)
+    return _NumbersAndTags(tracker)
+
+
+class _NumbersAndTags:
+    """MLflow keeps numbers by step; a text becomes a tag that names its step."""
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+        self.finish = tracker.finish
+
+    def log(self, values: Values, step: int) -> None:
+        texts = {key: value for key, value in values.items() if isinstance(value, str)}
+        self._tracker.log({k: v for k, v in values.items() if k not in texts}, step=step)
+        for key, text in texts.items():
+            import_module("mlflow").set_tag(f"{key} at step {step}", text)
+
+
+_STARTS: dict[str, Callable[[Path, Mapping[str, Any], Told], Tracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "trackio": _trackio,
+    "mlflow": _mlflow,
+}
 
 
 def _made(tracker: str, /, **options: Any) -> Any:

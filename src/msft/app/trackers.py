@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard, Weights & Biases and trackio, told of a run through Accelerate's classes.
+"""Trackers: TensorBoard, Weights & Biases, trackio and MLflow, through Accelerate's classes.
 
 The step they are given is the number of optimizer steps ever trained, so it never runs backwards:
 a roll-back is a marker, not a smaller step. `trackers.json` in the run folder remembers how far
@@ -75,8 +75,13 @@ class Trackers:
         self._in_tick = 0
         self._since = time.monotonic()
 
-    def event(self, history: History, event: Event, live: bool) -> None:
-        """Tell of an event of the log, `history` being what it made of it."""
+    def event(
+        self, history: History, event: Event, live: bool, losses: Mapping[str, float] | None = None
+    ) -> None:
+        """Tell of an event of the log, `history` being what it made of it.
+
+        losses: of the references of each sub-dataset, where they were measured beside the scores.
+        """
         if not self._trackers:
             return
         self._history = history
@@ -95,6 +100,8 @@ class Trackers:
         if live and loss:
             self._remember()
         values = {**described(history, event, self._trained), **self._jump(event)}
+        if values:
+            values |= {f"eval/{name}/loss": loss for name, loss in (losses or {}).items()}
         for name, told in self._present():
             if self._events > told.events and self._tell(name, values, self._trained):
                 told.events = self._events
@@ -136,10 +143,23 @@ class Trackers:
         seconds = max(1e-9, time.monotonic() - self._since)
         self._since = time.monotonic()
         rows = sum(step.rows for step in steps)
-        return {
+        values: Values = {
             "train/loss": sum(step.loss * step.rows for step in steps) / rows,
             "train/tokens_per_second": sum(step.tokens for step in steps) / seconds,
         }
+        parts: dict[str, list[tuple[float, int]]] = {}
+        for step in steps:
+            for name, part in step.losses.items():
+                parts.setdefault(name, []).append(part)
+        for name, found in parts.items():
+            count = sum(rows for _, rows in found)
+            values[f"train/loss/{name}"] = sum(loss * rows for loss, rows in found) / count
+        if steps[-1].learning_rate is not None:
+            values["train/learning_rate"] = steps[-1].learning_rate
+        norms = [step.grad_norm for step in steps if step.grad_norm is not None]
+        if norms:
+            values["train/grad_norm"] = sum(norms) / len(norms)
+        return values
 
     def _jump(self, event: Event) -> Values:
         """The marker of a roll-back: where the search goes on elsewhere than it stands."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_run, run_folder
+from msft.app.hub_upload import push
 from msft.app.schedules import refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
@@ -93,6 +94,7 @@ def train(
         shared=shared,
     )
     summary, found = session.carry_out()
+    push(recipe, folder, summary["best"]["checkpoint"], notice)
     return Result(summary, folder.best, found, folder.path)
 
 

@@ -35,6 +35,7 @@ class Task:
     grader: finds the answer in what the model wrote; None: all of it is the answer.
     soft: the probability of the right choice is wanted too.
     counts_rows: an evaluation counts the tokens of every row, not those that were computed.
+    loss: the loss of the references is wanted too, on validation.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Task:
     grader: Grader | None = None
     soft: bool = False
     counts_rows: bool = False
+    loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Corpus:
                 dataset.grader,
                 recipe.peak_rule.by == "probability",
                 recipe.evaluation_tokens == "every_row",
+                recipe.validation_loss,
             )
             for name, dataset in self.datasets.items()
         }

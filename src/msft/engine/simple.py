@@ -7,6 +7,7 @@ and mask, so it runs any decoder-only text model of transformers. The fast engin
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from msft.engine.train.pending_losses import refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.run.engine import Generated, Leaves, Likelihoods
-from msft.search.feeds import Batch, Losses
+from msft.search.feeds import Batch, Losses, Update
 
 NO_LABEL = -100
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -100,20 +101,20 @@ class SimpleEngine:
             return Losses(self._losses(rows)), tokens
         if batch.use == "look_ahead":
             return self._look_ahead(rows, batch), tokens
-        return Losses(self._step(rows, batch)), tokens
+        return self._step(rows, batch), tokens
 
-    def _step(self, rows: Sequence[Encoded], batch: Batch) -> list[float]:
+    def _step(self, rows: Sequence[Encoded], batch: Batch) -> Losses:
         """One optimizer step: losses of the rows before it."""
         losses = self._losses(rows, gradients=True)
         refuse_not_numbers(losses, batch.rows)
-        if self._settings.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._settings.max_grad_norm)
-        self._adamw.param_groups[0]["lr"] = self._settings.rate(self._steps)
+        most, rate = self._settings.max_grad_norm or inf, self._settings.rate(self._steps)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), most)
+        self._adamw.param_groups[0]["lr"] = rate
         self._adamw.step()
         self._steps += 1
         if self._average is not None:
             self._average.move()
-        return losses
+        return Losses(losses, update=Update(rate, lambda: float(norm)))
 
     def _losses(self, rows: Sequence[Encoded], gradients: bool = False) -> list[float]:
         """Losses of the rows; the gradient of their mean over all answer tokens, if asked for."""

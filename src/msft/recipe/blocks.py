@@ -10,7 +10,7 @@ from msft.errors import OptionError, RecipeError
 from msft.search.methods import prepare
 from msft.search.peaks import PeakRule
 
-TRACKERS = ("tensorboard", "wandb", "trackio")
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 """What `report_to` may name."""
 
 

@@ -48,8 +48,7 @@ _NOT_KEYS = ("notes", "folder")
 class Recipe:
     """A run. Defaults are the paper's; see docs for every key.
 
-    datasets: dicts are taken too, in any sequence; always a tuple of specs once it is built. (`Any`
-        is for those who give dicts; who reads it is held to `DatasetSpec` by type checkers.)
+    datasets: dicts are taken too, in any sequence; a tuple of specs once it is built.
     compute_budget: epochs of one roll-out (msft, continual).
     num_train_epochs: epochs of the other methods.
     train_batch_size: samples of one optimizer step over all devices.
@@ -64,7 +63,9 @@ class Recipe:
         transformers; auto is the fast one where it suits the model.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
-    report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
+    report_to: trackers that are told of the run: tensorboard, wandb, trackio, mlflow, or a list.
+    validation_loss: measure the loss of the references too, beside scores that are no loss.
+    push_to_hub: upload the result as `hub_model_id` (None: the name of the run folder).
     evaluation_tokens: those computed, or every row's in full, as the paper counts FLOPs.
     options_by_method: of methods that are run beside this one, and of this one where
         `method_options` does not say otherwise.
@@ -103,7 +104,11 @@ class Recipe:
     report_split: Literal["test", "selection"] = "test"
     score_test: Literal["best", "rollbacks", "every"] = "best"
     evaluation_tokens: Literal["computed", "every_row"] = "computed"
+    validation_loss: bool = False
     report_to: str | Sequence[str] = "none"
+    push_to_hub: bool = False
+    hub_model_id: str | None = None
+    hub_private_repo: bool = True
     trust_remote_code: bool = False
     data_dir: str | None = None
     peaks: Mapping[str, Any] = field(default_factory=dict)

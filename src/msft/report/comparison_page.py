@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from msft.report.averages import averages_table
@@ -34,6 +35,7 @@ from msft.report.sections import comparison_figures, score_section
 from msft.report.tables import (
     LEGEND,
     Table,
+    cells_of,
     csv_text,
     latex_page,
     markdown_page,
@@ -210,6 +212,28 @@ def contest_text(contest: Contest, width: int = 79, tables: Sequence[Table] = ()
     """The tables for a terminal, all of them or these."""
     comparison = comparison_of([contest])
     return text_of(replace(comparison, short=tables or comparison.short), width)
+
+
+def content_of(comparison: Comparison) -> dict[str, Any]:
+    """The same for programs: what is said, every run, and every cell of every table."""
+    return {
+        "title": comparison.title,
+        "headline": comparison.headline,
+        "remarks": [*comparison.remarks],
+        "warnings": [*comparison.warnings],
+        "runs": [
+            {
+                "name": run.label,
+                "folder": str(run.folder),
+                "method": run.method,
+                "seed": run.seed,
+                "best": run.summary["best"],
+                "flops": run.summary["flops"],
+            }
+            for run in comparison.runs
+        ],
+        "cells": cells_of(comparison.tables),
+    }
 
 
 def text_of(comparison: Comparison, width: int = 79) -> str:

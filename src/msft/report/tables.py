@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from io import StringIO
 from itertools import groupby
 from textwrap import fill
-from typing import Literal
+from typing import Any, Literal
 
 from msft.report.wording import NOTHING
 from msft.search.scores import Number
@@ -216,18 +216,38 @@ def csv_text(tables: Sequence[Table]) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     blocks = any(row.block for table in tables for row in table.rows)
-    columns = ("table", "row", "column", "value", "difference", "rank")
-    writer.writerow((*columns, "block") if blocks else columns)
-    for table in tables:
-        for row in table.rows:
-            for head, cell in zip(table.head[1:], row.cells, strict=True):
-                text = "" if cell.text == NOTHING else _csv(cell.text)
-                value = text if cell.value is None else cell.value
-                apart = "" if cell.difference is None else cell.difference
-                names = (table.key, _csv(row.name), _csv(head))
-                line = (*names, value, apart, cell.rank or "")
-                writer.writerow((*line, _csv(row.block)) if blocks else line)
+    columns = ["table", "row", "column", "value", "difference", "rank"]
+    columns += ["block"] if blocks else []
+    writer.writerow(columns)
+    for cell in cells_of(tables):
+        values = (cell[column] for column in columns)
+        writer.writerow([_csv(v) if isinstance(v, str) else v for v in values])
     return out.getvalue()
+
+
+def cells_of(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """Every cell of the tables: the key of its table, block, row, column, value (a number where it
+    is one), difference and rank; None for what it does not have."""
+    return [
+        {
+            "table": table.key,
+            "block": row.block,
+            "row": row.name,
+            "column": head,
+            "value": _value(cell),
+            "difference": cell.difference,
+            "rank": cell.rank or None,
+        }
+        for table in tables
+        for row in table.rows
+        for head, cell in zip(table.head[1:], row.cells, strict=True)
+    ]
+
+
+def _value(cell: Cell) -> float | str | None:
+    if cell.value is not None:
+        return cell.value
+    return None if cell.text == NOTHING else cell.text
 
 
 def _csv(text: str) -> str:

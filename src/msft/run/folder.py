@@ -29,6 +29,8 @@ class RunFolder:
         self.schedule = path / "schedule.json"
         self.summary = path / "summary.json"
         self.report = path / "report.html"
+        self.hub = path / "hub.json"
+        self.losses = path / "losses.jsonl"
 
     def events(self) -> list[Event]:
         """What the log says so far; nothing if there is none."""

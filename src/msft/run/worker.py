@@ -40,13 +40,28 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimizer step, for progress and `steps.jsonl`: mean row loss, rows, tokens."""
+    """One optimizer step, for progress, trackers and `steps.jsonl`: mean row loss, rows, tokens.
+
+    losses: mean row loss and rows of each sub-dataset in the step.
+    learning_rate, grad_norm: None where the engine does not say; the norm is that before clipping.
+    """
 
     rollout: int
     tick: int
     loss: float
     rows: int
     tokens: int
+    losses: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+
+    def line(self, seconds: float) -> dict[str, Any]:
+        """Its line in `steps.jsonl`."""
+        line: dict[str, Any] = {"rollout": self.rollout, "tick": self.tick, "loss": self.loss}
+        line |= {"rows": self.rows, "tokens": self.tokens, "seconds": round(seconds, 3)}
+        if self.learning_rate is not None:
+            line |= {"learning_rate": self.learning_rate, "grad_norm": self.grad_norm}
+        return {**line, "losses": {name: mean for name, (mean, _) in self.losses.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +70,14 @@ class Scored:
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
     row_tokens: of a loss, how many tokens each row's sum is over.
+    losses: of the references, where they are asked for beside the scores.
     """
 
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
     row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 Scorer = Callable[[Sequence[str], str], Scored]
@@ -164,8 +181,7 @@ class EngineWorker:
             if batch.use == "train":
                 steps += 1
                 losses += seen.rows
-                loss = fsum(seen.rows) / len(seen.rows)
-                self._on_step(Step(self._rollout, tick, loss, len(batch.rows), count))
+                self._on_step(_step(self._rollout, tick, batch, seen, count))
         return Work(steps, (fsum(losses), len(losses)), tokens)
 
     def _worked(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
@@ -182,6 +198,22 @@ class EngineWorker:
     def training(self) -> Any:
         feed = self._feed.state() if self._feed else None
         return {"optimizer": self._engine.optimizer(), "feed": feed}
+
+
+def _step(rollout: int, tick: int, batch: Batch, seen: Losses, tokens: int) -> Step:
+    parts: dict[str, list[float]] = {}
+    for (name, _), loss in zip(batch.rows, seen.rows, strict=True):
+        parts.setdefault(name, []).append(loss)
+    return Step(
+        rollout,
+        tick,
+        fsum(seen.rows) / len(seen.rows),
+        len(batch.rows),
+        tokens,
+        {name: (fsum(losses) / len(losses), len(losses)) for name, losses in parts.items()},
+        seen.update.learning_rate if seen.update else None,
+        seen.update.grad_norm() if seen.update else None,
+    )
 
 
 def _tokens(batch: Batch, count: int) -> Tokens:

@@ -6,7 +6,7 @@ reference (`nll`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from math import exp, fsum
 from typing import Any, Literal, TypeVar
@@ -18,7 +18,8 @@ from msft.run.engine import Likelihoods, Predictor
 from msft.run.worker import Scored
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.search.scores import Score, accuracy, nll, value
+from msft.scoring.reference_losses import reference_losses
+from msft.search.scores import SELECTION, Score, accuracy, nll, value
 
 Made = TypeVar("Made")
 
@@ -45,10 +46,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers of each sub-dataset, and how many tokens went through the model."""
+    """The answers of each sub-dataset, and how many tokens went through the model.
+
+    losses: of the references, where they are asked for.
+    """
 
     rows: Mapping[str, list[Answered]]
     tokens: int
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +90,24 @@ class Evaluator:
     def answered(self, names: Sequence[str], split: str, early: bool = False) -> Answers:
         """Every row with the model's answer; `early`: a row may stop once its worth is known."""
         answers: dict[str, list[Answered]] = {}
-        tokens = 0
+        losses, tokens = self._losses(names, split)
         generating = tuple(name for name in names if self._way(name, split) == "generate")
         weighing = tuple(name for name in names if name not in generating)
         weighed = self._begun(weighing, split) if weighing else None
         if generating:
-            answers, tokens = self._generated(generating, split, early)
+            answers, took = self._generated(generating, split, early)
+            tokens += took
         if weighed is not None:
             likely, took = self._likely(weighing, split, weighed())
             answers, tokens = {**answers, **likely}, tokens + took
-        return Answers({name: answers[name] for name in names}, tokens)
+        return Answers({name: answers[name] for name in names}, tokens, losses)
+
+    def _losses(self, names: Sequence[str], split: str) -> tuple[dict[str, float], int]:
+        """Losses of the references, but for those whose score they are."""
+        asked = [n for n in names if self._tasks[n].loss and self._way(n, split) != "measure"]
+        if split != SELECTION or not asked:
+            return {}, 0
+        return reference_losses(self._tasks, asked, split, self._predictor)
 
     def scored(self, answers: Answers) -> Scored:
         """Counts and verdicts of answers."""
@@ -115,7 +128,7 @@ class Evaluator:
             else:
                 scores[name] = value(fsum(worth) / len(worth))
                 verdicts[name] = [float(number) for number in worth]
-        return Scored(scores, answers.tokens, verdicts, row_tokens)
+        return Scored(scores, answers.tokens, verdicts, row_tokens, answers.losses)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]

@@ -5,7 +5,7 @@ are feeds too: they watch the losses and choose other rows. A feed asks for work
 batches and is shown the losses of each batch before the next one is asked for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from fractions import Fraction
 from math import fsum
@@ -31,11 +31,26 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """What an optimizer step did: its learning rate, and the norm of its gradient before clipping.
+
+    grad_norm: is asked late, since a device may still be computing it.
+    """
+
+    learning_rate: float
+    grad_norm: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
 class Losses:
-    """Mean answer-token NLL per row; `after` the virtual step where the batch was a look-ahead."""
+    """Mean answer-token NLL per row; `after` the virtual step where the batch was a look-ahead.
+
+    update: of a step that was taken, if the engine says so.
+    """
 
     rows: Sequence[float]
     after: Sequence[float] = ()
+    update: Update | None = None
 
     def relative_drop(self) -> float:
         """Mean over rows of (L_before - L_after) / (L_before + 1e-8)."""

@@ -6,9 +6,10 @@ from weakref import ref
 
 import pytest
 import torch
-from families import FAMILIES, loaded, model_of, rows_of
+from families import FAMILIES, loaded, model_of, own_model_of, rows_of
 
 from msft.engine.decode.decoder import Decoder
+from msft.engine.simple import SimpleEngine
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber, NotRecorded
@@ -134,6 +135,35 @@ def test_dropout_is_a_function_of_the_seed() -> None:
 def test_schedules(schedule: Any, rates: list[float]) -> None:
     settings = TrainingSettings(learning_rate=1.0, schedule=schedule, schedule_steps=4)
     assert [settings.rate(step) for step in range(5)] == pytest.approx(rates, abs=1e-6)
+
+
+@pytest.mark.parametrize("most", [0.0, 0.01])
+@pytest.mark.parametrize("made", [FastEngine, SimpleEngine])
+def test_a_step_says_its_rate_and_the_norm_of_its_gradient_before_clipping(
+    made: Any, most: float
+) -> None:
+    settings = TrainingSettings(
+        learning_rate=0.5, schedule="linear", schedule_steps=4, max_grad_norm=most
+    )
+    model, twin, rows = model_of("llama", 1.0), own_model_of("llama"), rows_of(8)
+    if made is SimpleEngine:
+        model.set_attn_implementation("eager")
+    engine = made(loaded(model), {"a": rows}, settings)
+    total, tokens = torch.zeros(()), 0
+    for row in rows:
+        text = torch.tensor([row.tokens])
+        start = len(row.tokens) - row.answer_tokens
+        scores = twin(text).logits[0, start - 1 : -1].log_softmax(-1)
+        total = total - scores.gather(1, text[0, start:, None]).sum()
+        tokens += row.answer_tokens
+    (total / tokens).backward()  # type: ignore[no-untyped-call]
+    squares = [p.grad.square().sum() for p in twin.parameters() if p.grad is not None]
+    first = engine.work(ALL)[0].update
+    second = engine.work(ALL)[0].update
+    assert (first.learning_rate, second.learning_rate) == (0.5, 0.375)
+    assert first.grad_norm() == pytest.approx(float(torch.stack(squares).sum().sqrt()), rel=1e-4)
+    assert first.grad_norm() != second.grad_norm()
+    assert engine.work(Batch(ALL.rows, "track"))[0].update is None
 
 
 def test_warm_up_rises_to_the_rate() -> None:

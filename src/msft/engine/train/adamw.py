@@ -71,6 +71,8 @@ class AdamW:
         self._sums: dict[str, Tensor] = {}
         self.bad = torch.zeros((), device=device)
         """1 where the step must not be taken; the engine sets it from the loss."""
+        self.norm = torch.zeros((), device=device)
+        """Of the gradient of the last step, before it was clipped."""
 
     @property
     def steps(self) -> int:
@@ -143,7 +145,8 @@ class AdamW:
         """Take the gradients of the working weights, which are gone afterwards."""
         with torch.no_grad():
             gradients = self._gradients()
-            shrink = _shrink(list(gradients.values()), max_grad_norm)
+            self.norm.copy_(_norm(list(gradients.values())))
+            shrink = _shrink(self.norm, max_grad_norm)
             self._count += 1 - self.bad
             if self._kernel:
                 numbers = self._numbers(shrink)
@@ -263,13 +266,16 @@ def has_kernel(device: torch.device, mixed: bool) -> bool:
     return optimizer_way(device, mixed).path == "kernel"
 
 
-def _shrink(gradients: list[Tensor], most: float) -> Tensor | None:
-    """What brings gradients down to a common norm of at most `most`, as torch does; 0: nothing."""
-    if not most:
-        return None
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """The common norm of gradients, as torch has it."""
     norms = torch._foreach_norm(gradients, 2, torch.float32)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return (most / (norm + 1e-6)).clamp(max=1.0)
+    return norm
+
+
+def _shrink(norm: Tensor, most: float) -> Tensor | None:
+    """What brings a norm down to at most `most`, as torch does; 0: nothing."""
+    return (most / (norm + 1e-6)).clamp(max=1.0) if most else None
 
 
 def stochastic_round(wide: Tensor) -> Tensor:

@@ -22,13 +22,17 @@ from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, record
 from msft.engine.saving.model_files import ModelFiles, averaged, refuse_other_model
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.moving_average import AveragePredictor
-from msft.engine.train.pending_losses import PendingLosses, refuse_not_numbers
+from msft.engine.train.pending_losses import (
+    PendingLosses,
+    PendingNumbers,
+    refuse_not_numbers,
+)
 from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
 from msft.errors import NotRecorded
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
-from msft.search.feeds import Batch, Losses
+from msft.search.feeds import Batch, Losses, Update
 
 
 class FastEngine:
@@ -125,7 +129,8 @@ class FastEngine:
             return Losses(self._watched(rows)), tokens
         if batch.use == "look_ahead":
             return self._look_ahead(rows, batch), tokens
-        return Losses(self._step(rows, batch)), tokens
+        losses, rate = self._step(rows, batch), self._settings.rate(self._adamw.steps - 1)
+        return Losses(losses, update=Update(rate, PendingNumbers(self._adamw.norm).look)), tokens
 
     def predictor(self) -> Decoder | AveragePredictor:
         if self._average is None:

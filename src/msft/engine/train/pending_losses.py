@@ -12,25 +12,36 @@ from msft.errors import NotANumber
 from msft.search.feeds import Row
 
 
+class PendingNumbers:
+    """Numbers that a device hands over when it comes to them; the first look waits for it."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._host = torch.empty(numbers.shape, pin_memory=numbers.is_cuda)
+        self._host.copy_(numbers, non_blocking=True)
+        self._done = torch.cuda.Event() if numbers.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._done is not None:
+            self._done.record()
+
+    def look(self) -> Any:
+        """A list, or a number."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._host.tolist()
+
+
 class PendingLosses(Sequence[float]):
-    """The losses of a step's rows; the first look at them waits for the device.
+    """The losses of a step's rows.
 
     where: the rows, to name one whose loss is not a number.
     """
 
     def __init__(self, losses: Tensor, where: Sequence[Row]) -> None:
         self._where = where
-        self._host = torch.empty(len(where), pin_memory=losses.is_cuda)
-        self._host.copy_(losses[: len(where)], non_blocking=True)
-        self._done = torch.cuda.Event() if losses.is_cuda else None  # type: ignore[no-untyped-call]
-        if self._done is not None:
-            self._done.record()
+        self._numbers = PendingNumbers(losses[: len(where)])
 
     @cached_property
     def _values(self) -> list[float]:
-        if self._done is not None:
-            self._done.synchronize()
-        values: list[float] = self._host.tolist()
+        values: list[float] = self._numbers.look()
         refuse_not_numbers(values, self._where)
         return values
 

@@ -1,0 +1,34 @@
+"""`msft eval`: a model's answers to a recipe's rows, and their scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from msft.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """content: the scores for programs. text: the same for a terminal. lines: every answer."""
+
+    content: dict[str, Any]
+    text: Callable[[], str]
+    lines: Callable[[], list[dict[str, Any]]]
+
+
+def evaluation(
+    recipe: Recipe, model: str, split: str, whole: bool, notice: Callable[[str], None]
+) -> Evaluation:
+    """Score a model on a split.
+
+    whole: answers are generated to their end, to be read; else only until the verdict is certain.
+    """
+    from msft.app.terminal.scoreboard import answer_lines, scoreboard
+    from msft.engine.build import load_evaluator
+
+    evaluator, groups = load_evaluator(recipe, model, split, notice)
+    answers = evaluator.answered(list(groups), split, early=not whole)
+    scored = evaluator.scored(answers)
+    board = scoreboard(answers, scored.scores, groups, recipe.mean)
+    content = {"model": model, "split": split, **board.content(), "tokens": scored.tokens}
+    return Evaluation(content, board.text, lambda: [*answer_lines(answers)])

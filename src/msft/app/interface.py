@@ -1,0 +1,121 @@
+"""The Python interface: `msft.train`, `msft.evaluate` and `msft.plan`. Each takes a recipe or the
+path of its file, does what the command of that name does, and returns it as Python objects."""
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from msft.app.admission import refuse_absent, refuse_unwritable, run_folder
+from msft.app.evaluation import evaluation
+from msft.app.terminal.progress import Progress, progress
+from msft.app.train import EngineSource, Result
+from msft.app.train import train as carry_out
+from msft.recipe.recipe import Recipe, load_recipe
+
+AnyRecipe = Recipe | Path | str
+"""A recipe, or where its file is."""
+
+
+def train(
+    recipe: AnyRecipe,
+    out: Path | str | None = None,
+    *,
+    quiet: bool = False,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
+    schedule: Path | str | None = None,
+    engine: EngineSource | None = None,
+) -> Result:
+    """Train a recipe, or go on with it: the same call on the same folder resumes.
+
+    Args:
+        recipe: a `Recipe`, or the path of its file.
+        out: the run folder; by default the recipe's `output_dir`.
+        quiet: show nothing. Without it a live table is shown on a terminal, and plain lines in a
+            notebook, a file or a pipe.
+        progress: an object of your own that is told of every event and step, instead of the table.
+        notice: is told what a person should know before training starts; by default it is printed
+            to stderr.
+        schedule: a `schedule.json` to train in one straight run, instead of the recipe's method.
+        engine: an engine of your own, instead of the one that the recipe names; see
+            `msft.run.engine`.
+
+    Returns:
+        `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
+        and `folder`.
+    """
+    recipe = _loaded(recipe)
+    folder = run_folder(recipe, out).path
+    told = notice or _printed(quiet)
+    if progress is not None:
+        return carry_out(recipe, folder, progress, told, schedule, engine)
+    with shown_progress(recipe, folder, quiet, replayed=schedule is not None) as shown:
+        return carry_out(recipe, folder, shown, told, schedule, engine)
+
+
+def evaluate(
+    model: Path | str,
+    recipe: AnyRecipe,
+    *,
+    split: str = "test",
+    answers: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Score a model on a recipe's sub-datasets.
+
+    Args:
+        model: a model folder, a hub name, a `.gguf` file, `smollm2-135m` or `tiny`.
+        recipe: a `Recipe`, or the path of its file.
+        split: `test` or `validation`.
+        answers: also return every prompt, answer and verdict.
+        quiet: print no notes.
+
+    Returns:
+        What `msft eval --json` prints; with `answers`, also a list under that name.
+    """
+    recipe = _loaded(recipe)
+    refuse_absent(recipe, str(model))
+    found = evaluation(recipe, str(model), split, answers, _printed(quiet))
+    return {**found.content, "answers": found.lines()} if answers else found.content
+
+
+def plan(
+    recipe: AnyRecipe, out: Path | str | None = None, *, calibrate: bool = True
+) -> dict[str, Any]:
+    """What a run will cost, before any training.
+
+    Args:
+        recipe: a `Recipe`, or the path of its file.
+        out: the run folder, whose disk must hold the checkpoints.
+        calibrate: try the model out for ten seconds, so that a time can be forecast.
+
+    Returns:
+        What `msft plan --json` prints: steps, tokens, FLOPs, memory, disk, seconds.
+    """
+    recipe = _loaded(recipe)
+    folder = run_folder(recipe, out).path
+    refuse_unwritable(folder)
+    refuse_absent(recipe, recipe.model())
+    from msft.planning.calibration import SECONDS
+    from msft.planning.forecast import forecast
+
+    return forecast(recipe, folder, SECONDS if calibrate else 0)
+
+
+def shown_progress(
+    recipe: Recipe, folder: Path, quiet: bool, replayed: bool
+) -> AbstractContextManager[Progress | None]:
+    """What shows how a run goes on."""
+    title = f"{'replay' if replayed else recipe.method} on {recipe.model_name_or_path}"
+    kept = [spec.name for spec in recipe.datasets if spec.keep]
+    return progress(title, quiet, kept, folder)
+
+
+def _loaded(recipe: AnyRecipe) -> Recipe:
+    return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+
+
+def _printed(quiet: bool) -> Callable[[str], None]:
+    return (lambda text: None) if quiet else (lambda text: print(f"note: {text}", file=sys.stderr))
