@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo paper test test-kernels mutants soak check format bench bench-harness bench-gpu clean
+.PHONY: study help demo paper test test-kernels mutants soak check format bench bench-harness bench-gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's inter
 MINUTES ?= 10
 soak: .venv/installed  ## MINUTES of random kills, file faults and hostile inputs: is anything lost?
 	PYTHONPATH=tests/app OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
+
+study: .venv/installed  ## every table of docs/study.md from the logs of its runs
+	PYTHONPATH=bench $(BIN)/python bench/study_page.py
 
 mutants: .venv/installed  ## change the core's lines one at a time: which change fails no test?
 	nice $(BIN)/python tests/mutants.py

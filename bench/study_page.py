@@ -1,0 +1,153 @@
+"""The tables of docs/study.md, made from the logs of its runs; no torch.
+
+    python bench/study_page.py [--check]
+
+Each table stands between `<!-- study NAME -->` and `<!-- end -->` and is written anew. --check
+writes nothing and fails if a table on the page is not the one that the logs give.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from math import sqrt
+from pathlib import Path
+
+from study_tables import Entry, Study, over_rows, over_seeds, study_of, table
+
+from msft.report.compare.statistics import mean, sample_sd, t_survival
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "studies" / "gain"
+PAGE = ROOT / "docs" / "study.md"
+SEEDS = {70, 71, 72}
+REFERENCE = "sft-cosine-lr1e-4-e3"
+METHODS = {
+    REFERENCE: ("SFT, cosine over 3 epochs", None),
+    "sft-lr1e-4-e5": ("SFT, constant rate, 5 epochs", 0.0),
+    "sft-ema-lr1e-4-e5-d0.99": ("SFT with `ema_decay: 0.99`", None),
+    "soup-lr1e-4-e5": ("soup, `span`", None),
+    "soup-peaks-lr1e-4-e5": ("soup, `peaks`", None),
+    "soup-random-lr1e-4-e5": ("soup, random ticks (control)", None),
+    "soup-last-lr1e-4-e5": ("soup, last ticks (control)", None),
+    "msft-lr1e-4": ("mSFT, C = 3", 1.8),
+    "msft-one": ("mSFT, C = 1", None),
+    "msft-sure-lr1e-4": ("mSFT, sure exclusion", None),
+    "msft-sure-ema-lr1e-4-d0.99": ("mSFT, sure exclusion, `ema_decay: 0.99`", None),
+    "sro": ("SRO", 1.5),
+    "soft-sro": ("Soft SRO", 0.2),
+    "ies": ("IES", 0.6),
+    "dynamix": ("DynamixSFT", 0.2),
+    "continual": ("Continual SFT", -2.2),
+}
+"""The name of each on the page, and the paper's difference to SFT: the mean of six models."""
+MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main_table(study: Study, papers: bool = True) -> list[str]:
+    """Both splits and their difference, candidates, cost, and paired tests against cosine SFT.
+
+    papers: whether the paper has such a table.
+    """
+    against = study[REFERENCE]
+    rows = []
+    for label, (name, paper) in METHODS.items():
+        found = study.get(label, {})
+        if not found:
+            continue
+        entries = [found[seed] for seed in sorted(found)]
+        validation, test = (
+            100 * float(mean([value(e) for e in entries])) for value in (_validation, _test)
+        )
+        pairs = [(found[seed], against[seed]) for seed in sorted(set(found) & set(against))]
+        rows.append(
+            [
+                *(name, len(entries), f"{validation:.2f}", f"{test:.2f}"),
+                f"{test - validation:+.2f}",
+                *(f"{_figure(entries, key):.0f}" for key in ("candidates", "epochs_trained")),
+                *(("", "", "") if label == REFERENCE else _tests(pairs)),
+                *(["" if paper is None else f"{paper:+.1f}" if paper else "0"] if papers else []),
+            ]
+        )
+    head = ("method", "seeds", "validation", "test", "test − validation", "candidates")
+    head += ("epochs", "over cosine SFT, over seeds", "p", "over test rows")
+    return table((*head, "paper, over SFT") if papers else head, rows)
+
+
+def _validation(entry: Entry) -> float:
+    return entry.validation
+
+
+def _test(entry: Entry) -> float:
+    return entry.mean
+
+
+def _figure(entries: list[Entry], key: str) -> float:
+    return float(mean([float(entry.line[key]) for entry in entries]))
+
+
+def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
+    """The difference with its interval over seeds, p of a paired t test, the interval over rows."""
+    differences = [one.mean - two.mean for one, two in pairs]
+    rows = over_rows(pairs)
+    drawn = "" if rows is None else f"{rows.low:+.2f} to {rows.high:+.2f}"
+    spread = sample_sd(differences)
+    if spread is None:
+        return f"{100 * differences[0]:+.2f}", "", drawn
+    t = abs(float(mean(differences))) / (spread / sqrt(len(differences)))
+    p = 2 * t_survival(t, len(differences) - 1)
+    return str(over_seeds(differences)), f"{p:.2f}" if p >= 0.005 else "< 0.01", drawn
+
+
+def task_table(study: Study) -> list[str]:
+    """Points over cosine SFT on test by sub-dataset, for the methods of the paper."""
+    labels = [label for label in METHODS if label != REFERENCE and label in study]
+    labels = [each for each in labels if "soup" not in each or each == "soup-lr1e-4-e5"]
+    against = study[REFERENCE]
+    names = list(next(iter(against.values())).test)
+    rows = []
+    for label in labels:
+        seeds = sorted(set(study[label]) & set(against))
+        gains = [
+            100 * float(mean([study[label][s].test[n] - against[s].test[n] for s in seeds]))
+            for n in names
+        ]
+        rows.append([METHODS[label][0], *(f"{gain:+.1f}" for gain in gains)])
+    return table(("method", *names), rows)
+
+
+TABLES: dict[str, Callable[[dict[str, Study]], list[str]]] = {
+    "clean": lambda study: main_table(study["clean"]),
+    "noisy": lambda study: main_table(study["noisy"], papers=False),
+    "tasks": lambda study: task_table(study["clean"]),
+}
+
+
+def rebuilt(text: str, runs: Path) -> str:
+    """The page with every table as the logs give it."""
+    study = study_of(runs, SEEDS, None)
+
+    def made(found: re.Match[str]) -> str:
+        return found[1] + "\n" + "\n".join(TABLES[found[2]](study)) + "\n" + found[3]
+
+    return MARK.sub(made, text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if it differs")
+    options = parser.parse_args()
+    before = PAGE.read_text()
+    after = rebuilt(before, RUNS)
+    if options.check:
+        print(f"{PAGE} is {'' if before == after else 'not '}what the logs give")
+        return int(before != after)
+    PAGE.write_text(after)
+    print(f"wrote the tables of {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
