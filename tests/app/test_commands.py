@@ -77,7 +77,7 @@ def test_train_prints_its_way_and_leaves_a_folder(
 ) -> None:
     assert main(["train", str(recipe), "--out", "out"]) == 0
     first = capsys.readouterr().out
-    assert "stage 0: 2 epochs from base on upper, first, vowel" in first
+    assert "stage 0: 2 epochs from the base model on upper, first, vowel" in first
     assert "r0-t4" in first
     assert "mean" in first
     summary = json.loads(Path("out/summary.json").read_text())

@@ -1,7 +1,6 @@
 """`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
 from msft.app.models import MODEL, model_folder, models_named
 from msft.app.shared_training import remove_shared, shared_places, side_by_side
+from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import Variant, listed_words, refuse_twice, variants_of
 from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
@@ -149,9 +149,8 @@ def _show_tables(
     comparison = comparison_of(contests)
     paths = write_files(comparison, out)
     drawn = write_comparison_figures(comparison, out, formats) if formats else []
-    width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
-    places = dict.fromkeys(path.parent for path in drawn)
-    print(text_of(comparison, width), *paths, *places, sep="\n")
+    show(text_of(comparison, width()))
+    show_paths(*paths, *dict.fromkeys(path.parent for path in drawn))
 
 
 @dataclass(frozen=True, slots=True)
