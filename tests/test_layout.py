@@ -89,6 +89,16 @@ def test_a_table_cuts_names_and_then_puts_columns_below() -> None:
     ]
 
 
+def test_a_second_part_goes_below_the_first_where_both_do_not_fit() -> None:
+    assert table(ROWS, 80, 2) == table(ROWS)
+    below = table(ROWS, 41, 2)
+    assert [line.split() for line in below[::4]] == [
+        ["sub-dataset", "first"],
+        ["sub-dataset", "second", "third"],
+    ]
+    assert below[1].split() == [ROWS[1][0], "1"], "a part has room for the whole name"
+
+
 def test_a_cell_that_no_line_can_hold_is_cut() -> None:
     lines = table([("name", "metric"), ("a" * 30, "package.module:" + "b" * 60)], 50)
     assert max(map(len, lines)) == 50

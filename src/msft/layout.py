@@ -110,17 +110,23 @@ def broken(text: str, width: int, below: str) -> list[str]:
     return [*lines, start + text]
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+def table(
+    rows: Sequence[Sequence[str]], width: int | None = None, part: int | None = None
+) -> list[str]:
     """Columns of equal width; the first is left-aligned, the others right.
 
     width: of the screen. Long names in the first column are cut; columns that do not fit then
-    follow below the others, with the names again. Without a width nothing is cut.
+        follow below the others, with the names again. Without a width nothing is cut.
+    part: the first column of a second part, which goes below the first if both do not fit.
     """
     names, *columns = zip(*rows, strict=True)
     sizes = [_size(column) for column in columns]
     room = _size(names) if width is None else width - sum(sizes)
     if width is None or _size(names) - 2 <= room or room >= NARROW_NAMES:
         return _block(names, columns, room)
+    if part is not None:
+        second = [(row[0], *row[part:]) for row in rows]
+        return [*table([row[:part] for row in rows], width), "", *table(second, width)]
     least = min(_size(names) - 2, max(NARROW_NAMES, width // 3))
     most = width - least - 2
     columns = [tuple(cut(cell, most) for cell in column) for column in columns]

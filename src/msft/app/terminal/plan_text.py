@@ -81,7 +81,7 @@ def _methods(content: Mapping[str, Any], width: int) -> list[str]:
         for which, case in list(cases.items())[: 1 if same else 2]:
             rows.append((mark + name if same else f"{mark}{name}, {which}", *_cells(case)))
     return [
-        *table(rows, width),
+        *table(rows, width, COLUMNS.index("training")),
         ABOUT_COLUMNS,
         "→ the recipe's method with its options; the others have the paper's.",
         *(

@@ -40,7 +40,7 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     rows = [_row(dataset) for dataset in corpus.datasets.values()]
     trained = sum(len(d.train.rows) for d in corpus.datasets.values())
     tokens = sum(len(row.tokens) for d in corpus.datasets.values() for row in d.train.rows)
-    lines = [*table([COLUMNS, *rows], width), ""]
+    lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
     steps = -(-trained // recipe.train_batch_size)
     parts = {"row": trained, "token": tokens, "step": steps}
     lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
