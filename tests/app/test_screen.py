@@ -180,8 +180,8 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train", "gone.yaml"], "msft train: reading the recipe and its data; "),
-        (["validate", "gone.yaml"], "msft validate: reading the recipe and its data"),
+        (["train", "gone.yaml"], "msft train: reading recipe and data; "),
+        (["validate", "gone.yaml"], "msft validate: reading recipe and data"),
         (["report", "gone"], "msft report: reading the logs"),
         (["train", "gone.yaml", "--quiet"], "msft: "),
         (["train", "gone.yaml", "--json"], "msft: "),

@@ -7,7 +7,7 @@ from pathlib import Path
 from msft.app.terminal.remarks import Remarks
 from msft.app.terminal.time_left import Pace, TimeLeft, time_left
 from msft.run.history import History
-from msft.run.log import Event, Measured, Reached
+from msft.run.log import Asked, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.feeds import epoch_and_steps, steps_before, steps_of
 from msft.search.rollout import CheckpointId
@@ -50,6 +50,8 @@ class Board:
                     self._best[name] = placed
         if isinstance(event, Reached) and live:
             self._pace.end()
+        if isinstance(event, Asked) and not self.tokens:
+            self._begun = time.monotonic()
         self._steps = 0
         self._pace.begin()
 

@@ -7,18 +7,19 @@ import sys
 from msft.layout import fitted, screen_width
 from msft.stopping import IS_JOB
 
-_LOADING = "loading libraries and the model takes some seconds"
+_LOADING = "loading libraries takes some seconds …"
+_RECIPE = f"reading recipe and data; {_LOADING}"
 _WORDS = {
-    "demo": f"three short runs on an embedded model; {_LOADING} …",
-    "validate": "reading the recipe and its data …",
-    "plan": f"reading the recipe and its data; {_LOADING} …",
-    "train": f"reading the recipe and its data; {_LOADING} …",
-    "eval": f"reading the recipe and its data; {_LOADING} …",
-    "compare": f"reading the recipe and its data; {_LOADING} …",
-    "replay": f"reading the recipe and its data; {_LOADING} …",
+    "demo": f"three short runs on an embedded model; {_LOADING}",
+    "validate": "reading recipe and data …",
+    "plan": _RECIPE,
+    "train": _RECIPE,
+    "eval": _RECIPE,
+    "compare": _RECIPE,
+    "replay": _RECIPE,
     "report": "reading the logs …",
-    "analyze": f"reading what is there; {_LOADING} …",
-    "env": "asking libraries for their versions takes some seconds …",
+    "analyze": _LOADING,
+    "env": _LOADING,
 }
 """What each command begins with; `init` is done at once."""
 
