@@ -11,6 +11,7 @@ import pytest
 from toys import rows
 
 from msft.app.analyses import Analysis
+from msft.app.terminal.validate_text import balance
 from msft.cli import ANALYSES, COMMANDS, main
 from msft.layout import columns_of
 from msft.testing.simulated import Learner, simulate
@@ -167,6 +168,13 @@ def test_rows_are_shown_whole(printed: dict[str, tuple[int, str]]) -> None:
     whole = first + "".join(line.removeprefix("… ") for line in rest[:2])
     assert whole.startswith("  " + "a prompt of many words, " * 8 + "upper ")
     assert [line[:2] for line in rest[:2]] == ["… ", "… "]
+
+
+def test_long_labels_are_cut_until_a_table_has_room() -> None:
+    kinds = ["abbreviation", "description", "entity", "human", "location", "number"]
+    assert balance(kinds[2:4] * 3) == "entity 50 human 50"
+    assert balance(kinds) == "abbr 17 desc 17 enti 17 huma 17 loca 17 numb 17"
+    assert balance([str(number) for number in range(9)]) == "free"
 
 
 # The first word.

@@ -33,6 +33,7 @@ ABOUT_COLUMNS = (
 FREE = "free"
 MOST_LABELS = 8
 """With more different answers than these there is no balance to show."""
+WIDEST_LABELS = 50
 
 
 def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
@@ -110,12 +111,19 @@ def _counts(dataset: SubDataset) -> dict[str, Any]:
 
 
 def balance(labels: Sequence[str]) -> str:
-    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: too many differ."""
+    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: too many differ.
+
+    Long answers are cut, all alike, until a table has room for them.
+    """
     counts = Counter(labels)
     if len(counts) > MOST_LABELS or "" in counts:
         return FREE
-    shares = [f"{label} {100 * count / len(labels):.0f}" for label, count in counts.items()]
-    return " ".join(sorted(shares))
+    shares = {label: f"{100 * count / len(labels):.0f}" for label, count in counts.items()}
+    for longest in (*range(max(map(len, counts)), 3, -1), 3):
+        text = " ".join(sorted(f"{label[:longest]} {share}" for label, share in shares.items()))
+        if len(text) <= WIDEST_LABELS:
+            break
+    return text
 
 
 def _label(example: Example) -> str:
