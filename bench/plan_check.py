@@ -28,6 +28,7 @@ from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import UsageError
+from msft.layout import table
 from msft.planning.calibration import SECONDS, Calibration
 from msft.planning.evaluation_tokens import EvaluationSize
 from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, forecast_of
@@ -38,7 +39,7 @@ from msft.run.history import History
 from msft.run.log import Measured
 from msft.run.summary import disk_of
 from msft.search.scores import Score
-from msft.text import duration, si, table
+from msft.text import duration, si
 
 PAUSE = 0.02
 

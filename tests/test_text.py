@@ -3,7 +3,7 @@
 import pytest
 
 from msft.app.model_card import card_of
-from msft.app.terminal.validate_text import result_text
+from msft.app.terminal.result_text import result_text
 from msft.run.summary import summary_of
 from msft.testing.simulated import Learner, simulate
 from msft.text import counted, epochs_in_words, in_markdown, safe
@@ -40,8 +40,9 @@ def test_a_run_of_one_epoch() -> None:
     assert "), after 1 epoch on the path to it; chosen from 2 scored points by" in card
     summary = summary_of(history)
     text = result_text(summary | {"best": summary["best"] | {"candidates": 1}})
-    said = "after 1 epoch, chosen from 1 point on validation (budget; 1 epoch trained in all)"
-    assert text.splitlines()[0].endswith(said)
+    result, ended, *_ = text.splitlines()
+    assert result.endswith(" after 1 epoch, chosen from 1 point on validation")
+    assert ended == "ended: all epochs are trained; 1 epoch trained in all"
 
 
 @pytest.mark.parametrize(

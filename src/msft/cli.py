@@ -13,7 +13,9 @@ from typing import Any
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
+from msft.layout import fitted, screen_width
 from msft.own_code import in_words
+from msft.parser import Parser
 from msft.stopping import catch_signals, farewell, said, stop_on_signals
 
 
@@ -26,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
+    from msft.app.terminal.first_word import say_first
+
+    say_first(options)
     from msft.app import commands
 
     if "" not in sys.path:
@@ -52,7 +57,7 @@ def _reported(error: BaseException, debug: bool) -> int:
     """Say what went wrong, once; the exit code is the error's own."""
     if debug:
         print_exception(error)
-    print(f"msft: {in_words(error)}", file=sys.stderr)
+    print(fitted(f"msft: {in_words(error)}", screen_width(sys.stderr)), file=sys.stderr)
     if isinstance(error, Explained):
         return error.exit_code
     if not debug:
@@ -62,7 +67,7 @@ def _reported(error: BaseException, debug: bool) -> int:
 
 def build_parser() -> ArgumentParser:
     """All commands with their help."""
-    parser = ArgumentParser(
+    parser = Parser(
         prog="msft",
         description="Fine-tune a language model on several datasets at once, each for as long as "
         "it still improves. Start with `msft demo`, then `msft init recipe.yaml`.",
@@ -86,9 +91,8 @@ def _sentence(summary: str) -> str:
 
 def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="msft-demo", help="folder of the runs (%(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="another mixture and order (%(default)s)"
-    )
+    seed = "another mixture and order (%(default)s)"
+    parser.add_argument("--seed", type=int, default=0, help=seed)
 
 
 def _init(parser: ArgumentParser) -> None:
@@ -122,9 +126,8 @@ def _evaluate(parser: ArgumentParser) -> None:
     parser.set_defaults(function="evaluate")
     parser.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
     _recipe(parser)
-    parser.add_argument(
-        "--split", default="test", choices=["validation", "test"], help="default: %(default)s"
-    )
+    splits, default = ["validation", "test"], "default: %(default)s"
+    parser.add_argument("--split", default="test", choices=splits, help=default)
     parser.add_argument("--out", help="write the scores and intervals as JSON to this file")
     parser.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
     parser.add_argument("--quiet", action="store_true", help="no notes, only the scores")
@@ -197,21 +200,13 @@ def _analyze(parser: ArgumentParser) -> None:
             models = "the same on each of these models, and their mean changes (Fig. 3b)"
             analysis.add_argument("--models", metavar="A,B,…", help=models)
         if name == "budget":
-            analysis.add_argument(
-                "--budgets",
-                type=_numbers(float),
-                default=[1.0, 2.0, 3.0],
-                metavar="C,…",
-                help="epochs of a roll-out, e.g. 1,2,3 (the default)",
-            )
+            budgets = analysis.add_argument("--budgets", type=_numbers(float), metavar="C,…")
+            budgets.default = [1.0, 2.0, 3.0]
+            budgets.help = "epochs of a roll-out, e.g. 1,2,3 (the default)"
         if name == "size":
-            analysis.add_argument(
-                "--sizes",
-                type=_numbers(int),
-                required=True,
-                metavar="N,…",
-                help="how many sub-datasets, in recipe order, e.g. 5,10",
-            )
+            sizes = analysis.add_argument("--sizes", type=_numbers(int), metavar="N,…")
+            sizes.required = True
+            sizes.help = "how many sub-datasets, in recipe order, e.g. 5,10"
             methods = "beside SFT, e.g. continual,ies,msft (default: msft)"
             analysis.add_argument("--methods", default="msft", metavar="A,B,…", help=methods)
 

@@ -123,7 +123,7 @@ def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
         again = safe(again)
     except ImportError:  # the signal came in the middle of its import
         again = "the same command"
-    return f"stopped by {name}; nothing is lost. To go on: {again}\n"
+    return f"stopped by {name}; nothing is lost. To go on:\n  {again}\n"
 
 
 def said() -> None:

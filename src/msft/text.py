@@ -1,7 +1,7 @@
-"""How amounts, names and tables are written, on a terminal and in a report alike."""
+"""How amounts and names are written, on a terminal and in a report alike."""
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _MARKDOWN = str.maketrans(
@@ -97,15 +97,3 @@ def listed(names: Iterable[str]) -> str:
     """a, b and c"""
     *rest, last = [*names] or [""]
     return f"{', '.join(rest)} and {last}" if rest else last
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width; the first is left-aligned, the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -30,7 +30,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str,
 
 def test_train_eval_and_replay(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     trained, errors = said(capsys, "train", recipe, "--out", "out")
-    assert "stage 0: 1 epoch from base" in errors
+    assert "stage 0: 1 epoch from the base model" in errors
     summary = json.loads(Path("out/summary.json").read_text())
     places = {"folder": "out", "model": "out/best", "report": "out/report.html"}
     assert trained == {**summary, **places}

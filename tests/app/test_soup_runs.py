@@ -17,7 +17,7 @@ import msft
 from mortal import LEARNERS
 from msft.app.model_card import card_of
 from msft.app.terminal.progress import PlainLines
-from msft.app.terminal.validate_text import result_text
+from msft.app.terminal.result_text import result_text
 from msft.app.trackers import described
 from msft.app.train import prepared_replay
 from msft.cli import main
@@ -152,13 +152,16 @@ def test_plain_lines_and_the_result_say_what_was_averaged(folders: list[Path]) -
     history = read_history(folders[0])
     parts = history.averages[CheckpointId("a1")].of
     assert parts == ("r0-t5", "r0-t6")
-    assert "  a1 is the mean of the weights at r0-t5, r0-t6\n" in said
-    assert f"  a1        mean {float(history.mean(CheckpointId('a1'))):.4f} | a " in said
-    assert "  a1 on test: mean" in said
+    assert "  average a1 is of the weights at checkpoints r0-t5, r0-t6\n" in said
+    assert f"  average a1, mean {float(history.mean(CheckpointId('a1'))):.4f}:  a " in said
+    assert "  average a1 on test: mean" in said
     text = result_text(summary_of(history))
     count = len(history.average_of or ())
-    assert f"soup: the result is a0, the mean of the weights at {count} ticks from r0-t1" in text
-    assert "of 6 ticks (budget; 3 epochs trained in all)" in text
+    result, ended, *_ = text.splitlines()
+    weights = f"the mean of the weights at {count} checkpoints from r0-t1"
+    assert result.startswith(f"soup: the result is average a0, {weights}")
+    assert result.endswith(", of 6 ticks")
+    assert ended == "ended: all epochs are trained; 3 epochs trained in all"
 
 
 def test_trackers_are_told_of_an_average_beside_the_curves_of_ticks(folders: list[Path]) -> None:
@@ -280,6 +283,6 @@ def test_what_fits_neither_memory_nor_disk_is_exit_3_with_a_cure(
     assert main(["plan", str(recipe), "--no-calibration"]) == 0
     said = capsys.readouterr().out
     assert "the 41 checkpoints that may be needed at a time are on disk, since" in said
-    assert "does NOT fit, msft train would refuse" in said
+    assert "does NOT fit, msft train would refuse" in " ".join(said.split())
     cured = ["--set", "method_options={of: last, k: 4}", "--set", "num_train_epochs=1"]
     assert main([*call, *cured]) == 0

@@ -65,8 +65,8 @@ def test_a_signal_while_libraries_load_gives_4(
     assert process.returncode == 4, said
     again = f"msft train {recipe} --out {out}"
     assert said in (
-        f"stopped by {number.name}; nothing is lost. To go on: {again}\n",
-        f"stopped by {number.name}; nothing is lost. To go on: the same command\n",
+        f"stopped by {number.name}; nothing is lost. To go on:\n  {again}\n",
+        f"stopped by {number.name}; nothing is lost. To go on:\n  the same command\n",
     )
 
 
@@ -184,7 +184,7 @@ def assert_clean(ended: Ended) -> None:
     assert "Traceback" not in ended.err
     assert "ignored" not in ended.err
     if ended.code == 4:
-        assert "nothing is lost. To go on: msft train " in ended.err
+        assert "nothing is lost. To go on:\n  msft train " in ended.err
 
 
 def left_by(folder: Path) -> dict[str, object]:

@@ -920,7 +920,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     command = ["train", str(recipe), "--out", "out", "--set", "method=stopping:stops"]
     command += ["--set", "method_options={}"]
     assert main(command) == 4
-    assert "To go on: msft train" in capsys.readouterr().err
+    assert "To go on:\n  msft train" in capsys.readouterr().err
     code = "import os, sys; sys.exit(0 if os.environ[sys.argv[1]] else 1)"
     told = Job("told", (sys.executable, "-c", code, IS_JOB), recipe.with_name("told.log"))
     assert carry_out([told], [None], lambda text: None, quiet=True) == {}
@@ -954,7 +954,7 @@ def test_json_has_every_run_and_every_cell_and_nothing_else_is_printed(
     assert {Path(path).name for path in found["files"]} == {
         *("compare.html", "compare.md", "compare.tex", "compare.csv")
     }
-    python = msft.compare(recipe, "out", run=False, show=False)
+    python = msft.compare(recipe, "out", run=False, shown=False)
     assert json.loads(json.dumps(python)) == found
     assert capsys.readouterr().out == ""
 
@@ -979,7 +979,7 @@ def test_stop_resume_skip_fail_and_tables_end_to_end(
             time.sleep(0.02)
         _, errors = started.communicate()
     assert started.returncode == 4
-    assert "stopped by SIGTERM; nothing is lost. To go on: msft compare recipe.yaml" in errors
+    assert "stopped by SIGTERM; nothing is lost. To go on:\n  msft compare recipe.yaml" in errors
     assert errors.count("To go on") == 1  # and not the run's own, which would go on alone
     points = log.read_bytes()
     assert not RunFolder(log.parent).is_finished()

@@ -12,6 +12,7 @@ from typing import Any
 from msft.app.older_folders import groups_by_recipe
 from msft.app.variants import methods_of, options_of
 from msft.errors import UsageError
+from msft.layout import WIDTH, cut, table
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.compared_run import ReportSplit
@@ -21,7 +22,7 @@ from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
 from msft.search.scores import TEST
-from msft.text import counted, epochs, epochs_in_words, si, table
+from msft.text import counted, epochs, epochs_in_words, si
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""
@@ -42,8 +43,9 @@ class Analysis:
     folders: list[Path]
     report_split: ReportSplit
 
-    def text(self) -> str:
-        return "\n".join([*table(self.rows), "", *self.notes])
+    def text(self, width: int = WIDTH) -> str:
+        """The table and its notes, which are not wrapped."""
+        return "\n".join([*table(self.rows, width), "", *self.notes])
 
     def write(self, out: Path) -> list[Path]:
         """The JSON file, the figure, and a page that compares the runs."""
@@ -115,7 +117,8 @@ def _diverged(
         "mean_absolute_change": mean_shift(moved),
         "still_rising": open_ended,
     }
-    rows: list[tuple[str, ...]] = [("sub-dataset", "with all", f"without {excluded}", "change")]
+    head = ("sub-dataset", "with all", f"without {cut(excluded, 16)}", "change")
+    rows: list[tuple[str, ...]] = [head]
     for name, (pair, _) in optima.items():
         rows.append((name, epochs(pair[0]), epochs(pair[1]), f"{moved[name]:+g}"))
     notes = [

@@ -2,48 +2,44 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_unwritable
+from msft.app.terminal.screen import show, show_paths, width
 from msft.errors import UsageError
+from msft.layout import table
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contests_of
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES, Training
 from msft.report.figure_files import write_figures
 from msft.report.figures.olmo2_share import share_section
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
-from msft.text import listed, table
+from msft.text import listed
 
 
-def text_of(options: argparse.Namespace) -> str | None:
-    """What such an analysis prints; None for one that trains."""
-    if options.analysis == "headroom":
-        return headroom(Path(options.folder), options.json)
-    if options.analysis == "compute":
-        return compute(list(map(Path, options.folders)), Path(options.out), options.json)
-    return None
-
-
-def headroom(folder: Path, as_json: bool) -> str:
+def headroom(options: argparse.Namespace) -> None:
     """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
     from msft.report.compare.headroom import headroom_of
     from msft.report.headroom_in_words import headroom_content, headroom_text
 
+    folder = Path(options.folder)
     _refuse_no_run(folder)
     history = read_history(folder)
     found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
-    if as_json:
-        return json.dumps(headroom_content(found), indent=2, ensure_ascii=False)
-    return headroom_text(history, found)
+    if options.json:
+        print(json.dumps(headroom_content(found), indent=2, ensure_ascii=False))
+    else:
+        show(headroom_text(history, found, width()))
 
 
-def compute(folders: Sequence[Path], out: Path, as_json: bool) -> str:
-    """The paper's table of OLMo 2's training compute by stage, and its Fig. 1 as files in `out`.
+def compute(options: argparse.Namespace) -> None:
+    """The paper's table of OLMo 2's training compute by stage, and its Fig. 1 as files.
 
-    folders: runs of SFT and other methods add what SFT would take if it cost as they did.
+    Runs of SFT and other methods add what SFT would take if it cost as they did.
     """
+    folders, out = [Path(folder) for folder in options.folders], Path(options.out)
     factors = factors_of(folders) if folders else {}
     refuse_unwritable(out)
     content = {
@@ -51,15 +47,22 @@ def compute(folders: Sequence[Path], out: Path, as_json: bool) -> str:
         "factors": factors,
     }
     section = share_section(factors)
-    files = write_figures([section], out, ("svg", "png"))
     path = out / "compute.json"
+    files = [path, *write_figures([section], out, ("svg", "png"))]
     write_json(path, content)
-    if as_json:
-        found = {**content, "folder": str(out), "files": [str(each) for each in (path, *files)]}
-        return json.dumps(found, indent=2, ensure_ascii=False)
-    return "\n".join(
-        [*table(_rows(factors)), "", *_notes(), section.text, *map(str, (path, *files))]
-    )
+    if options.json:
+        found = {**content, "folder": str(out), "files": [str(each) for each in files]}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    show("\n".join([*table(_rows(factors), width()), "", *_notes(), section.text]))
+    show_paths(*files)
+
+
+WITHOUT_RUNS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "headroom": headroom,
+    "compute": compute,
+}
+"""The analyses that train nothing; each prints what it found."""
 
 
 def factors_of(folders: Sequence[Path]) -> dict[str, float]:

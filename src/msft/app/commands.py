@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.terminal.guard import unguarded
+from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import UsageError
 from msft.run.folder import RunFolder, write_json
 
@@ -35,7 +36,8 @@ def init(options: argparse.Namespace) -> None:
         raise UsageError(f"{path.parent} is not a folder; make it first")
     refuse_unwritable(path.parent)
     path.write_bytes(files("msft.recipe").joinpath("template.yaml").read_bytes())
-    print(f"wrote {path}; next: msft validate {path} --show 2")
+    show_path("wrote", path)
+    show(f"next: msft validate {path} --show 2")
 
 
 def validate(options: argparse.Namespace) -> None:
@@ -45,7 +47,7 @@ def validate(options: argparse.Namespace) -> None:
     recipe = _recipe(options)
     with _aside(options.json):
         for note in recipe.notes:
-            print(f"note: {note}")
+            show(f"note: {note}")
         refuse_untrainable(recipe)
         from msft.app.terminal.validate_text import shown_rows, validation_content, validation_text
         from msft.app.train import load_data
@@ -54,9 +56,9 @@ def validate(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return
-    print(validation_text(recipe, corpus))
+    show(validation_text(recipe, corpus, width()))
     if options.show > 0:
-        print(shown_rows(corpus, tokenizer, options.show))
+        print(shown_rows(corpus, tokenizer, options.show, width()))
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -76,7 +78,7 @@ def plan(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(content)
     else:
-        print(plan_text(content))
+        show(plan_text(content, width()))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -94,10 +96,10 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
     recipe = _recipe(options)
     for note in recipe.notes:
-        _say(f"note: {note}", options.quiet)
+        say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
     from msft.app.interface import shown_progress
-    from msft.app.terminal.validate_text import result_text
+    from msft.app.terminal.result_text import result_text
     from msft.app.train import train
     from msft.run.history import History
 
@@ -111,10 +113,12 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
         _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
         return
     if finished:
-        print(f"{folder.path} is finished already; this is its result")
-    mixed = History(folder.events()).mixed
-    print(result_text(result.summary, recipe.report_split, mixed))
-    print(f"model {result.best}\nreport {folder.report}")
+        show(f"{folder.path} is finished already; this is its result")
+    history = History(folder.events())
+    metrics = {name: history.unit_of(name) for name in history.start.datasets}
+    show(result_text(result.summary, recipe.report_split, metrics, width()))
+    show_path("model", result.best)
+    show_path("report", folder.report)
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -145,7 +149,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(found.content)
     else:
-        print(found.text())
+        show(found.text(width()))
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -162,8 +166,8 @@ def compare(options: argparse.Namespace) -> None:
         figures=options.figures,
         run=not options.no_run,
         quiet=options.quiet or options.json,  # what the runs print goes to files then
-        say=lambda text: _say(text, options.quiet),
-        show=not options.json,
+        say=lambda text: say(text, options.quiet),
+        shown=not options.json,
     )
     if options.json:
         _print_json(content)
@@ -186,14 +190,13 @@ def report(options: argparse.Namespace) -> None:
         if not RunFolder(folder).log.exists():
             raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
     for folder in folders:
-        print(write_report(folder))
+        show_paths(write_report(folder))
     if len(folders) > 1:
-        print(write_comparison(folders, folders[0].parent / "report.html", groups_by_recipe))
+        show_paths(write_comparison(folders, folders[0].parent / "report.html", groups_by_recipe))
     if formats:
         from msft.report.figure_files import write_all_figures
 
-        for place in dict.fromkeys(path.parent for path in write_all_figures(folders, formats)):
-            print(place)
+        show_paths(*dict.fromkeys(path.parent for path in write_all_figures(folders, formats)))
 
 
 def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
@@ -209,20 +212,21 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
 
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
-    from msft.app import analyses, analyses_without_runs
+    from msft.app import analyses
+    from msft.app.analyses_without_runs import WITHOUT_RUNS
     from msft.app.models import models_named
     from msft.app.shifts import shifts, with_models
 
-    if (text := analyses_without_runs.text_of(options)) is not None:
-        print(text)
+    if options.analysis in WITHOUT_RUNS:
+        WITHOUT_RUNS[options.analysis](options)
         return
     recipe = _recipe(options)
     out = Path(options.out or f"runs/{options.analysis}")
     refuse_unwritable(out)
     with _aside(options.json):
         for note in recipe.notes:
-            _say(f"note: {note}", options.quiet)
-        run = analyses.runner(options.quiet, lambda text: _say(text, options.quiet))
+            say(f"note: {note}", options.quiet)
+        run = analyses.runner(options.quiet, lambda text: say(text, options.quiet))
         match options.analysis:
             case "divergence":
                 models = models_named(options.models)
@@ -239,8 +243,8 @@ def analyze(options: argparse.Namespace) -> None:
     if options.json:
         _print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})
         return
-    print(found.text())
-    print("\n".join(str(path) for path in paths))
+    show(found.text(width()))
+    show_paths(*paths)
 
 
 def env(options: argparse.Namespace) -> None:
@@ -251,7 +255,7 @@ def env(options: argparse.Namespace) -> None:
     if options.json:
         _print_json(content)
     else:
-        print(env_text(content))
+        show(env_text(content))
 
 
 def _recipe(options: argparse.Namespace) -> "Recipe":
@@ -270,13 +274,8 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def _say(text: str, quiet: bool) -> None:
-    if not quiet:
-        print(text, file=sys.stderr)
-
-
 def _noting(options: argparse.Namespace) -> Callable[[str], None]:
-    return lambda text: _say(f"note: {text}", options.quiet)
+    return lambda text: say(f"note: {text}", options.quiet)
 
 
 def _aside(json_only: bool) -> AbstractContextManager[Any]:

@@ -1,7 +1,6 @@
 """`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, carry_out, devices, exit_in_words
 from msft.app.models import MODEL, model_folder, models_named
 from msft.app.shared_training import remove_shared, shared_places, side_by_side
+from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import Variant, listed_words, refuse_twice, variants_of
 from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
@@ -38,7 +38,7 @@ def compare(
     run: bool = True,
     quiet: bool = False,
     say: Say = lambda text: None,
-    show: bool = True,
+    shown: bool = True,
 ) -> dict[str, Any]:
     """Run what is missing in `out`, then write the tables there and print them. Returns what they
     say: `headline`, `remarks`, `warnings`, `runs`, the `cells` of all tables, and `files`.
@@ -53,7 +53,7 @@ def compare(
     figures: formats in which every figure is written too, into `out/figures`.
     quiet: the runs print nothing.
     say: is told which run starts and ends.
-    show: whether the tables are printed.
+    shown: whether the tables are printed.
     """
     from msft.app.older_folders import groups_by_recipe
     from msft.report.compare.compared_run import runs_in
@@ -80,7 +80,7 @@ def compare(
         wrong.append(f"{counted(len(reasons), 'run')} cannot be read:{''.join(reasons)}")
     content: dict[str, Any] = {}
     if not wrong or any(each.history.ended for each in found.runs):
-        content = _tables(found, [] if whatever else found.empty, loaded, out, formats, show)
+        content = _tables(found, [] if whatever else found.empty, loaded, out, formats, shown)
     if wrong:
         raise RunsFailed("\n".join(wrong))
     return content
@@ -140,7 +140,7 @@ def _tables(
     recipe: Recipe,
     out: Path,
     formats: Sequence[str],
-    show: bool,
+    shown: bool,
 ) -> dict[str, Any]:
     """Write them, show them if asked to, and return what they say."""
     from msft.report.compare.model_contests import model_contests
@@ -156,10 +156,9 @@ def _tables(
     comparison = comparison_of(contests)
     paths = write_files(comparison, out)
     drawn = write_comparison_figures(comparison, out, formats) if formats else []
-    width = max(79, shutil.get_terminal_size((79, 24)).columns - 1)
-    places = dict.fromkeys(path.parent for path in drawn)
-    if show:
-        print(text_of(comparison, width), *paths, *places, sep="\n")
+    if shown:
+        show(text_of(comparison, width()))
+        show_paths(*paths, *dict.fromkeys(path.parent for path in drawn))
     return {**content_of(comparison), "files": [str(path) for path in (*paths, *drawn)]}
 
 

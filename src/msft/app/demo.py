@@ -2,9 +2,9 @@
 
 import time
 from pathlib import Path
-from textwrap import fill
 
 from msft.app.admission import refuse_unwritable
+from msft.app.terminal.screen import show, show_path, width
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe, load_recipe
@@ -38,9 +38,9 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE) -> None:
             _run(method, load_recipe(recipe, [*overrides, f"seed={seed}"]), out / method)
         print(f"the three runs took {time.monotonic() - begun:.0f} s\n")
     page = write_comparison(folders, out)
-    print(comparison_text(folders))
-    print(fill(_who_left(out / "msft"), 80))
-    print(f"The mixture is synthetic (seed {seed}). Look at {page}")
+    show(comparison_text(folders, width()))
+    show(f"{_who_left(out / 'msft')} The mixture is synthetic (seed {seed}).")
+    show_path("Look at", page)
 
 
 def _who_left(folder: Path) -> str:

@@ -12,7 +12,7 @@ class Evaluation:
     """content: the scores for programs. text: the same for a terminal. lines: every answer."""
 
     content: dict[str, Any]
-    text: Callable[[], str]
+    text: Callable[[int], str]
     lines: Callable[[], list[dict[str, Any]]]
 
 

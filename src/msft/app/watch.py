@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msft.app.older_folders import groups_by_recipe
+from msft.app.terminal.screen import show
 from msft.report import write_comparison, write_report
 from msft.run.folder import RunFolder
 
@@ -14,7 +15,7 @@ SECONDS = 5
 def watch(
     folders: Sequence[Path],
     seconds: float = SECONDS,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = show,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Build each report whenever its log has grown, until all runs have ended.
@@ -57,7 +58,8 @@ class _Watched:
         self.ended = RunFolder(self._folder).is_finished()
         page = write_report(self._folder, None if self.ended else max(1, round(seconds)))
         if not self.begun or self.ended:
-            say(f"{page}{' (the run has ended)' if self.ended else ' (reloads while it goes on)'}")
+            state = "the run has ended" if self.ended else "reloads while the run goes on"
+            say(f"{state}:\n{page}")
         self.begun = True
         return True
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from msft.layout import WIDTH
 from msft.report.averages import averages_table
 from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
 from msft.report.compare.compared_run import (
@@ -208,7 +209,7 @@ def _link_to(folder: Path, place: Path) -> str | None:
     return "./" + quote(os.path.relpath(report.resolve(), place.resolve()))
 
 
-def contest_text(contest: Contest, width: int = 79, tables: Sequence[Table] = ()) -> str:
+def contest_text(contest: Contest, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
     """The tables for a terminal, all of them or these."""
     comparison = comparison_of([contest])
     return text_of(replace(comparison, short=tables or comparison.short), width)
@@ -236,16 +237,16 @@ def content_of(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def text_of(comparison: Comparison, width: int = 79) -> str:
+def text_of(comparison: Comparison, width: int = WIDTH) -> str:
     """The tables for a terminal, and what is to be known about them."""
     said = [*comparison.remarks, *comparison.warnings, LEGEND, comparison.headline]
     parts = [terminal(table, width) for table in comparison.short]
     return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
 
 
-def comparison_text(folders: Sequence[Path]) -> str:
+def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     """The scores of these runs for a terminal, each by itself, and what selected."""
     contest = contest_of_each(compared_runs(folders))
     honesty = honesty_table(contest)
     tables = [*reversed(dataset_tables(contest)), *([honesty] if honesty else [])]
-    return contest_text(contest, tables=tables)
+    return contest_text(contest, width, tables)

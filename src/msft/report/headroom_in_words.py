@@ -1,17 +1,18 @@
 """Headroom in words and as a table, for the terminal and for a page."""
 
 from dataclasses import asdict, dataclass
-from textwrap import wrap
+from itertools import chain
 from typing import Any
 
 from msft.errors import UsageError
+from msft.layout import cut, table
 from msft.report.compare.headroom import Gain, Headroom, headroom_of
+from msft.report.tables import wrapped
 from msft.report.wording import Unit, difference
 from msft.run.history import History
 from msft.run.verdicts import RowTokens, VerdictsByKey
-from msft.text import counted, epochs, label, table
+from msft.text import counted, epochs
 
-WIDTH = 80
 NOTE = (
     "Naive: each sub-dataset's score at its own peak minus its score at the peak of the mean, on "
     "the rows that chose both. Cross-fitted: chosen on one half of the rows and scored on the "
@@ -52,18 +53,17 @@ def headroom_rows(history: History, found: Headroom) -> list[tuple[str, ...]]:
     ]
     for name, gain in found.datasets.items():
         peak = epochs(found.ticks[name] / per_epoch)
-        rows.append((label(name, 24), peak, *_cells(gain, history.unit_of(name))))
+        rows.append((cut(name, 24), peak, *_cells(gain, history.unit_of(name))))
     mean = epochs(found.mean_tick / per_epoch)
     rows.append(("mean", mean, *_cells(found.mean, history.mean_unit)))
     return rows
 
 
-def headroom_text(history: History, found: Headroom) -> str:
-    """For a terminal of 80 columns."""
-    lines = [*table(headroom_rows(history, found)), ""]
-    for paragraph in (headroom_words(history, found), NOTE):
-        lines += wrap(paragraph, WIDTH)
-    return "\n".join(lines)
+def headroom_text(history: History, found: Headroom, width: int) -> str:
+    """For a terminal of this width."""
+    rows = table(headroom_rows(history, found), width)
+    said = (wrapped(text, width) for text in (headroom_words(history, found), NOTE))
+    return "\n".join([*rows, "", *chain(*said)])
 
 
 def headroom_content(found: Headroom) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
-from msft.report.wording import Unit, difference, height, number, per_cent
+from msft.report.wording import Unit, difference, height, metric_name, number, per_cent
 from msft.run.flops import first_rollout_flops
 from msft.search.scores import TEST, Number
 from msft.text import listed, si
@@ -53,21 +53,34 @@ def _main_table(contest: Contest, groups: Mapping[str, Sequence[str]], split: st
 
 
 def dataset_tables(contest: Contest) -> list[Table]:
-    """Every sub-dataset, then the mean if it can be compared; on every split that was scored."""
+    """Every sub-dataset, with its metric where they differ, then the mean if it can be compared;
+    on every split that was scored."""
     tables: list[Table] = []
+    mixed = contest.unit() is None
     for split in contest.splits:
         rows = [
-            TableRow(name, tuple(_score_column(contest, (name,), split))) for name in contest.names
+            TableRow(
+                name,
+                (
+                    *([Cell(metric_name(contest.unit((name,))))] if mixed else []),
+                    *_score_column(contest, (name,), split),
+                ),
+            )
+            for name in contest.names
         ]
         if contest.has_mean:
-            means = _score_column(contest, contest.names, split)
+            means = [*([EMPTY] if mixed else []), *_score_column(contest, contest.names, split)]
             rows.append(TableRow(_mean_name(contest), tuple(means), apart=True))
         tables.append(
             Table(
                 _key("datasets", contest, split),
                 f"Every sub-dataset on {_role(contest, split)}",
                 f"{where(split)} {_how(contest, 'row')}",
-                ("sub-dataset", *(entrant.label for entrant in contest.entrants)),
+                (
+                    "sub-dataset",
+                    *(["metric"] if mixed else []),
+                    *(entrant.label for entrant in contest.entrants),
+                ),
                 tuple(rows),
             )
         )

@@ -12,6 +12,7 @@ from itertools import groupby
 from textwrap import fill
 from typing import Any, Literal
 
+from msft.layout import WIDTH, cut
 from msft.report.wording import NOTHING
 from msft.search.scores import Number
 from msft.text import in_markdown, label, plain
@@ -83,11 +84,15 @@ def ranked(heights: Sequence[Number | None]) -> list[Rank]:
     return [1 if h == values[0] else 2 if h == values[1] else 0 for h in heights]
 
 
-def terminal(table: Table, width: int = 79) -> str:
+def terminal(table: Table, width: int = WIDTH) -> str:
     """Fixed width, no colour; columns that do not fit follow below, with the names again."""
-    names = [label(name, LONGEST) for name in (table.head[0], *(row.name for row in table.rows))]
-    first = max(map(len, names))
     columns = [_column(table, number) for number in range(len(table.head) - 1)]
+    room = width - max((len(column[0]) for column in columns), default=0)
+    names = [
+        cut(plain(name, keep=""), max(1, min(LONGEST, room)))
+        for name in (table.head[0], *(row.name for row in table.rows))
+    ]
+    first = max(map(len, names))
     lines = [label(table.title, width), *wrapped(table.note, width)]
     while columns:
         fitting = 1

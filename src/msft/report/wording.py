@@ -31,6 +31,11 @@ def method_name(method: str) -> str:
     return _METHODS.get(method, method)
 
 
+def metric_name(unit: Unit) -> str:
+    """The metric of a sub-dataset in words; a function of the user's own gives values."""
+    return "own metric" if unit == "value" else str(unit)
+
+
 def number(value: Number | None, unit: Unit) -> str:
     """A score; shares of right rows in per cent."""
     if value is None:

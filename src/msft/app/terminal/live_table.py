@@ -4,9 +4,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msft.app.terminal.progress import Board, event_text, mean_text
+from msft.app.terminal.board import Board, Placed
+from msft.app.terminal.progress import event_text, mean_text
+from msft.app.terminal.result_text import checkpoint_in_words
+from msft.app.terminal.time_left import time_left_text
+from msft.layout import NARROW_NAMES, cut, fitted
 from msft.run.log import Decided, Ended, Event
 from msft.run.worker import Step
+from msft.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,8 +21,12 @@ if TYPE_CHECKING:
 BARS = "▁▂▃▄▅▆▇█"
 MOST_ROWS = 20
 """Sub-datasets that are shown one by one; the others are one line together."""
-AROUND = 8
+AROUND = 10
 """Lines of a terminal that are not rows of the table."""
+WIDE = 96
+"""Columns of a terminal with room for a long bar and long trends."""
+LEAST_NAME = 8
+"""Columns of a name that is cut."""
 REDRAWN = 0.5
 """Seconds between two drawings while steps come in."""
 
@@ -45,12 +54,14 @@ class LiveTable:
         self._live.start()  # at the first event: a run that is refused shows no table
         self._board.event(event, live)
         stays = isinstance(event, Ended) or (isinstance(event, Decided) and event.what == "exclude")
+        width = self._live.console.width
         if live and stays:
             stage = len(self._board.history.stages) - 1
-            line = Text(f"stage {stage} {event_text(event, self._board)}", style="bold")
+            said = (event_text(event, self._board) or "").strip()
+            line = Text(fitted(f"stage {stage}: {said}", width), style="bold")
             self._live.console.print(line, soft_wrap=True)
         for remark in self._board.remarks.after(event) if live else []:
-            self._live.console.print(Text(remark), soft_wrap=True)
+            self._live.console.print(Text(fitted(remark, width)), soft_wrap=True)
         self._draw()
 
     def step(self, step: Step) -> None:
@@ -72,9 +83,10 @@ def live_view(board: Board, title: str, width: int, height: int) -> "RenderableT
 
     names = list(board.history.start.datasets)
     shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND)))
-    parts: list[RenderableType] = [Text(_headline(board, title, len(names)), style="bold")]
-    if board.history.stages:
-        parts.append(_stage(board, width))
+    lines = [Text(cut(title, width), style="bold"), Text(fitted(_standing(board, names), width))]
+    parts: list[RenderableType] = [*lines]
+    if board.history.stages and board.history.ended is None:
+        parts += [_stage(board, width), Text(fitted(_time(board), width))]
     parts += [Text(), _table(board, shown, width)]
     rest = [name for name in names if name not in shown]
     if rest:
@@ -93,68 +105,83 @@ def visible_names(board: Board, names: list[str], most: int) -> list[str]:
     return [name for name in names if name in picked]
 
 
-def cut(name: str, longest: int) -> str:
-    """A long name without its middle: names of one family often differ at the end."""
-    if len(name) <= longest:
-        return name
-    end = (longest - 1) // 2
-    return f"{name[: longest - 1 - end]}…{name[-end:]}"
-
-
-def _headline(board: Board, title: str, names: int) -> str:
-    parts = [title]
-    if board.history.stages:
-        parts.append(f"{len(board.history.stages[-1].asked.active)} of {names} active")
+def _standing(board: Board, names: list[str]) -> str:
+    """How many are being trained, and the best so far."""
+    active = sum(board.active(name) for name in names)
+    left = sum(board.left(name) is not None for name in names)
+    parts = ["the run has ended"] if board.history.ended else []
+    if left == len(names):
+        parts.append(f"all {left} sub-datasets have left")
+    elif board.history.stages and not parts:
+        parts.append(f"{active} of {counted(len(names), 'sub-dataset')} active")
     best = board.history.best
     if best is not None:
-        parts.append(f"best {mean_text(board.history, best)} at {best}")
+        parts.append(f"best {mean_text(board.history, best)} at {checkpoint_in_words(best)}")
     return " · ".join(parts)
 
 
 def _stage(board: Board, width: int) -> "Table":
-    """How far the present roll-out is."""
+    """How far the present stage is; it moves with every step."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
     stage = board.history.stages[-1]
     whole = stage.asked.ticks / board.history.evals_per_epoch
-    said = [f"epoch {board.epoch:.2f}/{whole:g}"]
+    done, steps = board.steps
+    said = [f"step {done:,}" + (f"/{steps:,}" if steps else "")]
+    said.append(f"epoch {board.epoch:.2f}/{whole:g}")
     if board.loss is not None:
         said.append(f"loss {board.loss:.3f}")
-        said += [f"{board.tokens_per_second:,.0f} tok/s"] if width >= 80 else []
-    if board.seconds_left is not None:
-        minutes, seconds = divmod(round(board.seconds_left), 60)
-        said.append(f"{minutes}:{seconds:02} left")
+    if board.is_evaluating:
+        said.append("evaluating")
+    elif board.loss is not None and width >= 80:
+        said.append(f"{board.tokens_per_second:,.0f} tokens/s")
     line = Table.grid(padding=(0, 1))
-    bar = ProgressBar(stage.asked.ticks, stage.ticks, width=10 if width < 96 else 24)
+    size = 8 if width < 80 else 12 if width < WIDE else 24
+    bar = ProgressBar(stage.asked.ticks, board.ticks, width=size)
     line.add_row(f"stage {stage.asked.rollout}", bar, " · ".join(said))
     return line
 
 
+def _time(board: Board) -> str:
+    left = board.time_left
+    if left is None:
+        return "time left: known after the first evaluation"
+    return time_left_text(left, len(board.history.stages) - 1)
+
+
 def _table(board: Board, names: list[str], width: int) -> "Table":
+    """A row for each name; trend and checkpoint are left out where there is no room for them."""
     from rich.table import Table
     from rich.text import Text
 
-    roomy, trend = width >= 96, 16 if width >= 96 else 10 if width >= 80 else 6
+    trend = 16 if width >= WIDE else 8
+    columns = {
+        "sub-dataset": names,
+        "score": [_number(board.scores(name)[-1:]) for name in names],
+        "best": [_number([best] if (best := board.best(name)) else []) for name in names],
+        "checkpoint": [best[0] if (best := board.best(name)) else "" for name in names],
+        "trend": [
+            sparkline([float(score.value) for _, score in board.scores(name)], trend)
+            for name in names
+        ],
+        "state": [board.state(name) for name in names],
+    }
+    sizes = {head: max(len(head), *map(len, cells)) for head, cells in columns.items()}
+    spare = width - sum(sizes.values()) - 2 * len(sizes) + 2 + sizes["sub-dataset"]
+    for head in ("checkpoint", "trend"):
+        if spare < min(sizes["sub-dataset"], NARROW_NAMES):
+            del columns[head]
+            spare += sizes[head] + 2
+    columns["sub-dataset"] = [cut(name, max(LEAST_NAME, spare)) for name in names]
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
-    longest = 32 if roomy else 24 if width >= 80 else 14
-    table.add_column("sub-dataset", no_wrap=True)
-    for column in ("score", "best"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("at", "trend", "state"):
-        table.add_column(column, no_wrap=True)
-    for name in names:
-        scores, best = board.scores(name), board.best(name)
-        left, unsure = board.left(name), board.remarks.is_unsure(name)
-        short = board.state(name) if left is None else f"left {left[1]:g} s{left[0]}"
-        short += (" unsure" if width >= 80 else "?") if unsure else ""
-        table.add_row(
-            Text(cut(name, longest)),
-            f"{float(scores[-1][1].value):.3f}" if scores else "",
-            f"{float(best[1].value):.3f}" if best else "",
-            best[0] if best else "",
-            sparkline([float(score.value) for _, score in scores[-trend:]], trend),
-            board.state(name) + (", not sure" if unsure else "") if roomy else short,
-            style="" if board.active(name) else "dim",
-        )
+    for head in columns:
+        right = "right" if head in ("score", "best") else "left"
+        table.add_column(head, justify=right, no_wrap=True)  # type: ignore[arg-type]
+    for name, *cells in zip(names, *columns.values(), strict=True):
+        table.add_row(*map(Text, cells), style="" if board.left(name) is None else "dim")
     return table
+
+
+def _number(placed: Sequence[Placed]) -> str:
+    return f"{float(placed[0][1].value):.3f}" if placed else ""

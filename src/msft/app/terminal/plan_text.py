@@ -1,23 +1,34 @@
 """What `msft plan` prints: one screen from the forecast's plain data."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.text import counted, duration, label, listed, si, table
+from msft.layout import WIDTH, table
+from msft.text import counted, duration, listed, plain, si
 
 COLUMNS = (
-    *("method", "stages", "epochs", "steps", "tokens", "evals"),
-    *("training", "evaluating", "ahead", "all", "evals are", "time"),
+    *("method", "stages", "epochs", "steps", "tokens", "evals", "FLOPs", "time"),
+    *("training", "evaluating", "evals are", "ahead"),
+)
+ABOUT_COLUMNS = (
+    "evals: evaluations; FLOPs: all of them, 6, 2 and 8 for each weight and token of training, "
+    "evaluating and looking ahead; training, evaluating, ahead: parts of them; evals are: the "
+    "share of evaluating"
 )
 MOST_STAGES = 12
 """Stages whose steps are listed one by one."""
 
 
-def plan_text(content: Mapping[str, Any]) -> str:
-    """All that a forecast says, from rows to time."""
-    blocks = (_head, _data, _methods, _search, _machine)
-    return "\n\n".join("\n".join(block(content)) for block in blocks)
+def plan_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
+    """All that a forecast says, from rows to time; sentences are not wrapped."""
+    blocks = (
+        _head(content),
+        _data(content, width),
+        _methods(content, width),
+        _search(content),
+        _machine(content),
+    )
+    return "\n\n".join(map("\n".join, blocks))
 
 
 def _head(content: Mapping[str, Any]) -> list[str]:
@@ -28,7 +39,7 @@ def _head(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _data(content: Mapping[str, Any]) -> list[str]:
+def _data(content: Mapping[str, Any], width: int) -> list[str]:
     rows: list[Sequence[str]] = [
         ("sub-dataset", "train rows", "tokens", "longest", "scored rows", "tokens", "written")
     ]
@@ -36,7 +47,7 @@ def _data(content: Mapping[str, Any]) -> list[str]:
         scored = dataset["validation"]
         rows.append(
             (
-                label(name),
+                plain(name, keep=""),
                 f"{dataset['rows']:,}",
                 f"{dataset['tokens']:,}",
                 f"{dataset['longest']:,}",
@@ -47,7 +58,7 @@ def _data(content: Mapping[str, Any]) -> list[str]:
         )
     epoch, evaluation = content["epoch"], content["evaluation"]
     lines = [
-        *table(rows),
+        *table(rows, width),
         f"one epoch: {counted(epoch['rows'], 'row')}, {counted(epoch['tokens'], 'token')}, "
         f"{counted(epoch['steps'], 'step')} of {counted(epoch['batch_size'], 'row')}, "
         f"{counted(epoch['evaluations'], 'evaluation')}",
@@ -62,7 +73,7 @@ def _data(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _methods(content: Mapping[str, Any]) -> list[str]:
+def _methods(content: Mapping[str, Any], width: int) -> list[str]:
     rows: list[Sequence[str]] = [COLUMNS]
     for name, cases in content["methods"].items():
         mark = "→ " if name == content["method"] else "  "
@@ -70,9 +81,8 @@ def _methods(content: Mapping[str, Any]) -> list[str]:
         for which, case in list(cases.items())[: 1 if same else 2]:
             rows.append((mark + name if same else f"{mark}{name}, {which}", *_cells(case)))
     return [
-        *table(rows),
-        "training, evaluating, (looking) ahead and all are FLOPs: 6, 2 and 8 for each weight and "
-        "token.",
+        *table(rows, width, COLUMNS.index("training")),
+        ABOUT_COLUMNS,
         "→ the recipe's method with its options; the others have the paper's.",
         *(
             [f"not counted: {listed(missing)}"]
@@ -90,12 +100,12 @@ def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
         f"{case['steps']:,}",
         si(case["tokens"]["train"]),
         f"{case['evaluations']:,}",
+        si(flops["total"]),
+        "?" if case["seconds"] is None else duration(case["seconds"]),
         si(flops["train"]),
         si(flops["evaluation"]),
-        si(flops["lookahead"]) if flops["lookahead"] else "-",
-        si(flops["total"]),
         f"{flops['evaluation'] / max(1, flops['total']):.0%}",
-        "?" if case["seconds"] is None else duration(case["seconds"]),
+        si(flops["lookahead"]) if flops["lookahead"] else "-",
     )
 
 
@@ -141,9 +151,11 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{where}: {si(memory['peak'])}B at the peak{own}; {si(memory['free'])}B are free: "
         + _fits(memory["fits"], memory["peak"] <= memory["free"]),
-        *textwrap.wrap(listed, 92, initial_indent="  ", subsequent_indent="  "),
-        f"disk: {si(disk['peak'])}B at the peak in {disk['out']}; {si(disk['free'])}B are free: "
-        + _fits(disk["fits"], True),
+        f"  {listed}",
+        f"disk: {si(disk['peak'])}B at the peak; {si(disk['free'])}B are free: "
+        + _fits(disk["fits"], True)
+        + "; the run's folder is",
+        f"  {disk['out']}",
         f"  the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
     ]
     return [*lines, *_speed(content)]

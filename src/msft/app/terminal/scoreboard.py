@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
 
+from msft.layout import WIDTH, table
 from msft.report.compare.evidence import Z95, wilson
 from msft.report.compare.intervals import Interval
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.scores import MeanRule, Score, Scores, mean
-from msft.text import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,19 @@ class Scoreboard:
     groups: Mapping[str, ScoreLine]
     mean: ScoreLine | None
 
-    def text(self) -> str:
+    def text(self, width: int = WIDTH) -> str:
+        """The table, and why there is no mean where there is none; sentences are not wrapped."""
         rows = [("sub-dataset", "score", "95 % interval", "rows", "metric")]
         rows += [(name, *_cells(line), self.metrics[name]) for name, line in self.datasets.items()]
         rows += [(f"[{name}]", *_cells(line), "mean") for name, line in self.groups.items()]
         if self.mean is not None:
             rows.append(("mean", *_cells(self.mean), ""))
-            return "\n".join(table(rows))
+            return "\n".join(table(rows, width))
         why = (
             f"no mean: metrics differ ({', '.join(sorted({*self.metrics.values()}))}), and a mean "
             "of gains would need the base model's scores, which one evaluation does not have"
         )
-        return "\n".join([*table(rows), why])
+        return "\n".join([*table(rows, width), why])
 
     def content(self) -> dict[str, Any]:
         """For a JSON file."""

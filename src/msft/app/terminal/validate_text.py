@@ -1,16 +1,16 @@
-"""What `msft validate` and `msft train` print: data as found, rows as seen, results as measured."""
+"""What `msft validate` prints: data as found, and rows as the model sees them."""
 
 from collections import Counter
 from collections.abc import Sequence
 from string import ascii_uppercase
-from textwrap import wrap
 from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import Tokenizer
 from msft.example import Encoded, Example
+from msft.layout import WIDTH, broken, fitted, table
 from msft.recipe.recipe import Recipe
-from msft.text import counted, named_mean, table
+from msft.text import counted
 
 COLUMNS = (
     "sub-dataset",
@@ -26,20 +26,26 @@ COLUMNS = (
     "longest",
     "labels in %",
 )
-WIDTH = 80
+ABOUT_COLUMNS = (
+    "train, valid, test: rows; tokens: of all train rows; answer: those of them that are trained "
+    "on; mean, longest: tokens of a train row"
+)
+FREE = "free"
 MOST_LABELS = 8
 """With more different answers than these there is no balance to show."""
+WIDEST_LABELS = 50
 
 
-def validation_text(recipe: Recipe, corpus: Corpus) -> str:
-    """One line per sub-dataset, then what there is to note."""
+def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
+    """One line per sub-dataset, then what there is to note; sentences are not wrapped."""
     rows = [_row(dataset) for dataset in corpus.datasets.values()]
     trained = sum(len(d.train.rows) for d in corpus.datasets.values())
     tokens = sum(len(row.tokens) for d in corpus.datasets.values() for row in d.train.rows)
-    lines = [*table([COLUMNS, *rows]), ""]
+    lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
     steps = -(-trained // recipe.train_batch_size)
     parts = {"row": trained, "token": tokens, "step": steps}
     lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
+    lines.append(ABOUT_COLUMNS)
     if steps < recipe.evals_per_epoch:
         lines.append(
             f"note: an epoch has {counted(steps, 'step')} but {recipe.evals_per_epoch} "
@@ -50,6 +56,8 @@ def validation_text(recipe: Recipe, corpus: Corpus) -> str:
             "shots: exemplars that stand before every scored row; they are rows of train which are "
             "not trained"
         )
+    if any(row[-1] == FREE for row in rows):
+        lines.append(f"{FREE}: more than {MOST_LABELS} different answers, so no shares of labels")
     for dataset in corpus.datasets.values():
         lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
     if corpus.note:
@@ -103,12 +111,19 @@ def _counts(dataset: SubDataset) -> dict[str, Any]:
 
 
 def balance(labels: Sequence[str]) -> str:
-    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: every one differs."""
+    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: too many differ.
+
+    Long answers are cut, all alike, until a table has room for them.
+    """
     counts = Counter(labels)
     if len(counts) > MOST_LABELS or "" in counts:
-        return "free"
-    shares = [f"{label} {100 * count / len(labels):.0f}" for label, count in counts.items()]
-    return " ".join(sorted(shares))
+        return FREE
+    shares = {label: f"{100 * count / len(labels):.0f}" for label, count in counts.items()}
+    for longest in (*range(max(map(len, counts)), 3, -1), 3):
+        text = " ".join(sorted(f"{label[:longest]} {share}" for label, share in shares.items()))
+        if len(text) <= WIDEST_LABELS:
+            break
+    return text
 
 
 def _label(example: Example) -> str:
@@ -118,15 +133,20 @@ def _label(example: Example) -> str:
     return ascii_uppercase[example.answer] if example.answer < 26 else ""
 
 
-def shown_rows(corpus: Corpus, tokenizer: Tokenizer, count: int) -> str:
-    """Rows as the model sees them, answer tokens between ⟦ and ⟧."""
+def shown_rows(corpus: Corpus, tokenizer: Tokenizer, count: int, width: int = WIDTH) -> str:
+    """Rows as the model sees them, answer tokens between ⟦ and ⟧.
+
+    A line begins with two spaces, and what of it does not fit with `… ` on the lines below it, so
+    that breaks in the data can be told from those of the screen.
+    """
     lines: list[str] = []
     for dataset in corpus.datasets.values():
         pairs = zip(dataset.train.examples, dataset.train.rows, strict=True)
         for example, row in list(pairs)[:count]:
             size = counted(len(row.tokens), "token")
-            lines += ["", f"--- {dataset.name} ({example.where}), {size}"]
-            lines.append(printable(marked(row, tokenizer)))
+            lines += ["", fitted(f"--- {dataset.name} ({example.where}), {size}", width)]
+            for line in printable(marked(row, tokenizer)).split("\n"):
+                lines += broken(f"  {line}", width, "… ")
     return "\n".join(lines)
 
 
@@ -144,43 +164,3 @@ def marked(row: Encoded, tokenizer: Tokenizer) -> str:
 def printable(text: str) -> str:
     """Text that cannot move the cursor or colour the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-
-
-def result_text(summary: dict[str, Any], report_split: str = "test", mixed: bool = False) -> str:
-    """The result as a table; validation selected, and `report_split` says which one reports.
-
-    mixed: metrics differ, so the mean is one of gains.
-    """
-    best = summary["best"]
-    names = list(best["validation"]["datasets"])
-    rows: list[tuple[str, ...]] = [("sub-dataset", "validation", "test")]
-    test = best["test"]
-    for name in names:
-        shown = f"{test['datasets'][name]:.4f}" if test else "-"
-        rows.append((name, f"{best['validation']['datasets'][name]:.4f}", shown))
-    mean = named_mean(test["mean"], mixed)[1] if test else "-"
-    rows.append((*named_mean(best["validation"]["mean"], mixed), mean))
-    head = (
-        f"{summary['method']}: {_result(best)} "
-        f"({summary['ended_by']}; {counted(summary['epochs_trained'], 'epoch')} trained in all)"
-    )
-    reports = "validation, which also selected" if report_split == "selection" else "test"
-    lines = [head, *table(rows), f"reported on {reports if test else 'validation'}"]
-    for finding in summary.get("findings", {}).get("text", []):
-        lines += wrap(f"note: {finding}", WIDTH, subsequent_indent="      ")
-    return "\n".join(lines)
-
-
-def _result(best: dict[str, Any]) -> str:
-    """Which checkpoint it is, and how it came to be the one."""
-    parts = best["average_of"]
-    if parts:
-        ends = f" from {parts[0]} to {parts[-1]}" if len(parts) > 1 else f", {parts[0]}"
-        return (
-            f"the result is {best['checkpoint']}, the mean of the weights at "
-            f"{counted(len(parts), 'tick')}{ends}, of {counted(best['candidates'], 'tick')}"
-        )
-    return (
-        f"best is {best['checkpoint']} after {counted(best['epochs'], 'epoch')}, chosen from "
-        f"{counted(best['candidates'], 'point')} on validation"
-    )
