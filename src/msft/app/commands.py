@@ -121,10 +121,11 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
-    from msft.app.admission import refuse_absent
+    from msft.app.admission import refuse_absent, refuse_no_rows
 
     recipe = _recipe(options)
     refuse_absent(recipe, options.model)
+    refuse_no_rows(recipe, options.split)
     if options.out and options.out == options.answers:
         raise UsageError(f"--out and --answers are both {options.out}; give two names")
     for path in (options.out, options.answers):

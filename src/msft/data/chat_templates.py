@@ -1,13 +1,16 @@
 """Chat templates: a program that comes with a model, so it may fail, and it may never end."""
 
+import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from msft.checks import shown
 from msft.errors import DataError
+from msft.example import Example, Message
 
 SECONDS = 5.0
 """How long a template may take for one conversation."""
@@ -19,15 +22,20 @@ class _TooSlow(Exception):
     """The time is up."""
 
 
-def templated(tokenizer: Any, turns: list[dict[str, str]], prompt: bool, where: str) -> str:
+def templated(
+    tokenizer: Any, turns: Sequence[Message], prompt: bool, where: str, tools: Sequence[Any] = ()
+) -> str:
     """A conversation as text; DataError, with the row's place, where the template fails.
 
     prompt: the assistant's turn is still to come.
+    tools: the functions that may be called.
     """
+    said = [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns]
+    known = {"tools": list(tools)} if tools else {}
     try:
         with _limited():
             text = tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=prompt
+                said, tokenize=False, add_generation_prompt=prompt, **known
             )
     except _TooSlow:
         raise DataError(
@@ -45,6 +53,25 @@ def templated(tokenizer: Any, turns: list[dict[str, str]], prompt: bool, where: 
             f"{MAX_TEXT:,} at most"
         )
     return text
+
+
+def refuse_silence(example: Example, text: str) -> None:
+    """DataError where the template leaves out what it does not know: tools, their calls, and what
+    they answer. Else a model would be trained on an empty turn."""
+    expected = [("the tool", tool["function"]["name"]) for tool in example.tools]
+    expected += [("the tool call", name) for turn in example.messages for name in turn.calls]
+    expected += [
+        ("the tool's answer", turn.content.strip())
+        for turn in example.messages
+        if turn.role == "tool"
+    ]
+    for what, wanted in expected:
+        if wanted not in text and json.dumps(wanted, ensure_ascii=False)[1:-1] not in text:
+            raise DataError(
+                f"{example.where}: this model's chat template does not write {what} "
+                f"{shown(wanted)}; use a model whose template knows tools, or give one as "
+                "chat_template"
+            )
 
 
 @contextmanager
