@@ -125,7 +125,6 @@ def evaluate(options: argparse.Namespace) -> None:
 
     recipe = _recipe(options)
     refuse_absent(recipe, options.model)
-    refuse_no_rows(recipe, options.split)
     if options.out and options.out == options.answers:
         raise UsageError(f"--out and --answers are both {options.out}; give two names")
     for path in (options.out, options.answers):
@@ -134,6 +133,7 @@ def evaluate(options: argparse.Namespace) -> None:
                 raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+    refuse_no_rows(recipe, options.split)
     from msft.app.terminal.scoreboard import answer_lines, scoreboard
     from msft.engine.build import load_evaluator
 

@@ -1,14 +1,13 @@
 """Chat templates: a program that comes with a model, so it may fail, and it may never end."""
 
-import json
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from msft.checks import shown
 from msft.errors import DataError
 from msft.example import Example, Message
 
@@ -55,23 +54,36 @@ def templated(
     return text
 
 
-def refuse_silence(example: Example, text: str) -> None:
+def refuse_silence(tokenizer: Any, example: Example) -> None:
     """DataError where the template leaves out what it does not know: tools, their calls, and what
     they answer. Else a model would be trained on an empty turn."""
-    expected = [("the tool", tool["function"]["name"]) for tool in example.tools]
-    expected += [("the tool call", name) for turn in example.messages for name in turn.calls]
-    expected += [
-        ("the tool's answer", turn.content.strip())
-        for turn in example.messages
-        if turn.role == "tool"
-    ]
-    for what, wanted in expected:
-        if wanted not in text and json.dumps(wanted, ensure_ascii=False)[1:-1] not in text:
+
+    def text(given: Example) -> str | None:
+        try:
+            return templated(tokenizer, given.messages, False, given.where, given.tools)
+        except DataError:  # so it looks at what is missing
+            return None
+
+    for what, less in _poorer(example):
+        if text(less) == text(example):
             raise DataError(
-                f"{example.where}: this model's chat template does not write {what} "
-                f"{shown(wanted)}; use a model whose template knows tools, or give one as "
-                "chat_template"
+                f"{example.where}: this model's chat template does not write {what}; use a model "
+                "whose template knows tools, or give one as chat_template"
             )
+
+
+def _poorer(example: Example) -> Iterator[tuple[str, Example]]:
+    """The conversation without its tools, and without each call and answer of one."""
+    if example.tools:
+        yield "the tools that may be called", replace(example, tools=())
+    for number, turn in enumerate(example.messages):
+        kept = {key: value for key, value in turn.more.items() if key != "tool_calls"}
+        what = f"the call of {', '.join(turn.calls)}" if turn.calls else "the answer of a tool"
+        content = turn.content if turn.calls else ""
+        if turn.calls or (turn.role == "tool" and turn.content):
+            less = replace(turn, content=content, more=kept)
+            before, after = example.messages[:number], example.messages[number + 1 :]
+            yield f"messages[{number}], {what}", replace(example, messages=(*before, less, *after))
 
 
 @contextmanager

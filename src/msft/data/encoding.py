@@ -108,11 +108,10 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
 
     def tokens(count: int, prompt: bool) -> list[int]:
         text = templated(tokenizer, turns[:count], prompt, example.where, example.tools)
-        if count == len(turns):
-            refuse_silence(example, text)
         return tokenizer.encode(text, add_special_tokens=False)
 
     whole = tokens(len(turns), False)
+    refuse_silence(tokenizer, example)
     marks = [False] * len(whole)
     if most is not None and len(whole) > most:
         return Encoded(tuple(whole), tuple(marks))

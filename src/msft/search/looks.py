@@ -28,8 +28,8 @@ class Looks:
                 looks[-1] = loss
             else:
                 looks.append(loss)
-        if self._repeats:
-            self._seen.update(rows)
+            if self._repeats:
+                self._seen.add(row)
 
     def state(self) -> dict[str, Any]:
         """As JSON, a copy."""
