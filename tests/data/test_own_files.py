@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+import msft
 from msft.app.admission import refuse_no_rows, resolved
 from msft.cli import main
 from msft.data.corpus import Corpus, load_corpus
 from msft.data.formats import FORMATS
 from msft.data.loading import load_datasets, refuse_missing_files
 from msft.engine.model.tokenizers import tiny_tokenizer, tokenizer_for
-from msft.errors import DataError, RecipeError
+from msft.errors import DataError, Diverged, RecipeError
 from msft.recipe.dataset_sources import FIELDS
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.recipe.rows import with_rows
@@ -249,6 +250,18 @@ def test_rows_from_python_take_the_place_of_files() -> None:
             with_rows(files, wrong)
 
 
+def test_a_run_goes_on_with_its_own_rows_only(tmp_path: Path) -> None:
+    keys = {"method": "sft", "num_train_epochs": 1, "evals_per_epoch": 1, "train_batch_size": 2}
+    spec = {"name": "a", "train": "gone.jsonl", "validation": pairs("v"), "weight": 2}
+    given = Recipe.from_mapping({"model_name_or_path": "tiny", **keys, "datasets": [spec]})
+    rows = {"a": {"train": pairs("x", "y")}}
+    done = msft.train(given, tmp_path / "out", datasets=rows)
+    assert done.summary["tokens"]["train"] == 2 * 2 * len("say x x ")
+    assert msft.train(given, tmp_path / "out", datasets=rows).summary == done.summary
+    with pytest.raises(Diverged, match="this folder holds another run"):
+        msft.train(given, tmp_path / "out", datasets={"a": {"train": pairs("x", "z")}})
+
+
 def test_a_dataset_of_the_hub_library_is_taken_as_it_is() -> None:
     datasets = pytest.importorskip("datasets")
     both = datasets.DatasetDict(
@@ -314,6 +327,9 @@ def test_validate_shows_what_these_give(folder: Path, capsys: pytest.CaptureFixt
     assert "note: completion_only_loss is false: prompts are trained too" in out
     assert "note: chat_template: conversations are written by chat.jinja" in out
     assert "one epoch: 3 rows, 81 tokens, 1 step" in out
+    assert main(["plan", str(path), "--no-calibration", "--json"]) == 0
+    epoch = json.loads(capsys.readouterr().out)["epoch"]
+    assert (epoch["rows"], epoch["tokens"], epoch["steps"]) == (3, 81, 1)
     assert main(["validate", str(path), "--show", "1", "--set", "completion_only_loss=true"]) == 0
     assert "<user>ping<eos><assistant>⟦pong<eos>⟧" in capsys.readouterr().out
 
