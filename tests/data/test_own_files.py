@@ -186,7 +186,7 @@ def test_columns_may_name_every_field_of_every_format() -> None:
 
 
 def test_loss_on_prompts_marks_every_token_of_train_and_none_else() -> None:
-    rows = {"train": pairs("x"), "validation": pairs("y")}
+    rows: dict[str, Any] = {"train": pairs("x"), "validation": pairs("y")}
     usual = corpus_of(recipe(**rows))
     keys = {"model_name_or_path": "tiny", "datasets": [{"name": "a", **rows}]}
     whole = corpus_of(Recipe.from_mapping({**keys, "completion_only_loss": False}))
