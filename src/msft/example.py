@@ -1,5 +1,6 @@
 """A row on its way: as it was read, and as the model sees it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,16 @@ class Message:
     role: str
     content: str
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What the turn says, its tool calls included."""
+        calls = self.more.get("tool_calls")
+        return (
+            f"{self.content}{json.dumps(calls, ensure_ascii=False, default=str)}"
+            if calls
+            else self.content
+        )
 
     @property
     def calls(self) -> tuple[str, ...]:

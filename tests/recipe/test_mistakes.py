@@ -66,7 +66,7 @@ datasets:
     starts = [
         "2: unknown key 'sead'; did you mean 'seed'?",
         "3: learning_rate is 'high'; expected a number",
-        "4: unknown key 'deepspeed'; not there, and not needed",
+        "4: unknown key 'deepspeed'; one run on several devices is not there yet",
         "5: lr_scheduler_type is cosine, but method msft rolls back",
         "6: compute_budget is 0.3 epochs",
         "8: peaks.smooth is -1",
@@ -164,7 +164,7 @@ def test_a_key_of_another_tool_in_a_sub_dataset(tmp_path: Path, key: str) -> Non
         ("push_to_hub: true", "uploading is not there yet"),
         ("train_on_inputs: true", "write completion_only_loss: false"),
         ("template: qwen", "write chat_template with a .jinja file"),
-        ("sample_packing: true", "rows are always packed"),
+        ("sample_packing: true", "packs rows by itself"),
         ("finetuning_type: full", "all weights are trained"),
         ("train_rows: 3", "a key of each sub-dataset; write it under datasets"),
         ("  seed: 3", "a key of the recipe; write it outside of datasets"),

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from msft.checks import shown
 from msft.errors import DataError
-from msft.example import Example, Message
+from msft.example import Example
 from msft.text import counted
 
 SHORT = 20
@@ -28,13 +28,9 @@ def question_of(row: Example) -> str:
         return _letters(row.asks)
     asked: Iterable[str] = [row.prompt, *row.choices]
     if row.messages:
-        asked = [f"{turn.role}: {turn.content}{_calls(turn)}" for turn in row.messages[:-1]]
+        asked = [f"{turn.role}: {turn.text}" for turn in row.messages[:-1]]
     folded = "\x1f".join(" ".join(text.split()) for text in asked).casefold()
     return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
-
-
-def _calls(turn: Message) -> str:
-    return f" {turn.more['tool_calls']}" if turn.calls else ""
 
 
 @lru_cache(maxsize=1_000_000)

@@ -53,6 +53,12 @@ _NOT_YET = {
         "uploading is not there yet; leave it out, and upload the folder best/ of the run with "
         "`hf upload`",
     ),
+    **_same(
+        "deepspeed fsdp fsdp_config ddp_find_unused_parameters ddp_timeout ddp_backend device_map "
+        "tensor_parallel_size context_parallel_size sequence_parallel_size",
+        "one run on several devices is not there yet; leave it out: a run uses one device, and "
+        "`msft compare` runs one on each",
+    ),
 }
 """What others have and msft will have. Take a key out when it comes."""
 
@@ -63,17 +69,21 @@ _SAVED = (
     "needed, and best/"
 )
 _SCORED = "scores are taken at fractions of an epoch; write evals_per_epoch"
-_CHOSEN = "leave it out: the result is always the checkpoint with the best mean over sub-datasets"
+_CHOSEN = "leave it out: the method chooses the result, by the mean score over sub-datasets"
 _RESUMED = "leave it out: the same command on the same folder resumes by itself"
 _TRACKED = "leave it out: report_to names the trackers, and their own variables do the rest"
-_SEVERAL = "not there, and not needed: `torchrun` or `accelerate launch` start several devices"
 _KERNELS = "leave it out: the engine chooses attention and kernels for the model and the device"
-_PRECISION = "weights are fp32 and computing is bf16 where the device has it; write bf16: false"
-_PACKED = "leave it out: rows are always packed, and no row sees another"
+_PRECISION = (
+    "leave it out: weights are fp32, and computing is bf16 where the device has it; bf16: false "
+    "computes in fp32"
+)
+_PACKED = "leave it out: the fast engine packs rows by itself, and no row sees another"
 _ROWS = "rows are named under datasets: write a list of `- {name: …, train: FILE}`"
-_READ = "leave it out: rows are read and tokenized anew each time, which takes seconds"
+_READ = "leave it out: rows are read and tokenized at each start; other columns are ignored"
 _HELD_OUT = "write validation_fraction in each sub-dataset, which holds rows out by seed"
 _PROMPTS = "write completion_only_loss: false to train on prompts; the default trains answers only"
+_TURNS = "not there; leave it out: every turn of the assistant is trained"
+_END = "leave it out: the end-of-text token after an answer is always trained"
 _TEMPLATE = (
     "leave it out to use the tokenizer's own template, or write chat_template with a .jinja file"
 )
@@ -143,11 +153,6 @@ FOREIGN: dict[str, Foreign] = {
         "leave it out: every step is logged, in steps.jsonl and to the trackers of report_to",
     ),
     **_same(
-        "deepspeed fsdp fsdp_config ddp_find_unused_parameters ddp_timeout ddp_backend device_map "
-        "tensor_parallel_size context_parallel_size sequence_parallel_size",
-        _SEVERAL,
-    ),
-    **_same(
         "dataloader_num_workers dataloader_pin_memory dataloader_drop_last group_by_length",
         "leave it out: the rows are in memory, and every row of an epoch is trained",
     ),
@@ -162,17 +167,26 @@ FOREIGN: dict[str, Foreign] = {
         "packing_strategy pad_to_sequence_len multipack_real_batches",
         _PACKED,
     ),
-    **_same("adam_beta1 adam_beta2 adam_epsilon optim_args lr_scheduler_kwargs", _ADAM),
-    **_same("neftune_noise_alpha label_smoothing_factor loss_type rl", _NOISE),
+    **_same("adam_beta1 adam_beta2 adam_epsilon optim_args", _ADAM),
     **_same(
-        "dataset dataset_name dataset_path train_file train_data data_path dataset_config "
-        "dataset_train_split eval_dataset test_datasets validation_file dataset_test_split",
+        "lr_scheduler_kwargs cosine_min_lr_ratio",
+        "not there; leave it out: linear and cosine go down to 0 over num_train_epochs",
+    ),
+    **_same("neftune_noise_alpha label_smoothing_factor loss_type", _NOISE),
+    **_same(
+        "rl reward_model pref_loss dpo_beta",
+        "not there; leave it out: msft does supervised fine-tuning only",
+    ),
+    **_same(
+        "dataset dataset_name dataset_dir dataset_path train_file train_data data_path "
+        "dataset_config dataset_train_split eval_dataset test_datasets validation_file "
+        "dataset_test_split",
         _ROWS,
         "datasets",
     ),
     **_same(
         "dataset_prepared_path dataset_num_proc dataset_processes preprocessing_num_workers "
-        "overwrite_cache tokenized_path streaming dataset_dir remove_unused_columns",
+        "overwrite_cache tokenized_path streaming remove_unused_columns",
         _READ,
     ),
     **_same("val_set_size val_size", _HELD_OUT),
@@ -186,14 +200,20 @@ FOREIGN: dict[str, Foreign] = {
         "write columns in a sub-dataset, such as {prompt: question, completion: answer}",
     ),
     **_same(
-        "train_on_inputs train_on_prompt assistant_only_loss mask_history train_on_eos",
-        _PROMPTS,
-        "completion_only_loss",
+        "train_on_inputs train_on_prompt assistant_only_loss", _PROMPTS, "completion_only_loss"
     ),
+    **_same("mask_history", _TURNS),
+    **_same("train_on_eos", _END),
     **_same(
         "tokenizer tokenizer_name tokenizer_type tokenizer_config special_tokens added_tokens "
-        "eos_token pad_token resize_vocab model_type model_revision revision",
+        "eos_token pad_token resize_vocab",
         _TOKENIZER,
+    ),
+    **_same("model_type", "leave it out: the model's own config.json says it"),
+    **_same(
+        "model_revision revision",
+        "not there; download that revision and give its folder as model_name_or_path",
+        "model_name_or_path",
     ),
     **_same(
         "finetuning_type freeze_trainable_layers unfrozen_parameters",
@@ -224,7 +244,9 @@ FOREIGN_OF_DATASETS: dict[str, Foreign] = {
         "write weight: rows per epoch, where 1 is every row once",
         "weight",
     ),
-    **_same("roles_to_train train_on_eos train_on_inputs", _PROMPTS),
+    **_same("train_on_inputs", _PROMPTS),
+    **_same("roles_to_train", _TURNS),
+    **_same("train_on_eos", _END),
     **_same("shards shards_idx preprocess_shards", "leave it out: rows are read at once"),
 }
 """Of a sub-dataset."""

@@ -112,7 +112,7 @@ def _mended(keys: dict[str, Any], place: Place) -> bool:
     needed = key if key in stand_ins else _meant(key, stand_ins, in_dataset)
     instead = next((group for group in _EITHER if needed in group), (needed,))
     if needed and not any(other in owner for other in instead):
-        owner[needed] = _name(place) if needed == "name" else stand_ins[needed]
+        owner[needed] = _name(place) if needed == "name" else _copied(stand_ins[needed])
     return was_there or bool(needed)
 
 
