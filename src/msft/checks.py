@@ -229,7 +229,7 @@ def recipe_place(*place: str | int) -> Iterator[None]:
     try:
         yield
     except (OptionError, RecipeError) as error:
-        raise RecipeError(str(error), (*place, *error.place)) from error
+        raise RecipeError(str(error), (*place, *error.place), error.because) from error
 
 
 def checked_text(text: str, at: str, key: str) -> str:

@@ -171,7 +171,7 @@ def _figures(parser: ArgumentParser, folder: str) -> None:
 
 
 def _replay(parser: ArgumentParser) -> None:
-    parser.add_argument("schedule", help="a schedule.json")
+    parser.add_argument("schedule", help="a schedule.json, or a finished run")
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: runs/replay)")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")

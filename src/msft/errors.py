@@ -20,22 +20,30 @@ class Explained(Exception):
 
 
 class RecipeError(Explained, ValueError):
-    """A wrong recipe; `place` says which key, so that the line can be found."""
+    """A wrong recipe; `place` says which key, so that the line can be found.
+
+    because: other keys that this follows from. If one of them is wrong itself, this may not be.
+    """
 
     exit_code = WRONG
 
-    def __init__(self, message: str, place: Place = ()) -> None:
+    def __init__(self, message: str, place: Place = (), because: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.place = place
+        self.because = because
 
 
 class OptionError(ValueError):
-    """An option that does not fit, or contradicts another one; `option` says which."""
+    """An option that does not fit, or contradicts another one; `option` says which.
 
-    def __init__(self, message: str, option: str) -> None:
+    because: as of a `RecipeError`.
+    """
+
+    def __init__(self, message: str, option: str, because: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.option = option
         self.place: Place = (option,)
+        self.because = because
 
 
 class YamlError(Explained, ValueError):

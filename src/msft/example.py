@@ -1,16 +1,38 @@
 """A row on its way: as it was read, and as the model sees it."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from msft.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; role is system, user or assistant."""
+    """One turn of a conversation; role is system, user, assistant or tool.
+
+    more: what else a chat template is given of it: `tool_calls`, `tool_call_id`, `name`.
+    """
 
     role: str
     content: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What the turn says, its tool calls included."""
+        calls = self.more.get("tool_calls")
+        return (
+            f"{self.content}{json.dumps(calls, ensure_ascii=False, default=str)}"
+            if calls
+            else self.content
+        )
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The names of the functions that this turn calls."""
+        return tuple(call["function"]["name"] for call in self.more.get("tool_calls", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +40,15 @@ class Example:
     """One row, whatever its format was.
 
     messages: of a conversation, the last one is the assistant's; its content is `completion`,
-        and `prompt` is empty.
+        and `prompt` is empty. Where that turn calls a tool, `completion` is what the chat template
+        writes of it.
     choices, answer: of a choice row; `completion` is the right choice.
     where: file and line, for messages.
     asks: what a benchmark's row asks without the words around it, by which leaks are found.
     label: what the right answer is called, for the balance of labels.
     subject: the value by which the sub-dataset may be split.
     others: the same row with each of its wrong choices as the answer, where `label_noise` asks.
+    tools: the functions that a conversation may call, as JSON schemas.
     """
 
     prompt: str
@@ -37,6 +61,7 @@ class Example:
     label: str = ""
     subject: str = ""
     others: tuple["Example", ...] = ()
+    tools: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def test_train_prints_its_way_and_leaves_a_folder(
     assert "finished already" in again
     assert "stage 0" not in again
     assert main(["report", "out"]) == 0
-    assert main(["replay", "out/schedule.json", str(recipe), "--out", "again", "--quiet"]) == 0
+    assert main(["replay", "out", str(recipe), "--out", "again", "--quiet"]) == 0
     assert json.loads(Path("again/summary.json").read_text())["method"] == "replay"
     assert main(["eval", "out/best", str(recipe), "--out", "s.json", "--answers", "a.jsonl"]) == 0
     scores = json.loads(Path("s.json").read_text())
@@ -298,6 +298,10 @@ def test_env_names_versions(capsys: pytest.CaptureFixture[str]) -> None:
         (["eval", "tiny", "recipe.yaml", "--set", "datasets.upper.metric=no.mod:f"], "no.mod"),
         (["report", "nowhere"], "nowhere"),
         (["replay", "recipe.yaml", "recipe.yaml"], "expected the schedule.json of a finished run"),
+        (
+            ["replay", ".", "recipe.yaml"],
+            ". is a folder without schedule.json; expected the folder",
+        ),
         (["replay", "gone.json", "recipe.yaml"], "No such file or directory; expected the"),
     ],
 )

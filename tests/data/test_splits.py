@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from msft.data import readers
 from msft.data.formats import ALPACA, ALPACA_WITH_INPUT, format_of
+from msft.data.sources import Files
 from msft.data.splits import LoadedDataset, assembled, load_split, own_splits
 from msft.errors import DataError
 from msft.example import Example, Message
@@ -44,7 +45,8 @@ def loaded(seed: int = 20, name: str = "a", **keys: Any) -> LoadedDataset:
 
 
 def read_examples(source: Any, where: str) -> list[Example]:
-    return list(load_split(source, where).examples)
+    files = Files((Path(source),)) if isinstance(source, str | Path) else source
+    return list(load_split(files, where).examples)
 
 
 def prompts(examples: Sequence[Example]) -> list[str]:
@@ -215,7 +217,7 @@ def test_bad_rows_are_skipped_and_counted_if_the_recipe_says_so(tmp_path: Path) 
 
 def test_ragged_csv_rows_are_skipped_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt,completion\na,b\nc\nd,e,f\ng,h\n")
-    split = load_split(tmp_path / "a.csv", "", skip_bad_rows=True)
+    split = load_split(Files((tmp_path / "a.csv",)), "", skip_bad_rows=True)
     assert (prompts(split.examples), len(split.skipped)) == (["a", "g"], 2)
     assert csv.field_size_limit() == 131072
 

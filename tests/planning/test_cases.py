@@ -7,9 +7,11 @@ Two sub-datasets: `a` has 8 rows of 10 tokens, `b` has 5 of 20. An epoch is 4 st
 from typing import Any
 
 import pytest
+import torch
 
 from msft.app.terminal.plan_text import plan_text
 from msft.data.corpus import Corpus, load_corpus, settings_for
+from msft.engine.build import _settings
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import UsageError
 from msft.planning.cases import Cases, cases_of
@@ -28,7 +30,11 @@ def rows(name: str, count: int, tokens: int) -> list[dict[str, str]]:
 
 
 def recipe_of(
-    method: str = "msft", test: bool = False, keep: str | None = None, **keys: Any
+    method: str = "msft",
+    test: bool = False,
+    keep: str | None = None,
+    weights: tuple[float, float] = (1, 1),
+    **keys: Any,
 ) -> Recipe:
     def dataset(name: str, count: int, tokens: int) -> dict[str, Any]:
         splits = {
@@ -36,6 +42,7 @@ def recipe_of(
             "train": rows(name, count, tokens),
             "validation": rows(f"{name}v", 2, 9),
             "keep": name == keep,
+            "weight": dict(zip("ab", weights, strict=True))[name],
         }
         return splits | ({"test": rows(f"{name}t", 2, 9)} if test else {})
 
@@ -91,6 +98,47 @@ def test_steps_and_tokens_of_a_method(
 ) -> None:
     both = cases(method, **keys)
     assert (figures(both.best), figures(both.worst)) == (best, worst)
+
+
+@pytest.mark.parametrize(
+    ("method", "weights", "keys", "best", "worst"),
+    [
+        # 4 rows of a and 10 of b an epoch: 4 steps and 240 tokens
+        ("sft", (0.5, 2), {}, (1, 8, 480, 54), (1, 8, 480, 54)),
+        ("soup", (0.5, 2), {}, (1, 8, 480, 72), (1, 8, 480, 72)),
+        ("continual", (0.5, 2), {}, (2, 2 + 6, 80 + 400, 90), (2, 2 + 6, 80 + 400, 90)),
+        ("sro", (0.5, 2), {}, (1, 8, 480, 54), (2, 16, 960, 90)),
+        ("soft_sro", (0.5, 2), {}, (2, 16, 480 + 280, 90), (2, 16, 480 + 560, 90)),
+        ("msft", (0.5, 2), {}, (2, 8 + 2, 480 + 80, 90), (4, 32, 1920, 162)),
+        # half of b's ten rows stay
+        (
+            "msft",
+            (0.5, 2),
+            {"method_options": {"rehearsal_fraction": 0.5}},
+            (2, 8 + 6, 480 + 280, 90),
+            (4, 32, 1920, 162),
+        ),
+        # 40 rows of a: now it is the larger one, which leaves first
+        ("msft", (5, 1), {}, (2, 24 + 4, 1000 + 200, 90), (4, 96, 4000, 162)),
+        # rows of b come twice in an epoch, and are looked at once
+        ("ies", (1, 2), {"num_train_epochs": 5}, (1, 15, 840, 72 + 360), (1, 25, 1400, 108)),
+    ],
+)
+def test_weights_count_in_every_method(
+    method: str,
+    weights: tuple[float, float],
+    keys: dict[str, Any],
+    best: tuple[int, ...],
+    worst: tuple[int, ...],
+) -> None:
+    both = cases(method, weights=weights, **keys)
+    assert (figures(both.best), figures(both.worst)) == (best, worst)
+
+
+def test_a_decaying_rate_reaches_its_end_with_the_weighted_rows() -> None:
+    recipe = recipe_of("sft", weights=(5, 1), lr_scheduler_type="cosine")
+    settings = _settings(recipe, corpus_of(recipe), torch.device("cpu"))
+    assert settings.schedule_steps == 2 * 12
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_defaults_are_the_contracts() -> None:
         "hub_model_id": None,
         "hub_private_repo": True,
         "trust_remote_code": False,
+        "chat_template": None,
+        "completion_only_loss": True,
     }
     assert {key: getattr(found, key) for key in expected} == expected
     assert {f.name for f in fields(Recipe)} == {
@@ -89,6 +91,7 @@ def test_defaults_are_the_contracts() -> None:
         "data_dir",
         "notes",
         "folder",
+        "places",
     }
 
 
@@ -136,7 +139,7 @@ datasets:
         "Qwen/Qwen2.5-0.5B", datasets=[spec], output_dir="runs/example", num_fewshot=5
     )
     assert found.folder == tmp_path
-    assert found.notes == ()
+    assert ["one sub-dataset only" in note for note in found.notes] == [True]
 
 
 def test_rows_in_memory_are_taken_and_not_written() -> None:
@@ -284,9 +287,10 @@ def test_aliases_are_read_with_a_note(tmp_path: Path) -> None:
     found = load_recipe(path)
     assert found == recipe(max_length=128, num_train_epochs=2)
     assert found.notes[0] == f"{path}, line 1: base_model was read as model_name_or_path"
-    assert [note.split(": ")[0] for note in found.notes] == [
+    assert [note.split(": ")[0] for note in found.notes[:-1]] == [
         f"{path}, line {n}" for n in (1, 4, 5, 6, 5)
     ]
+    assert found.notes[-1].startswith("there is one sub-dataset only, so msft has nothing")
     assert "micro_batch_size is ignored" in found.notes[3]
     assert "train_batch_size (64) samples" in found.notes[3]
     assert "train_batch_size (8) samples" in load_recipe(path, ["train_batch_size=8"]).notes[3]

@@ -50,7 +50,12 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("rank", key("lora_r: 8"), 4, ("unknown key 'lora_r'; LoRA and quantised training are not",)),
     ("quantised", key("load_in_4bit: true"), 4, ("LoRA and quantised training are not there",)),
     ("TRL's adapter", key("use_peft: true"), 4, ("LoRA and quantised training are not there",)),
-    ("Axolotl's fraction", key("val_set_size: 0.1"), 4, ("did you mean validation_fraction?",)),
+    (
+        "Axolotl's fraction",
+        key("val_set_size: 0.1"),
+        4,
+        ("write validation_fraction in each sub-dataset",),
+    ),
     ("key of another level", key("train_rows: 3"), 4, ("unknown key 'train_rows'",)),
     ("unknown key of a sub-dataset", spec("  trian_rows: 3"), 7, ("mean 'train_rows'",)),
     ("duplicate key", key("method: sft"), 4, ("'method' is given twice", "line 2")),
@@ -68,12 +73,12 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("deep nesting", key("peaks: " + "[" * 50 + "]" * 50), 4, ("levels deep",)),
     ("empty file", "# nothing\n", None, ("empty", "msft init")),
     ("not a mapping", "- a\n- b\n", None, ("found ['a', 'b']", "expected keys and values")),
-    ("no model", "method: sft\n", None, ("model_name_or_path is missing",)),
+    ("no model", key("").replace("model_name_or_path: tiny\n", ""), None, ("_path is missing",)),
     ("no datasets", "model_name_or_path: tiny\n", None, ("datasets is empty", "at least one")),
     ("empty datasets", "model_name_or_path: tiny\ndatasets: []\n", 2, ("datasets is empty",)),
     ("datasets is text", "model_name_or_path: t\ndatasets: a\n", 2, ("datasets is 'a'", "a list")),
     ("sub-dataset is text", "model_name_or_path: t\ndatasets: [a]\n", 2, ("is 'a'; expected",)),
-    ("null model", "model_name_or_path:\n", 1, ("model_name_or_path is None", "text")),
+    ("null model", GOOD.replace("tiny", ""), 1, ("model_name_or_path is None", "text")),
     ("number as text", key("learning_rate: '1e-5'"), 4, ("'1e-5'", "without quotes")),
     ("word for a number", key("learning_rate: high"), 4, ("learning_rate is 'high'", "a number")),
     ("text as number", key("output_dir: 7"), 4, ("output_dir is 7", "put it in quotes")),
@@ -161,7 +166,7 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ),
     ("peaks is a number", key("peaks: 3"), 4, ("peaks is 3",)),
     ("alias beside its key", key("max_length: 9\ncutoff_len: 9"), 5, ("cutoff_len means max_len",)),
-    ("name missing", "model_name_or_path: t\ndatasets:\n- train: t\n", 3, ("name is missing",)),
+    ("name missing", GOOD.replace("name: a", "keep: true"), 4, ("name is missing",)),
     ("name is a number", name("7"), 4, ("name is 7", "quotes")),
     ("name with a path", name("../x"), 4, ("'../x'", "A-Z")),
     ("absolute name", name("/etc/x"), 4, ("'/etc/x'",)),
@@ -191,13 +196,28 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("no validation", GOOD.replace("  validation: b.jsonl\n", ""), 4, ("neither validation nor",)),
     ("no source", GOOD.replace("train: a.jsonl", "keep: true"), 4, ("neither train, path nor",)),
     ("train and path", spec("  path: data"), 7, ("both train and path",)),
-    ("benchmark and train", spec("  benchmark: gsm8k"), None, ("benchmark",)),
+    ("benchmark and train", GOOD.replace("validation: b.jsonl", "benchmark: gsm8k"), 5, ("both",)),
+    ("a file twice", GOOD.replace("a.jsonl", "[a.jsonl, a.jsonl]"), 5, ("a.jsonl twice",)),
+    ("no files", GOOD.replace("a.jsonl", "[]"), 5, ("train is []", "a list of files")),
+    ("rows", GOOD.replace("a.jsonl", "[{prompt: p}]"), 5, ("write them to a .jsonl file",)),
+    ("columns of nothing", spec("  columns: {}"), 7, ("columns is {}", "{prompt: question")),
+    ("unknown field", spec("  columns:\n    promt: q"), 8, ("'promt'; did you mean 'prompt'?",)),
+    ("column is a number", spec("  columns:\n    prompt: 1"), 8, ("prompt is 1; expected the",)),
     (
-        "list of files",
-        GOOD.replace("a.jsonl", "[a.jsonl]"),
+        "columns of a benchmark",
+        "model_name_or_path: t\ndatasets:\n- name: a\n  benchmark: sciq\n  columns: {prompt: q}\n",
         5,
-        ("train is ['a.jsonl']", "one file"),
+        ("both benchmark and columns",),
     ),
+    ("weight of nothing", spec("  weight: 0"), 7, ("weight is 0; expected more than 0",)),
+    ("too heavy", spec("  weight: 1001"), 7, ("weight is 1001; expected 0 to 1000",)),
+    (
+        "template is a number",
+        key("chat_template: 1"),
+        4,
+        ("chat_template is 1; expected a .jinja",),
+    ),
+    ("loss on prompts in words", key("completion_only_loss: no"), 4, ("'no'", "true or false")),
     ("rows of memory", GOOD.replace("a.jsonl", "<3 rows in memory>"), 5, ("rows in memory",)),
     ("no rows wanted", spec("  train_rows: 0"), 7, ("train_rows is 0", "sub-dataset 'a'")),
     ("unknown metric", spec("  metric: f1"), 7, ("metric is 'f1'", "accuracy, nll")),
@@ -304,6 +324,7 @@ def row(**fields: object) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
 
+BOMB = gzip.compress((b" " * 999_999 + b"\n") * 101, 1)
 FINE = row(prompt="one", completion="1")
 TURN = {"role": "user", "content": "hi"}
 REPLY = {"role": "assistant", "content": "ho"}
@@ -321,7 +342,7 @@ DATA: list[tuple[str, str, bytes, int | None, tuple[str, ...]]] = [
     # what is wrong, the file's name, its content, the line, what the message says
     ("bad JSON", "a.jsonl", FINE + b'{"prompt": \n', 2, ("not valid JSON", "one JSON object")),
     ("a list per line", "a.jsonl", FINE + b"[1]\n", 2, ("found [1]", "an object")),
-    ("pretty printed", "a.jsonl", b"[\n" + FINE + b"]", 1, ("not valid JSON",)),
+    ("lists", "a.jsonl", b"[1]\n[2]\n", 2, ("not valid JSON", "per line, or one list of them")),
     ("NUL byte", "a.jsonl", FINE + b'{"prompt": "\x00"}\n', 2, ("NUL byte",)),
     ("escaped NUL", "a.jsonl", FINE + row(prompt="a\0", completion="b"), 2, ("NUL",)),
     ("lone surrogate", "a.jsonl", b'{"prompt":"\\ud800","completion":"x"}', 1, ("'\\ud800'",)),
@@ -364,7 +385,7 @@ DATA: list[tuple[str, str, bytes, int | None, tuple[str, ...]]] = [
     ("no turns", "a.jsonl", chat(), 2, ("messages is []",)),
     ("no assistant", "a.jsonl", chat(TURN), 2, ("no turn of the assistant",)),
     ("question last", "a.jsonl", chat(REPLY, TURN), 2, ("ends with a turn of the user",)),
-    ("unknown role", "a.jsonl", chat({**TURN, "role": "tool"}), 2, ("'tool'", "assistant")),
+    ("unknown role", "a.jsonl", chat({**TURN, "role": "bot"}), 2, ("'bot'", "assistant")),
     ("turn without text", "a.jsonl", chat({"role": "user"}), 2, ("messages[0] is",)),
     ("null turn", "a.jsonl", chat({**TURN, "content": None}), 2, ("messages[0].content is null",)),
     ("blank reply", "a.jsonl", chat({**REPLY, "content": ""}), 2, ("messages[0].content is ''",)),
@@ -423,7 +444,13 @@ DATA: list[tuple[str, str, bytes, int | None, tuple[str, ...]]] = [
     ("broken Parquet", "a.parquet", b"PAR1 and nothing", None, ("not a readable Parquet",)),
     ("Parquet named .jsonl", "a.jsonl", b"PAR1 and nothing", None, ("a Parquet file",)),
     ("unknown suffix", "a.txt", FINE, None, ("unknown kind of file", ".jsonl")),
-    ("compressed", "a.jsonl.gz", gzip.compress(FINE), None, ("unknown kind", "unpack")),
+    ("packed twice", "a.parquet.gz", gzip.compress(FINE), None, ("unknown kind", "unpack")),
+    ("not packed", "a.jsonl.gz", FINE, None, ("this is no gzip file, but named .gz",)),
+    ("cut", "a.jsonl.gz", gzip.compress(FINE)[:-9], None, ("a damaged gzip file",)),
+    ("changed", "a.jsonl.gz", gzip.compress(FINE)[:-8] + b"12345678", None, ("damaged gzip",)),
+    ("packed UTF-16", "a.csv.gz", gzip.compress(FINE.decode().encode("utf-16")), 1, ("UTF-16",)),
+    ("bomb", "a.jsonl.gz", BOMB, None, ("unpacks to more than 100,000,000",)),
+    ("bomb in JSON", "a.json.gz", BOMB, None, ("unpacks to more than 100,000,000",)),
 ]
 
 

@@ -10,10 +10,12 @@ import yaml
 
 from msft.app.hub_upload import refuse_unpushable
 from msft.app.tracker_backends import refuse_missing
-from msft.data.loading import refuse_missing_files
+from msft.data.data_files import fixed_name
+from msft.data.loading import may_have, refuse_missing_files
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
+from msft.recipe.dataset_sources import names_files
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder
@@ -57,10 +59,20 @@ def refuse_absent(recipe: Recipe, model: str) -> None:
         gguf_header(model)
     if recipe.data_dir is not None:
         recipe.data_folder()
+    recipe.template()
     refuse_missing_files(recipe)
     for spec in recipe.datasets:
         if ":" in spec.metric:
             own_metric(spec.metric)
+
+
+def refuse_no_rows(recipe: Recipe, split: str) -> None:
+    """RecipeError where no sub-dataset can have rows to score, before a model is loaded."""
+    if not may_have(recipe, split):
+        raise RecipeError(
+            f"no sub-dataset of this recipe has {split} rows; add `{split}: FILE` to one, or try "
+            "--split validation"
+        )
 
 
 def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
@@ -89,8 +101,9 @@ def resolved(recipe: Recipe) -> Recipe:
     folder = (recipe.folder or Path()).resolve()
 
     def placed(source: Any) -> Any:
-        there = folder / source if isinstance(source, str) else None
-        return str(there) if there is not None and there.exists() else source
+        if isinstance(source, str):
+            return fixed_name(source, folder)
+        return [fixed_name(name, folder) for name in source] if names_files(source) else source
 
     keys = ("train", "validation", "test", "path")
     specs = [
@@ -98,7 +111,8 @@ def resolved(recipe: Recipe) -> Recipe:
         for spec in recipe.datasets
     ]
     data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
-    return replace(recipe, datasets=specs, data_dir=data_dir)
+    template = recipe.chat_template and fixed_name(recipe.chat_template, folder)
+    return replace(recipe, datasets=specs, data_dir=data_dir, chat_template=template)
 
 
 def _flat(recipe: dict[str, Any]) -> dict[str, Any]:

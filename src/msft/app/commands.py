@@ -123,7 +123,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
-    from msft.app.admission import refuse_absent
+    from msft.app.admission import refuse_absent, refuse_no_rows
 
     recipe = _recipe(options)
     refuse_absent(recipe, options.model)
@@ -135,6 +135,7 @@ def evaluate(options: argparse.Namespace) -> None:
                 raise UsageError(f"{path} is a folder; expected the name of a file")
             refuse_unwritable(Path(path).parent)
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+    refuse_no_rows(recipe, options.split)
     from msft.app.evaluation import evaluation
 
     with _aside(options.json):

@@ -2,12 +2,12 @@
 path of its file, does what the command of that name does, and returns it as Python objects."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from msft.app.admission import refuse_absent, refuse_unwritable, run_folder
+from msft.app.admission import refuse_absent, refuse_no_rows, refuse_unwritable, run_folder
 from msft.app.evaluation import evaluation
 from msft.app.terminal.progress import Progress, progress
 from msft.app.train import EngineSource, Result
@@ -27,6 +27,7 @@ def train(
     notice: Callable[[str], None] | None = None,
     schedule: Path | str | None = None,
     engine: EngineSource | None = None,
+    datasets: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train a recipe, or go on with it: the same call on the same folder resumes.
 
@@ -41,6 +42,8 @@ def train(
         schedule: a `schedule.json` to train in one straight run, instead of the recipe's method.
         engine: an engine of your own, instead of the one that the recipe names; see
             `msft.run.engine`.
+        datasets: rows in place of the recipe's files: `{"mine": {"train": rows, "test": rows}}`.
+            Rows are dicts, or a `datasets.Dataset`. A resume with other rows is refused.
 
     Returns:
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
@@ -50,9 +53,9 @@ def train(
     folder = run_folder(recipe, out).path
     told = notice or _printed(quiet)
     if progress is not None:
-        return carry_out(recipe, folder, progress, told, schedule, engine)
+        return carry_out(recipe, folder, progress, told, schedule, engine, datasets=datasets)
     with shown_progress(recipe, folder, quiet, replayed=schedule is not None) as shown:
-        return carry_out(recipe, folder, shown, told, schedule, engine)
+        return carry_out(recipe, folder, shown, told, schedule, engine, datasets=datasets)
 
 
 def evaluate(
@@ -77,6 +80,7 @@ def evaluate(
     """
     recipe = _loaded(recipe)
     refuse_absent(recipe, str(model))
+    refuse_no_rows(recipe, split)
     found = evaluation(recipe, str(model), split, answers, _printed(quiet))
     return {**found.content, "answers": found.lines()} if answers else found.content
 

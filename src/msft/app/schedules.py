@@ -7,11 +7,28 @@ from typing import Any, get_args
 
 from msft.checks import shown
 from msft.errors import RecipeError
+from msft.run.folder import RunFolder
 from msft.search.rollout import OptimizerStart, ticks_of
 
 MOST_EPOCHS = 10_000
 MOST_COPIES = 1000
 """Rows of a stage per row of its sub-dataset; a weight of 1000 means the sub-dataset alone."""
+
+
+def found_schedule(folder: Path) -> Path:
+    """The schedule of a finished run; RecipeError where its folder has none."""
+    run = RunFolder(folder)
+    if run.schedule.is_file():
+        return run.schedule
+    if run.log.is_file():
+        raise RecipeError(
+            f"{folder} is the folder of a run that is not finished, so it has no "
+            f"{run.schedule.name} yet; finish it with `msft train`, then replay it"
+        )
+    raise RecipeError(
+        f"{folder} is a folder without {run.schedule.name}; expected the folder of a finished run, "
+        f"or its {run.schedule.name}"
+    )
 
 
 def refuse_wrong_stages(file: Path, schedule: Mapping[str, Any], evals_per_epoch: int) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any
 
 from msft.app.admission import refuse_run, run_folder
 from msft.app.hub_upload import push
-from msft.app.schedules import refuse_wrong_stages
+from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.recipe.recipe import Recipe
+from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
@@ -44,6 +45,7 @@ def train(
     schedule: Path | str | None = None,
     engine: EngineSource | None = None,
     shared: Path | None = None,
+    datasets: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train a recipe, or go on with it: the same call on the same folder resumes.
 
@@ -53,7 +55,11 @@ def train(
     schedule: a schedule.json to train in one straight run, instead of the recipe's method.
     engine: what trains, instead of the engine that the recipe names; see `msft.run.engine`.
     shared: a folder in which runs of a comparison leave their first roll-out for each other.
+    datasets: rows in place of the recipe's files, such as {"mine": {"train": rows, "test": rows}};
+        rows are dicts, or a `datasets.Dataset`. A resume with other rows is refused.
     """
+    if datasets is not None:
+        recipe = with_rows(recipe, datasets)
     folder = run_folder(recipe, out)
     refuse_run(recipe, folder)
     if engine is not None and recipe.engine != "auto":
@@ -101,7 +107,7 @@ def train(
 def load_data(recipe: Recipe) -> tuple[Any, Corpus]:
     """The tokenizer and the rows in its tokens: what is wrong with them comes up before weights."""
     name, trust = recipe.model(), recipe.trust_remote_code
-    tokenizer = load_tokenizer(name, trust)
+    tokenizer = tokenizer_for(recipe, name)
     return tokenizer, load_corpus(recipe, tokenizer, load_context(name, trust))
 
 
@@ -143,7 +149,12 @@ def _compute_the_same_bits_again() -> None:
 
 
 def prepared_replay(file: Path, names: Sequence[str], evals_per_epoch: int) -> PreparedMethod:
-    """The method `replay` with the schedule of a file; RecipeError where it cannot be used."""
+    """The method `replay` with the schedule of a file; RecipeError where it cannot be used.
+
+    file: a schedule.json, or the folder of a finished run.
+    """
+    if file.is_dir():
+        file = found_schedule(file)
     try:
         schedule = json.loads(file.read_text())
         stages, sizes = schedule["stages"], schedule["rows"]

@@ -2,12 +2,14 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from msft.errors import DataError
+from msft.example import Example, Message
 
 SECONDS = 5.0
 """How long a template may take for one conversation."""
@@ -19,15 +21,20 @@ class _TooSlow(Exception):
     """The time is up."""
 
 
-def templated(tokenizer: Any, turns: list[dict[str, str]], prompt: bool, where: str) -> str:
+def templated(
+    tokenizer: Any, turns: Sequence[Message], prompt: bool, where: str, tools: Sequence[Any] = ()
+) -> str:
     """A conversation as text; DataError, with the row's place, where the template fails.
 
     prompt: the assistant's turn is still to come.
+    tools: the functions that may be called.
     """
+    said = [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns]
+    known = {"tools": list(tools)} if tools else {}
     try:
         with _limited():
             text = tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=prompt
+                said, tokenize=False, add_generation_prompt=prompt, **known
             )
     except _TooSlow:
         raise DataError(
@@ -45,6 +52,38 @@ def templated(tokenizer: Any, turns: list[dict[str, str]], prompt: bool, where: 
             f"{MAX_TEXT:,} at most"
         )
     return text
+
+
+def refuse_silence(tokenizer: Any, example: Example) -> None:
+    """DataError where the template leaves out what it does not know: tools, their calls, and what
+    they answer. Else a model would be trained on an empty turn."""
+
+    def text(given: Example) -> str | None:
+        try:
+            return templated(tokenizer, given.messages, False, given.where, given.tools)
+        except DataError:  # so it looks at what is missing
+            return None
+
+    for what, less in _poorer(example):
+        if text(less) == text(example):
+            raise DataError(
+                f"{example.where}: this model's chat template does not write {what}; use a model "
+                "whose template knows tools, or give one as chat_template"
+            )
+
+
+def _poorer(example: Example) -> Iterator[tuple[str, Example]]:
+    """The conversation without its tools, and without each call and answer of one."""
+    if example.tools:
+        yield "the tools that may be called", replace(example, tools=())
+    for number, turn in enumerate(example.messages):
+        kept = {key: value for key, value in turn.more.items() if key != "tool_calls"}
+        what = f"the call of {', '.join(turn.calls)}" if turn.calls else "the answer of a tool"
+        content = turn.content if turn.calls else ""
+        if turn.calls or (turn.role == "tool" and turn.content):
+            less = replace(turn, content=content, more=kept)
+            before, after = example.messages[:number], example.messages[number + 1 :]
+            yield f"messages[{number}], {what}", replace(example, messages=(*before, less, *after))
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from msft.benchmarks.grading import Grader
-from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts
+from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts, on_every_token
 from msft.data.loading import Found, load_datasets
+from msft.data.notes import source_notes, weight_note
 from msft.data.overlap import shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Example
@@ -74,6 +75,22 @@ class SubDataset:
         return self.spec.name
 
     @property
+    def part(self) -> Part:
+        """Its share of an epoch."""
+        return Part.weighted(self.name, len(self.train.rows), self.spec.weight, self.spec.keep)
+
+    @property
+    def epoch_rows(self) -> int:
+        """Rows that an epoch of the whole mixture takes from it."""
+        return self.part.rows
+
+    @property
+    def epoch_tokens(self) -> int:
+        """Their tokens; where a sample is drawn anew each epoch, so many on average."""
+        tokens = sum(len(row.tokens) for row in self.train.rows)
+        return round(tokens * self.epoch_rows / len(self.train.rows))
+
+    @property
     def shots(self) -> str:
         return "".join(map(_exemplar, self.exemplars))
 
@@ -99,11 +116,7 @@ class Corpus:
         return f"{who} test rows, so nothing is scored on test"
 
     def mixture(self, rehearsal_fraction: float) -> Mixture:
-        parts = tuple(
-            Part(name, len(d.train.rows), len(d.train.rows), keep=d.spec.keep)
-            for name, d in self.datasets.items()
-        )
-        return Mixture(parts, rehearsal_fraction)
+        return Mixture(tuple(d.part for d in self.datasets.values()), rehearsal_fraction)
 
     def tasks(self, recipe: Recipe) -> dict[str, Task]:
         """What is scored, and how."""
@@ -160,7 +173,7 @@ def _sub_dataset(
     found: Found, recipe: Recipe, tokenizer: Tokenizer, context: int | None, shared: list[str]
 ) -> SubDataset:
     spec, loaded = found.spec, found.loaded
-    notes = [*loaded.notes, *shared]
+    notes = [*source_notes(spec), *loaded.notes, *shared]
     splits: dict[str, EncodedSplit | None] = {}
     for split, examples in loaded.splits.items():
         most, every = recipe.max_length, split != "train"
@@ -175,6 +188,8 @@ def _sub_dataset(
                 f"{spec.name}: every {split} row is longer than max_length "
                 f"{recipe.max_length} tokens; raise max_length"
             )
+        if encoded and split == "train" and not recipe.completion_only_loss:
+            encoded = on_every_token(encoded)
         splits[split] = encoded
     train, validation, test = splits["train"], splits[SELECTION], splits[TEST]
     if train is None or validation is None:
@@ -189,6 +204,7 @@ def _sub_dataset(
             "have no choices; use peaks.by: score, or rows with choices (of benchmarks: "
             "prompt_style: text)"
         )
+    notes += weight_note(Part.weighted(spec.name, len(train.rows), spec.weight), spec.weight)
     scored = [validation] if test is None else [validation, test]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
     return SubDataset(

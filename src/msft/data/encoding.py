@@ -6,10 +6,10 @@ border.) The loss is on the answer only, its end-of-text token included.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from msft.data.chat_templates import templated
+from msft.data.chat_templates import refuse_silence, templated
 from msft.errors import DataError
 from msft.example import Encoded, Example
 
@@ -101,18 +101,24 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
     if not tokenizer.chat_template:
         raise DataError(
             f"{example.where}: a conversation (`messages`), but this model's tokenizer has no chat "
-            "template; use rows of `prompt` and `completion`, or an instruct model"
+            "template; use rows of `prompt` and `completion`, an instruct model, or give a "
+            "template as chat_template"
         )
-    turns = [{"role": turn.role, "content": turn.content} for turn in example.messages]
-    whole = _templated(tokenizer, turns, False, example.where)
+    turns = example.messages
+
+    def tokens(count: int, prompt: bool) -> list[int]:
+        text = templated(tokenizer, turns[:count], prompt, example.where, example.tools)
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    whole = tokens(len(turns), False)
+    refuse_silence(tokenizer, example)
     marks = [False] * len(whole)
     if most is not None and len(whole) > most:
         return Encoded(tuple(whole), tuple(marks))
     for number, turn in enumerate(turns):
-        if turn["role"] != "assistant":
+        if turn.role != "assistant":
             continue
-        before = _templated(tokenizer, turns[:number], True, example.where)
-        after = _templated(tokenizer, turns[: number + 1], False, example.where)
+        before, after = tokens(number, True), tokens(number + 1, False)
         if whole[: len(before)] != before or whole[: len(after)] != after:
             raise DataError(
                 f"{example.where}: this model's chat template changes earlier turns when later "
@@ -121,13 +127,6 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
             )
         marks[len(before) : len(after)] = [True] * (len(after) - len(before))
     return Encoded(tuple(whole), tuple(marks))
-
-
-def _templated(
-    tokenizer: Tokenizer, turns: list[dict[str, str]], prompt: bool, where: str
-) -> list[int]:
-    text = templated(tokenizer, turns, prompt, where)
-    return tokenizer.encode(text, add_special_tokens=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +153,24 @@ def encoded_split(
         if longest > max_length:
             too_long.append(example.where)
         else:
-            kept.append((example, row))
+            kept.append((_with_calls(example, row, tokenizer), row))
     return EncodedSplit(
         tuple(example for example, _ in kept), tuple(row for _, row in kept), tuple(too_long)
     )
+
+
+def on_every_token(split: EncodedSplit) -> EncodedSplit:
+    """The same rows with every token marked, so that prompts are trained too."""
+    rows = tuple(Encoded(row.tokens, (True,) * len(row.tokens)) for row in split.rows)
+    return replace(split, rows=rows)
+
+
+def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example:
+    """Where the last turn calls a tool, the example with what the model has to write there."""
+    if not example.messages or not example.messages[-1].calls:
+        return example
+    answer = row.tokens[len(row.prompt) :]
+    return replace(example, completion=tokenizer.decode(answer, skip_special_tokens=True))
 
 
 def _longest(example: Example, row: Encoded, tokenizer: Tokenizer, most: int) -> int:

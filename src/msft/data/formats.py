@@ -4,29 +4,16 @@ A row's format is recognised by its fields and never guessed: a row that fits no
 or two of them, is refused. `question` and `answer`, say, could mean several prompts.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from msft.checks import shown
+from msft.data.conversations import OPENAI, SHAREGPT, conversation
+from msft.data.fields import Row, answer_in, text_in
 from msft.errors import DataError
-from msft.example import Example, Message
-
-Row = Mapping[str, Any]
-
-MAX_TURNS = 2000
-"""Of a conversation: a chat template reads all turns again for each answer."""
-_ROLES = {role: role for role in ("system", "user", "assistant")}
-_SHAREGPT = {
-    "system": "system",
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-}
-_NOT_TEXT = re.compile("[\x00\ud800-\udfff]")
+from msft.example import Example
 
 ALPACA = (
     "Below is an instruction that describes a task. Write a response that appropriately "
@@ -89,17 +76,17 @@ def _fitting(keys: Sequence[str]) -> list[str]:
 
 
 def _prompt_completion(row: Row, where: str) -> Example:
-    return Example(_text(row, "prompt"), _answer(row, "completion"), where=where)
+    return Example(text_in(row, "prompt"), answer_in(row, "completion"), where=where)
 
 
 def _choices(row: Row, where: str) -> Example:
-    prompt, found = _answer(row, "prompt"), row["choices"]
+    prompt, found = answer_in(row, "prompt"), row["choices"]
     if not isinstance(found, list | tuple):
         raise DataError(
             f"choices is {shown(found)}; expected a list of texts (in a CSV there are no lists: "
             "use .jsonl)"
         )
-    choices = tuple(_answer({f"choice {n}": text}, f"choice {n}") for n, text in enumerate(found))
+    choices = tuple(answer_in({f"choice {n}": text}, f"choice {n}") for n, text in enumerate(found))
     if len(choices) < 2 or len(set(choices)) < len(choices):
         raise DataError(f"choices is {shown(found)}; expected two or more, all different")
     answer = row["answer"]
@@ -114,74 +101,14 @@ def _choices(row: Row, where: str) -> Example:
 
 
 def _alpaca(row: Row, where: str) -> Example:
-    instruction, output = _answer(row, "instruction"), _answer(row, "output")
-    given = "" if row.get("input") is None else _text(row, "input")
+    instruction, output = answer_in(row, "instruction"), answer_in(row, "output")
+    given = "" if row.get("input") is None else text_in(row, "input")
     template = ALPACA_WITH_INPUT if given.strip() else ALPACA
     return Example(template.format(instruction=instruction, input=given), output, where=where)
 
 
-def _conversation(
-    row: Row, where: str, key: str, role_key: str, text_key: str, roles: Mapping[str, str]
-) -> Example:
-    turns = row[key]
-    if not isinstance(turns, list | tuple) or not turns:
-        raise DataError(f"{key} is {shown(turns)}; expected a list of turns")
-    if len(turns) > MAX_TURNS:
-        raise DataError(
-            f"{key} has {len(turns):,} turns; expected {MAX_TURNS:,} at most: split it up"
-        )
-    messages: list[Message] = []
-    for number, turn in enumerate(turns):
-        at = f"{key}[{number}]"
-        if not isinstance(turn, Mapping) or not {role_key, text_key} <= set(turn):
-            raise DataError(f"{at} is {shown(turn)}; expected {role_key} and {text_key}")
-        role = turn[role_key]
-        if not isinstance(role, str) or role not in roles:
-            raise DataError(
-                f"{at}.{role_key} is {shown(role)}; expected one of: {', '.join(roles)}"
-            )
-        read = _answer if roles[role] == "assistant" else _text
-        messages.append(Message(roles[role], read(turn, text_key, f"{at}.")))
-    if all(message.role != "assistant" for message in messages):
-        raise DataError(f"{key} has no turn of the assistant, so there is nothing to learn; add it")
-    if messages[-1].role != "assistant":
-        raise DataError(
-            f"{key} ends with a turn of the {messages[-1].role}; expected the assistant's answer "
-            "as the last turn: add it, or remove what follows it"
-        )
-    if messages[0].role == "assistant":
-        raise DataError(
-            f"{key} begins with a turn of the assistant, which has nothing to answer; expected the "
-            "user or the system first: add its turn, or remove this one"
-        )
-    return Example("", messages[-1].content, tuple(messages), where=where)
-
-
-def _text(row: Row, key: str, prefix: str = "") -> str:
-    text = row[key]
-    if not isinstance(text, str):
-        found = "null" if text is None else shown(text)
-        raise DataError(f"{prefix}{key} is {found}; expected text")
-    bad = _NOT_TEXT.search(text)
-    if bad:
-        kind = "a NUL character" if bad.group() == "\x00" else f"half a character, {bad.group()!a}"
-        raise DataError(f"{prefix}{key} has {kind} at position {bad.start()}; remove or mend it")
-    return text
-
-
-def _answer(row: Row, key: str, prefix: str = "") -> str:
-    text = _text(row, key, prefix)
-    if not text.strip():
-        raise DataError(f"{prefix}{key} is {shown(text)}; expected text that is not blank")
-    return text
-
-
-_MESSAGES = partial(
-    _conversation, key="messages", role_key="role", text_key="content", roles=_ROLES
-)
-_CONVERSATIONS = partial(
-    _conversation, key="conversations", role_key="from", text_key="value", roles=_SHAREGPT
-)
+_MESSAGES = partial(conversation, style=OPENAI)
+_CONVERSATIONS = partial(conversation, style=SHAREGPT)
 FORMATS = {
     "prompt+completion": _Format(("prompt", "completion"), _prompt_completion),
     "choices": _Format(("prompt", "choices", "answer"), _choices),

@@ -1,6 +1,7 @@
 """Loading: the splits of a sub-dataset, whether its rows are the user's or a benchmark's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,27 @@ from msft.benchmarks import MADE, PUBLIC
 from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
 from msft.checks import shown
+from msft.data.data_files import refuse_unreadable
 from msft.data.formats import example_of
 from msft.data.partition import POOLED, Piece, partition, value_of
-from msft.data.readers import refuse_unreadable
-from msft.data.sources import SPLITS, Sources, folder_sources, hub_sources, is_folder, own_sources
+from msft.data.sources import (
+    SPLITS,
+    Files,
+    Sources,
+    files_of,
+    folder_sources,
+    hub_sources,
+    is_folder,
+    own_sources,
+    path_sources,
+)
 from msft.data.splits import LoadedDataset, Reading, assembled, load_split, own_splits
 from msft.errors import DataError
 from msft.example import Example, Split
+from msft.recipe.dataset_sources import Rows, names_files
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
+from msft.recipe.strict_yaml import place_of
 
 HELD_OUT_ROWS = 500
 """Validation rows of a benchmark that has none, if the recipe does not say; at most a fifth."""
@@ -48,19 +61,55 @@ def load_datasets(recipe: Recipe) -> list[Found]:
 
 
 def refuse_missing_files(recipe: Recipe) -> None:
-    """DataError where a file or folder of rows is missing or is none; no row is read yet, and the
-    hub is not asked."""
-    for spec in recipe.datasets:
-        benchmark = PUBLIC.get(spec.benchmark or "")
-        if benchmark is not None:
-            sources, _ = _benchmark_sources(spec, benchmark, recipe, hub=False)
-        elif spec.benchmark in MADE:
-            continue
-        else:
-            sources = own_sources(spec, recipe.folder or Path(), hub=False)
-        for source in sources.values():
-            if isinstance(source, str | Path):
-                refuse_unreadable(Path(source))
+    """DataError where files or folders of rows are missing or are none: all of them, each with the
+    sub-dataset and the line of the recipe. No row is read yet, and the hub is not asked."""
+    wrong: list[str] = []
+
+    @contextmanager
+    def noted(number: int, key: str) -> Iterator[None]:
+        try:
+            yield
+        except DataError as error:
+            at = place_of(("datasets", number, key), "", recipe.places)
+            wrong.append(f"{at}sub-dataset {recipe.datasets[number].name!r}, {key}: {error}")
+
+    folder = recipe.folder or Path()
+    for number, spec in enumerate(recipe.datasets):
+        with noted(number, "benchmark" if spec.path is None else "path"):
+            benchmark = PUBLIC.get(spec.benchmark or "")
+            sources = (
+                path_sources(spec, folder, hub=False)
+                if benchmark is None
+                else _benchmark_sources(spec, benchmark, recipe, hub=False)[0]
+            )
+            for source in sources.values():
+                _refuse_unreadable(source)
+        for split in SPLITS:
+            written = getattr(spec, split)
+            if names_files(written):
+                with noted(number, split):
+                    _refuse_unreadable(files_of(written, folder))
+    if len(wrong) == 1:
+        raise DataError(wrong[0])
+    if wrong:
+        raise DataError("\n  ".join([f"{len(wrong)} sources of rows cannot be read:", *wrong]))
+
+
+def _refuse_unreadable(source: Files | Rows) -> None:
+    for path in source.paths if isinstance(source, Files) else ():
+        refuse_unreadable(path)
+
+
+def may_have(recipe: Recipe, split: str) -> bool:
+    """Whether any sub-dataset can have rows of this split, as far as its keys and folders say."""
+    folder = recipe.folder or Path()
+    return any(
+        spec.benchmark is not None
+        or (spec.path is not None and not is_folder(spec.path, folder / Path(spec.path)))
+        or split in own_sources(spec, folder, hub=False)
+        or (split == "validation" and spec.validation_fraction is not None)
+        for spec in recipe.datasets
+    )
 
 
 def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
@@ -74,7 +123,7 @@ def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
             )
         splits = MADE[spec.benchmark](recipe.seed)
     elif benchmark is None:
-        splits = own_splits(spec, recipe.folder, _sorted_by(spec, example_of, {}))
+        splits = own_splits(spec, recipe.folder, _sorted_by(spec, renaming(spec), {}))
     else:
         sources, official = _benchmark_sources(spec, benchmark, recipe)
         lenient = official or spec.skip_bad_rows  # the hub's rows are not the user's to mend
@@ -104,6 +153,26 @@ def _groups(benchmark: Benchmark | None, pieces: Sequence[Piece], alone: bool) -
         mine = {broad.get(row.subject, "") for row in splits["train"].examples}
         found.append(mine.pop() if len(mine) == 1 else "")
     return [group or POOLED for group in found] if any(found) else [usual] * len(pieces)
+
+
+def renaming(spec: DatasetSpec) -> Reading:
+    """Rows with the fields that `columns` names, and no others, read as usual."""
+    columns = spec.columns
+    if columns is None:
+        return example_of
+
+    def read(row: Any, where: str, form: str | None) -> tuple[Example, str]:
+        if not isinstance(row, Mapping):
+            return example_of(row, where, form)
+        missing = [column for column in columns.values() if column not in row]
+        if missing:
+            raise DataError(
+                f"{where}: columns names {missing[0]!r}, which this row does not have (found "
+                f"{shown(sorted(map(str, row)))}); mend columns or the row"
+            )
+        return example_of({field: row[column] for field, column in columns.items()}, where, form)
+
+    return read
 
 
 def _sorted_by(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:

@@ -28,7 +28,7 @@ def question_of(row: Example) -> str:
         return _letters(row.asks)
     asked: Iterable[str] = [row.prompt, *row.choices]
     if row.messages:
-        asked = [f"{turn.role}: {turn.content}" for turn in row.messages[:-1]]
+        asked = [f"{turn.role}: {turn.text}" for turn in row.messages[:-1]]
     folded = "\x1f".join(" ".join(text.split()) for text in asked).casefold()
     return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
 

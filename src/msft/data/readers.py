@@ -4,24 +4,27 @@ import csv
 import importlib
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from msft.checks import shown
+from msft.data.data_files import (
+    in_words,
+    is_packed,
+    kind_of,
+    most_unpacked,
+    opened,
+    refuse_bomb,
+    refuse_unreadable,
+)
 from msft.errors import DataError
 from msft.text import counted
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 MAX_LINE = 10_000_000
 """Bytes of a line, or of a field of a CSV file."""
 MAX_JSON = 1_000_000_000
 """Bytes of a .json file, which has to be read at once."""
-MOST_PACKED = 100
-"""Bytes that a byte of a Parquet file may hold; a small file is taken for one of a megabyte."""
 PARQUET_ROWS = 32
 """Rows that are unpacked at a time, since nobody knows before how long they are."""
 LARGE_BATCH = 1_000_000
@@ -32,100 +35,23 @@ Row = tuple[str, Any]
 Bad = Callable[[DataError], None]
 """Told about a row that cannot be read; raises, or returns to go on with the next row."""
 
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"PK\x03\x04": "zip",
-    b"(\xb5\x2f\xfd": "zstd",
-    b"\xfd7zX": "xz",
-    b"BZh": "bzip2",
-}
-
-
-LONGEST_PATH = 4095
-"""Bytes; Linux allows no more."""
-
 
 def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
-    """Every row of a .jsonl, .json, .csv or .parquet file."""
+    """Every row of a .jsonl, .json, .csv or .parquet file; the first three may be packed (.gz)."""
     refuse_unreadable(path)
-    with _in_words(path):
-        yield from _READERS[path.suffix.lower()](path, bad)
-
-
-def refuse_unreadable(path: Path) -> None:
-    """DataError where a file is missing, or cannot be one of rows by its first four bytes."""
-    suffix = path.suffix.lower()
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise DataError(
-            f"{str(path)[:60]}…: a path of {len(str(path)):,} characters, which is longer than any "
-            "system allows; name the file"
-        )
-    with _in_words(path):  # a name may be too long to be asked for
-        is_folder = path.is_dir()
-    if is_folder:
-        raise DataError(
-            f"{path}: this is a folder; use path: for a folder with train, validation and test "
-            "files, or name a file in it"
-        )
-    if suffix not in SUFFIXES:
-        hint = "; unpack it first" if suffix in (".gz", ".zip", ".zst", ".xz", ".bz2") else ""
-        raise DataError(f"{path}: unknown kind of file; expected {', '.join(SUFFIXES)}{hint}")
-    with _in_words(path):
-        _refuse_special(path, suffix)
-
-
-@contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """What the system says about a file, as a DataError."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file; {_nearest(path)}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def split_file(folder: Path, split: str) -> Path | None:
-    """The file of a split in a folder of train, validation and test files."""
-    found = [folder / f"{split}{s}" for s in SUFFIXES if (folder / f"{split}{s}").exists()]
-    if len(found) > 1:
-        names = " and ".join(path.name for path in found)
-        raise DataError(f"{folder}: both {names}; keep one of them")
-    return found[0] if found else None
-
-
-def _refuse_special(path: Path, suffix: str) -> None:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise DataError(f"{path}: not a regular file; expected one of {', '.join(SUFFIXES)}")
-    with path.open("rb") as stream:
-        start = stream.read(4)
-    if not start:
-        raise DataError(f"{path}: the file is empty; expected at least one row")
-    packed = [kind for magic, kind in _MAGIC.items() if start.startswith(magic)]
-    if packed:
-        raise DataError(f"{path}: this is a {packed[0]} archive named {suffix}; unpack it first")
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{path}, line 1: UTF-16, not UTF-8; save the file as UTF-8")
-    if (start == b"PAR1") != (suffix == ".parquet"):
-        kind = "a Parquet file" if start == b"PAR1" else "no Parquet file"
-        raise DataError(f"{path}: this is {kind}, but named {suffix}; rename or convert it")
-
-
-def _nearest(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent} either"
-    names = sorted(p.name for p in path.parent.iterdir() if p.suffix.lower() in SUFFIXES)
-    near = get_close_matches(path.name, names, n=3) or names[:3]
-    return f"did you mean {' or '.join(near)}?" if near else f"{path.parent} has no data files"
+    with in_words(path):
+        yield from _READERS[kind_of(path)](path, bad)
 
 
 def _lines(path: Path, bad: Bad) -> Iterator[tuple[str, str]]:
     """The lines as text with their places; a line that is no text is bad."""
-    with path.open("rb") as stream:
+    most = most_unpacked(path) if is_packed(path) else None
+    with opened(path) as stream:
         number = 0
         while line := stream.readline(MAX_LINE + 1):
             number += 1
+            if most is not None:
+                refuse_bomb(path, stream.tell(), most)
             where = f"{path}, line {number}"
             try:
                 text = _decoded(line, where, first=number == 1)
@@ -152,6 +78,12 @@ def _decoded(line: bytes, where: str, first: bool) -> str:
 
 
 def _jsonl(path: Path, bad: Bad) -> Iterator[Row]:
+    """One object per line. One list of all rows is read too, since other tools take either."""
+    with opened(path) as stream:
+        is_list = stream.read(1000).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    if is_list:
+        yield from _listed(path, "expected one JSON object per line, or one list of them")
+        return
     for where, line in _lines(path, bad):
         if line.strip():
             try:
@@ -163,14 +95,24 @@ def _jsonl(path: Path, bad: Bad) -> Iterator[Row]:
 
 
 def _json(path: Path, bad: Bad) -> Iterator[Row]:
-    if path.stat().st_size > MAX_JSON:
-        raise DataError(f"{path}: more than {MAX_JSON:,} bytes; convert it to .jsonl")
+    return _listed(path, "one object per line is .jsonl, not .json")
+
+
+def _listed(path: Path, hint: str) -> Iterator[Row]:
+    """The rows of a file that is one JSON value."""
+    most = most_unpacked(path) if is_packed(path) else MAX_JSON
+    with opened(path) as stream:
+        raw = stream.read(min(most, MAX_JSON) + 1)
+    if is_packed(path):
+        refuse_bomb(path, len(raw), most)
+    if len(raw) > MAX_JSON:
+        raise DataError(f"{path}: more than {MAX_JSON:,} bytes; convert it to one object per line")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
-    found = _json_value(text, str(path), "one object per line is .jsonl, not .json")
+    found = _json_value(text, str(path), hint)
     rows = found.get("data") if isinstance(found, dict) else found
     if not isinstance(rows, list):
         raise DataError(
@@ -240,16 +182,16 @@ def _csv(path: Path, bad: Bad) -> Iterator[Row]:
 def _parquet(path: Path, bad: Bad) -> Iterator[Row]:
     parquet, arrow = needed("pyarrow.parquet", path), needed("pyarrow", path)
     number = 0
-    most, unpacked = MOST_PACKED * max(1_000_000, path.stat().st_size), 0
+    most, unpacked = most_unpacked(path), 0
     try:
         with parquet.ParquetFile(os.fspath(path)) as file:
             groups = (file.metadata.row_group(each) for each in range(file.metadata.num_row_groups))
-            _refuse_bomb(path, sum(group.total_byte_size for group in groups), most)
+            refuse_bomb(path, sum(group.total_byte_size for group in groups), most)
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                 for row in _unpacked(batch):
                     number += 1
                     unpacked += _length(row)
-                    _refuse_bomb(path, unpacked, most)
+                    refuse_bomb(path, unpacked, most)
                     yield f"{path}, row {number}", row
     except (arrow.ArrowException, UnicodeDecodeError) as error:
         said = shown(str(error).split("\n")[0])
@@ -271,14 +213,6 @@ def _length(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_length, value.values()))
     return sum(map(_length, value)) if isinstance(value, list) else 8
-
-
-def _refuse_bomb(path: Path, unpacked: int, most: int) -> None:
-    if unpacked > most:
-        raise DataError(
-            f"{path}: a file of {path.stat().st_size:,} bytes that unpacks to more than {most:,}; "
-            "expected text that is not made to fill memory: convert it to .jsonl"
-        )
 
 
 def needed(module: str, what: object) -> Any:

@@ -1,28 +1,42 @@
 """Sources: where a sub-dataset's rows come from, a file, a folder, the hub, or memory."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msft.checks import shown
+from msft.data.data_files import SUFFIXES, files_named, kind_of, split_file
 from msft.data.hub import ask_only_where_it_is
-from msft.data.readers import SUFFIXES, Bad, Row, needed, read_rows, split_file
+from msft.data.readers import Bad, Row, needed, read_rows
 from msft.errors import DataError
-from msft.recipe.dataset_spec import DatasetSpec, Source
+from msft.recipe.dataset_sources import Rows, names_files
+from msft.recipe.dataset_spec import DatasetSpec
 
 SPLITS = ("train", "validation", "test")
 SAME = {split: split for split in SPLITS}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?", re.ASCII)
 
-Sources = Mapping[str, Source | Path]
-"""Of each split there is, a file or rows."""
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of a split, in the order in which their rows are read."""
+
+    paths: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.paths))
 
 
-def rows_of(source: Source | Path, where: str, bad: Bad) -> Iterator[Row]:
+Sources = Mapping[str, Files | Rows]
+"""Of each split there is, its files or its rows."""
+
+
+def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[Row]:
     """Every row with its place; rows in memory are placed by `where` and their number."""
-    if isinstance(source, str | Path):
-        return read_rows(Path(source), bad)
+    if isinstance(source, Files):
+        return (row for path in source.paths for row in read_rows(path, bad))
     return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
 
 
@@ -31,18 +45,28 @@ def own_sources(spec: DatasetSpec, folder: Path, hub: bool = True) -> Sources:
 
     hub: without it, what is not here is left out.
     """
-    found: dict[str, Source | Path] = {}
-    if spec.path is not None:
-        path = folder / Path(spec.path).expanduser()
-        if is_folder(spec.path, path):
-            found |= folder_sources(path)
-        elif hub:
-            found |= hub_sources(spec.path)
+    found = dict(path_sources(spec, folder, hub))
     for split in SPLITS:
         source = getattr(spec, split)
         if source is not None:
-            found[split] = folder / Path(source).expanduser() if isinstance(source, str) else source
+            found[split] = files_of(source, folder) if names_files(source) else source
     return found
+
+
+def path_sources(spec: DatasetSpec, folder: Path, hub: bool) -> Sources:
+    """The splits that the key `path` names."""
+    if spec.path is None:
+        return {}
+    path = folder / Path(spec.path).expanduser()
+    if is_folder(spec.path, path):
+        return folder_sources(path)
+    return hub_sources(spec.path) if hub else {}
+
+
+def files_of(written: str | Sequence[str], folder: Path) -> Files:
+    """The files that a split names, patterns resolved; each once, where it is named first."""
+    names = [written] if isinstance(written, str) else written
+    return Files(tuple(dict.fromkeys(path for name in names for path in files_named(name, folder))))
 
 
 def is_folder(written: str, path: Path) -> bool:
@@ -53,7 +77,7 @@ def is_folder(written: str, path: Path) -> bool:
         raise DataError(
             f"{path}: path is a file; expected a folder or a hub name: give it as train"
         )
-    if not _HUB_NAME.fullmatch(written) or path.suffix.lower() in SUFFIXES:
+    if not _HUB_NAME.fullmatch(written) or kind_of(path):
         raise DataError(
             f"{path}: there is no such folder; expected a folder with train, validation and test "
             "files, or a hub name such as owner/name"
@@ -63,7 +87,7 @@ def is_folder(written: str, path: Path) -> bool:
 
 def folder_sources(path: Path) -> Sources:
     """The splits of a folder with train, validation and test files."""
-    files = {split: file for split in SPLITS if (file := split_file(path, split))}
+    files = {split: Files((file,)) for split in SPLITS if (file := split_file(path, split))}
     if "train" not in files:
         names = shown(sorted(entry.name for entry in path.iterdir())[:10])
         raise DataError(

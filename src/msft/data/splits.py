@@ -12,10 +12,11 @@ from typing import Any
 from msft.data.formats import example_of
 from msft.data.label_noise import with_wrong_labels
 from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
-from msft.data.sources import SPLITS, own_sources, rows_of
+from msft.data.sources import SPLITS, Files, own_sources, rows_of
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset_spec import DatasetSpec, Source
+from msft.recipe.dataset_sources import Rows
+from msft.recipe.dataset_spec import DatasetSpec
 from msft.search.draws import sampled
 from msft.search.scores import SELECTION, TEST
 from msft.text import counted
@@ -45,12 +46,12 @@ class LoadedDataset:
 
 
 def load_split(
-    source: Source | Path,
+    source: Files | Rows,
     where: str,
     skip_bad_rows: bool = False,
     reading: Reading = example_of,
 ) -> Split:
-    """The examples of a file, or of rows in memory, which messages call `where`, with their format
+    """The examples of files, or of rows in memory, which messages call `where`, with their format
     and the rows that were skipped. At least one row must be good."""
     skipped: list[DataError] = []
 
@@ -69,7 +70,7 @@ def load_split(
         else:
             examples.append(example)
     if not examples or form is None:
-        at = source if isinstance(source, str | Path) else where
+        at = source if isinstance(source, Files) else where
         why = f": all {len(skipped)} are bad, the first is {skipped[0]}" if skipped else ""
         raise DataError(f"{at}: no rows; expected at least one{why}")
     return Split(tuple(examples), form, tuple(skipped))

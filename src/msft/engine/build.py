@@ -11,7 +11,7 @@ from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, sees_ahead
 from msft.engine.memory_model import EVALUATED_TOKENS, demand_of, fit_of, in_bf16
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
-from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.engine.paths import layers_of
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.engine import FastEngine
@@ -113,7 +113,7 @@ def refuse_fast_keys(recipe: Recipe) -> None:
 
 def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingSettings:
     """What both engines are told."""
-    rows = sum(len(dataset.train.rows) for dataset in corpus.datasets.values())
+    rows = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
     per_epoch = steps_of(rows, recipe.train_batch_size)
     return TrainingSettings(
         learning_rate=recipe.learning_rate,
@@ -134,7 +134,7 @@ def load_evaluator(
     """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, and
     the group of each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = load_tokenizer(name, recipe.trust_remote_code)
+    tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, recipe.trust_remote_code))
     for dataset in corpus.datasets.values():
         for note in dataset.notes:

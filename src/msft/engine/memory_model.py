@@ -72,15 +72,16 @@ class Fit:
 
 
 def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
-    rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
-    tokens = sum(len(row.tokens) for row in rows)
+    datasets = corpus.datasets.values()
+    rows, tokens = sum(d.epoch_rows for d in datasets), sum(d.epoch_tokens for d in datasets)
+    every = [row for dataset in datasets for row in dataset.train.rows]
     bf16 = in_bf16(recipe, device)
     return Demand(
-        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / len(rows)),
-        answers=sum(row.answer_tokens for row in rows) / tokens,
+        batch_tokens=round(1.5 * recipe.train_batch_size * tokens / rows),
+        answers=sum(row.answer_tokens for row in every) / sum(len(row.tokens) for row in every),
         bf16=bf16,
         half_moments=recipe.optim == "adamw_bf16",
-        fused=device.type == "cuda" and is_long(recipe, len(rows), len(corpus.datasets)),
+        fused=device.type == "cuda" and is_long(recipe, rows, len(corpus.datasets)),
         lean=has_kernel(device, bf16),
         averaged=recipe.ema_decay is not None,
     )

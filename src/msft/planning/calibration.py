@@ -10,7 +10,7 @@ import torch
 from msft.data.corpus import Corpus, settings_for
 from msft.data.encoding import EncodedSplit
 from msft.engine.build import engine_of
-from msft.engine.model.tokenizers import load_tokenizer
+from msft.engine.model.tokenizers import tokenizer_for
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine
 from msft.run.worker import Scorer
@@ -52,7 +52,7 @@ def calibrate(
 ) -> Calibration:
     """Load the model, take steps, score; nothing is written."""
     begun = time.perf_counter()
-    tokenizer = load_tokenizer(recipe.model(), recipe.trust_remote_code)
+    tokenizer = tokenizer_for(recipe, recipe.model())
     sample = _sample(corpus)
     settings = settings_for(recipe, sample, recipe.prepared())
     engine = engine_of(recipe, sample, tokenizer, device)

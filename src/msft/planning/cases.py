@@ -86,7 +86,8 @@ def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
         return Script(lambda mixture: [n for n in mixture.active if n != name])
 
     def largest(mixture: Mixture) -> list[str]:
-        return [max(mixture.candidates, key=lambda name: sum(train[name]))]
+        tokens = {p.name: sum(train[p.name]) * p.rows / p.size for p in mixture.parts}
+        return [max(mixture.candidates, key=tokens.__getitem__)]
 
     match method.name:
         case "sft" | "soup":  # one roll-out, however its curves go

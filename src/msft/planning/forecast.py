@@ -10,7 +10,7 @@ from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room, free_disk, room_of, used_memory
 from msft.engine.memory_model import in_bf16
 from msft.engine.model.shape import ModelShape, named_shape
-from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
 from msft.planning.cases import cases_of
@@ -32,7 +32,7 @@ def forecast(recipe: Recipe, out: Path, seconds: float = SECONDS) -> dict[str, A
     seconds: of calibration; 0: the model is not loaded, and no time is forecast.
     """
     name, trust = recipe.model(), recipe.trust_remote_code
-    tokenizer = load_tokenizer(name, trust)
+    tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
     shape = named_shape(name, trust, len(tokenizer))
     room = room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -127,11 +127,11 @@ def _dataset(corpus: Corpus, name: str, evaluations: EvaluationSizes) -> dict[st
 
 
 def _epoch(recipe: Recipe, corpus: Corpus) -> dict[str, Any]:
-    lengths = [length for name in corpus.datasets for length in _lengths(corpus, name)]
-    steps = steps_of(len(lengths), recipe.train_batch_size)
+    rows = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
+    steps = steps_of(rows, recipe.train_batch_size)
     return {
-        "rows": len(lengths),
-        "tokens": sum(lengths),
+        "rows": rows,
+        "tokens": sum(dataset.epoch_tokens for dataset in corpus.datasets.values()),
         "steps": steps,
         "batch_size": recipe.train_batch_size,
         "evaluations": recipe.evals_per_epoch,

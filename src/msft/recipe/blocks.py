@@ -1,8 +1,9 @@
-"""The keys that hold more than one value: `peaks`, `method_options`, `options_by_method`,
-`report_to`."""
+"""The keys that hold more than a plain value: `peaks`, `method_options`, `options_by_method`,
+`report_to`, `chat_template`."""
 
 from collections.abc import Mapping
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from msft.checks import checked, checked_text, recipe_place, shown
@@ -12,6 +13,7 @@ from msft.search.peaks import PeakRule
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 """What `report_to` may name."""
+LONGEST_TEMPLATE = 1_000_000
 
 
 def plain_options(given: Any, *place: str) -> dict[str, Any]:
@@ -74,6 +76,7 @@ def refuse_no_choices(rule: PeakRule, metrics: Mapping[str, str]) -> None:
                 f"peaks.by is probability, but sub-dataset {name!r} has the metric {metric}, which "
                 "compares no choices; use peaks.by: score, or metric: accuracy",
                 ("peaks", "by"),
+                because=("metric",),
             )
 
 
@@ -88,6 +91,42 @@ def tracker_names(given: Any) -> str | list[str]:
     if len(set(names)) < len(names):
         raise RecipeError(f"report_to is {shown(given)}; name each tracker once", ("report_to",))
     return names or "none" if several else str(given)
+
+
+def is_template(written: str) -> bool:
+    """Whether this is the text of a chat template, not the name of a file."""
+    return "{{" in written or "{%" in written
+
+
+def refuse_wrong_template(given: Any) -> None:
+    """RecipeError where `chat_template` is neither the text of one nor the name of a file."""
+    if given is None or (isinstance(given, str) and is_template(given) and "\0" not in given):
+        return
+    if not isinstance(given, str):
+        raise RecipeError(
+            f"chat_template is {shown(given)}; expected a .jinja file, or the text of a template",
+            ("chat_template",),
+        )
+    with recipe_place():
+        checked_text(given, "chat_template", "chat_template")
+
+
+def template_in(file: Path, at: str) -> str:
+    """The text of a template's file; `at` stands before messages."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(LONGEST_TEMPLATE + 1).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"{at}{file} cannot be read as a chat template: {error}", ("chat_template",)
+        ) from error
+    if len(text) > LONGEST_TEMPLATE or not is_template(text):
+        raise RecipeError(
+            f"{at}{file} is no chat template: expected Jinja with {{{{ or {{% in it, and "
+            f"{LONGEST_TEMPLATE:,} characters at most",
+            ("chat_template",),
+        )
+    return text
 
 
 def _plain(value: Any, option: str, block: str) -> Any:

@@ -1,17 +1,15 @@
 """One sub-dataset of a recipe: where its rows come from and how it is scored."""
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.checks import (
     Above,
     AtLeast,
     Between,
-    checked_text,
     fit_fields,
     option_names,
     recipe_place,
@@ -19,24 +17,17 @@ from msft.checks import (
     shown,
 )
 from msft.errors import OptionError, RecipeError
+from msft.recipe.dataset_sources import Source, columns_of, source_of
+from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, refuse_keys
 
 METRICS = ("accuracy", "nll")
 FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-IN_MEMORY = re.compile(r"<\d+ rows in memory>")
+
+MOST_COPIES = 1000
+"""Rows of an epoch per training row: so many mean this sub-dataset alone."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{p}{n}" for p in ("COM", "LPT") for n in range(1, 10))}
-
-
-class Rows(Protocol):
-    """Rows in memory: a list of dicts, or a `datasets.Dataset`."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-Source = str | Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,11 @@ class DatasetSpec:
     benchmark: a built-in one, with its own reader, prompt and grader.
     path: a folder with train, validation and test files, or a hub name (`owner/name`, or
         `owner/name:configuration`).
-    train, validation, test: files; from Python also rows in memory.
+    train, validation, test: a file, a pattern such as `b/*.jsonl`, or a list of them; from Python
+        also rows in memory.
+    columns: the column of each field, where rows name them otherwise; only these are read then.
+    weight: rows of an epoch per training row: 0.5 is half of them, drawn anew each epoch, and 2 is
+        each one twice.
     validation_fraction: this share of the training rows is held out instead of `validation`.
     train_rows, validation_rows, test_rows: at most this many rows are used.
     metric: accuracy (the greedy completion equals the reference), nll, or a function of the
@@ -65,6 +60,7 @@ class DatasetSpec:
     train: Source | None = None
     validation: Source | None = None
     test: Source | None = None
+    columns: Mapping[str, str] | None = None
     validation_fraction: Annotated[float | None, Above(0), Between(0, 0.999)] = None
     train_rows: Annotated[int | None, AtLeast(1)] = None
     validation_rows: Annotated[int | None, AtLeast(1)] = None
@@ -77,9 +73,10 @@ class DatasetSpec:
     max_new_tokens: Annotated[int | None, AtLeast(1)] = None
     skip_bad_rows: bool = False
     label_noise: Annotated[float, Between(0, 1)] = 0.0
+    weight: Annotated[float, Above(0), Between(0, MOST_COPIES)] = 1.0
 
     @staticmethod
-    def from_mapping(mapping: Any) -> "DatasetSpec":
+    def from_mapping(mapping: Any, keys_of_recipe: Sequence[str] = ()) -> "DatasetSpec":
         if isinstance(mapping, DatasetSpec):
             return mapping
         if not isinstance(mapping, Mapping):
@@ -88,17 +85,21 @@ class DatasetSpec:
                 "`name: mine` and `train: mine.jsonl`"
             )
         with recipe_place():
-            refuse_unknown(mapping, option_names(DatasetSpec), "key of a sub-dataset:")
+            known = option_names(DatasetSpec)
+            refuse_keys(mapping, known, FOREIGN_OF_DATASETS, keys_of_recipe, inside=True)
         if "name" not in mapping:
-            raise RecipeError("name is missing in a sub-dataset; add `name: ` and a short name")
+            raise RecipeError(
+                "name is missing in a sub-dataset; add `name: ` and a short name", ("name",)
+            )
         return DatasetSpec(**mapping)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
         what = f"sub-dataset {self.name!r}"
         for split in ("train", "validation", "test"):
-            object.__setattr__(self, split, _source(getattr(self, split), what, split))
-        fit_fields(self, what, except_for=("name", "train", "validation", "test"))
+            object.__setattr__(self, split, source_of(getattr(self, split), what, split))
+        fit_fields(self, what, except_for=("name", "train", "validation", "test", "columns"))
+        object.__setattr__(self, "columns", columns_of(self.columns, what, self.benchmark))
         self._check_metric(what)
         self._check_benchmark(what)
         self._check_sources(what)
@@ -123,6 +124,7 @@ class DatasetSpec:
                 f"{what}: label_noise is {self.label_noise}, but the rows of {self.benchmark} have "
                 "no choices to take a wrong one from; leave label_noise out",
                 ("label_noise",),
+                because=("benchmark",),
             )
 
     def _check_sources(self, what: str) -> None:
@@ -143,7 +145,8 @@ class DatasetSpec:
         if self.train is None and self.path is None:
             raise RecipeError(
                 f"{what}: neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
-                ".csv or .parquet file"
+                ".csv or .parquet file",
+                ("train",),
             )
         if self.train is not None and self.path is not None:
             raise RecipeError(
@@ -155,7 +158,8 @@ class DatasetSpec:
             raise RecipeError(
                 f"{what}: neither validation nor validation_fraction, but a checkpoint can only "
                 "be chosen on rows that were not trained; add one, e.g. "
-                "`validation_fraction: 0.1`"
+                "`validation_fraction: 0.1`",
+                ("validation",),
             )
 
 
@@ -177,38 +181,7 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _source(source: Any, what: str, split: str) -> Any:
-    if source is None:
-        return None
-    if isinstance(source, os.PathLike):
-        source = os.fspath(source)
-    if isinstance(source, str):
-        if IN_MEMORY.fullmatch(source):
-            raise RecipeError(
-                f"{what}: {split} was given from Python as rows in memory ({source}) and they are "
-                "not in this file; write them to a .jsonl file and name it here",
-                (split,),
-            )
-        with recipe_place():
-            return checked_text(source, f"{what}: {split}", split)
-    if isinstance(source, Sequence) and not isinstance(source, bytes):
-        if len(source) and all(isinstance(item, str) for item in source):
-            raise RecipeError(
-                f"{what}: {split} is {shown(source)}; expected one file; join the files, or name "
-                "each as a sub-dataset of its own",
-                (split,),
-            )
-        return tuple(source)
-    if type(source).__module__.split(".")[0] == "datasets" and hasattr(source, "__len__"):
-        return source
-    raise RecipeError(
-        f"{what}: {split} is {shown(source)}; expected a file, or from Python a list of dicts or a "
-        "datasets.Dataset that is not streamed",
-        (split,),
-    )
-
-
-def specs_of(datasets: Any) -> tuple[DatasetSpec, ...]:
+def specs_of(datasets: Any, keys_of_recipe: Sequence[str] = ()) -> tuple[DatasetSpec, ...]:
     """The sub-datasets of a recipe, checked one by one."""
     if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
         raise RecipeError(
@@ -218,5 +191,5 @@ def specs_of(datasets: Any) -> tuple[DatasetSpec, ...]:
     specs: list[DatasetSpec] = []
     for number, item in enumerate(datasets):
         with recipe_place("datasets", number):
-            specs.append(DatasetSpec.from_mapping(item))
+            specs.append(DatasetSpec.from_mapping(item, keys_of_recipe))
     return tuple(specs)

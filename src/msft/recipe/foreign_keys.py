@@ -1,15 +1,13 @@
-"""Keys of other tools, read as ours with a note, and keys that the method does not use."""
+"""Keys of TRL, Axolotl, LLaMA-Factory and their relatives, and what to write here instead.
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+A key of ours does not stand in these tables. To add one to msft, take it out here.
+"""
 
-from msft.checks import shown
-from msft.errors import Place, RecipeError
-from msft.recipe.strict_yaml import Places, place_of
-from msft.search.methods import METHODS, ROLLING_BACK
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from msft.recipe.recipe import Recipe
+from msft.checks import refuse_unknown
+from msft.errors import OptionError
 
 ALIASES: dict[str, str | None] = {
     "base_model": "model_name_or_path",
@@ -19,64 +17,265 @@ ALIASES: dict[str, str | None] = {
     "micro_batch_size": None,
     "gradient_accumulation_steps": None,
 }
-"""Keys of Axolotl and LLaMA-Factory, and what they are read as; None: not needed here."""
+"""Keys that are read as ours, with a note; None: not needed here."""
 
-_ADAPTERS = (
-    "adapter use_peft peft_config load_in_4bit load_in_8bit lora_r lora_rank lora_alpha "
-    "lora_dropout lora_target lora_target_linear lora_target_modules"
-)
-FOREIGN = {
-    **dict.fromkeys(
-        _ADAPTERS.split(),
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What to do about a key of another tool.
+
+    ours: the key that it corresponds to, if there is one.
+    """
+
+    answer: str
+    ours: str = ""
+
+
+def _same(keys: str, answer: str, ours: str = "") -> dict[str, Foreign]:
+    return dict.fromkeys(keys.split(), Foreign(answer, ours))
+
+
+def _write(keys: str, ours: str, more: str = "") -> dict[str, Foreign]:
+    return _same(keys, f"write {ours}{more}", ours)
+
+
+_NOT_YET = {
+    **_same(
+        "adapter use_peft peft_config load_in_4bit load_in_8bit lora_r lora_rank lora_alpha "
+        "lora_dropout lora_target lora_target_linear lora_target_modules lora_modules_to_save "
+        "lora_model_dir peft_layers_to_transform use_dora use_rslora peft_use_dora "
+        "quantization_bit quantization_method bnb_4bit_quant_type",
         "LoRA and quantised training are not there yet; leave it out: all weights are trained",
     ),
-    "val_set_size": "did you mean validation_fraction? it is a key of each sub-dataset",
+    **_same(
+        "deepspeed fsdp fsdp_config ddp_find_unused_parameters ddp_timeout ddp_backend device_map "
+        "tensor_parallel_size context_parallel_size sequence_parallel_size",
+        "one run on several devices is not there yet; leave it out: a run uses one device, and "
+        "`msft compare` runs one on each",
+    ),
 }
-"""Keys of other tools that cannot be read as one of ours, and what to do about each."""
+"""What others have and msft will have. Take a key out when it comes."""
+
+_LENGTH = "a run's length is counted in epochs: write num_train_epochs (msft: compute_budget)"
+_ONE_STEP = ": samples of one optimizer step over all devices; micro-batches are chosen for you"
+_SAVED = (
+    "checkpoints are not saved by steps; leave it out: msft keeps the ticks that may still be "
+    "needed, and best/"
+)
+_SCORED = "scores are taken at fractions of an epoch; write evals_per_epoch"
+_CHOSEN = "leave it out: the method chooses the result, by the mean score over sub-datasets"
+_RESUMED = "leave it out: the same command on the same folder resumes by itself"
+_TRACKED = "leave it out: report_to names the trackers, and their own variables do the rest"
+_KERNELS = "leave it out: the engine chooses attention and kernels for the model and the device"
+_PRECISION = (
+    "leave it out: weights are fp32, and computing is bf16 where the device has it; bf16: false "
+    "computes in fp32"
+)
+_PACKED = "leave it out: the fast engine packs rows by itself, and no row sees another"
+_ROWS = "rows are named under datasets: write a list of `- {name: …, train: FILE}`"
+_READ = "leave it out: rows are read and tokenized at each start; other columns are ignored"
+_HELD_OUT = "write validation_fraction in each sub-dataset, which holds rows out by seed"
+_PROMPTS = "write completion_only_loss: false to train on prompts; the default trains answers only"
+_TURNS = "not there; leave it out: every turn of the assistant is trained"
+_END = "leave it out: the end-of-text token after an answer is always trained"
+_TEMPLATE = (
+    "leave it out to use the tokenizer's own template, or write chat_template with a .jinja file"
+)
+_TOKENIZER = "not there; leave it out: the model's own tokenizer is used as it is"
+_ADAM = "AdamW's betas and epsilon are the usual ones (0.9, 0.999, 1e-8); leave it out"
+_NOISE = "not there; leave it out: the loss is the plain one"
+_MIXED = "leave it out: every row is seen once an epoch; weight in a sub-dataset changes that"
+
+FOREIGN: dict[str, Foreign] = {
+    **_NOT_YET,
+    **_write("lr", "learning_rate"),
+    **_write(
+        "model model_id model_path pretrained_model_name_or_path base_model_config",
+        "model_name_or_path",
+    ),
+    **_write("epochs n_epochs", "num_train_epochs"),
+    **_write("max_seq_length max_seq_len model_max_length block_size", "max_length"),
+    **_write("random_seed data_seed", "seed"),
+    **_write("lr_scheduler", "lr_scheduler_type"),
+    **_write("optimizer optimizer_type", "optim", ": adamw or adamw_bf16"),
+    **_write("gradient_clipping gradient_clip_val", "max_grad_norm"),
+    **_write("full_determinism", "deterministic"),
+    **_write("use_gradient_checkpointing", "gradient_checkpointing"),
+    **_write(
+        "batch_size global_batch_size per_device_train_batch_size", "train_batch_size", _ONE_STEP
+    ),
+    **_write("chat_template_path chat_template_jinja", "chat_template"),
+    **_same("template chat_template_name default_system_message", _TEMPLATE, "chat_template"),
+    **_same("max_steps num_steps total_steps", _LENGTH, "num_train_epochs"),
+    **_same(
+        "warmup_ratio warmup_epochs",
+        "write warmup_steps: a number of steps; `msft plan` says how many an epoch has",
+        "warmup_steps",
+    ),
+    **_same(
+        "save_steps save_strategy save_total_limit save_only_model save_safetensors "
+        "saves_per_epoch save_on_each_node save_first_step",
+        _SAVED,
+    ),
+    **_same(
+        "eval_steps eval_strategy evaluation_strategy eval_on_start eval_delay do_eval",
+        _SCORED,
+        "evals_per_epoch",
+    ),
+    **_same("do_train do_predict stage", "leave it out: the command says it, such as `msft train`"),
+    **_same(
+        "load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience",
+        _CHOSEN,
+    ),
+    **_same("resume_from_checkpoint auto_resume_from_checkpoints overwrite_output_dir", _RESUMED),
+    **_same(
+        "predict_with_generate do_causal_lm_eval compute_accuracy",
+        "leave it out: metric in a sub-dataset says how it is scored, and accuracy generates",
+    ),
+    **_same(
+        "per_device_eval_batch_size eval_batch_size auto_find_batch_size",
+        "leave it out: evaluations choose their batches by the memory there is",
+    ),
+    **_write("push_to_hub_model_id", "hub_model_id"),
+    **_same(
+        "hub_strategy hub_always_push",
+        "leave it out: push_to_hub uploads the result once, when the run is done",
+        "push_to_hub",
+    ),
+    **_same("hub_token", "leave it out: run `hf auth login` or set HF_TOKEN"),
+    **_same(
+        "wandb_project wandb_entity wandb_name wandb_run_id wandb_log_model use_wandb "
+        "logging_dir run_name mlflow_tracking_uri mlflow_experiment_name",
+        _TRACKED,
+        "report_to",
+    ),
+    **_same(
+        "logging_steps logging_strategy logging_first_step plot_loss",
+        "leave it out: every step is logged, in steps.jsonl and to the trackers of report_to",
+    ),
+    **_same(
+        "dataloader_num_workers dataloader_pin_memory dataloader_drop_last group_by_length",
+        "leave it out: the rows are in memory, and every row of an epoch is trained",
+    ),
+    **_same(
+        "flash_attention flash_attn attn_implementation sdp_attention xformers_attention "
+        "use_liger_kernel enable_liger_kernel use_unsloth use_cache torch_compile_backend tf32",
+        _KERNELS,
+    ),
+    **_same("fp16 pure_bf16 torch_dtype dtype compute_type", _PRECISION, "bf16"),
+    **_same(
+        "packing sample_packing eval_packing eval_sample_packing neat_packing padding_free "
+        "packing_strategy pad_to_sequence_len multipack_real_batches",
+        _PACKED,
+    ),
+    **_same("adam_beta1 adam_beta2 adam_epsilon optim_args", _ADAM),
+    **_same(
+        "lr_scheduler_kwargs cosine_min_lr_ratio",
+        "not there; leave it out: linear and cosine go down to 0 over num_train_epochs",
+    ),
+    **_same("neftune_noise_alpha label_smoothing_factor loss_type", _NOISE),
+    **_same(
+        "rl reward_model pref_loss dpo_beta",
+        "not there; leave it out: msft does supervised fine-tuning only",
+    ),
+    **_same(
+        "dataset dataset_name dataset_dir dataset_path train_file train_data data_path "
+        "dataset_config dataset_train_split eval_dataset test_datasets validation_file "
+        "dataset_test_split",
+        _ROWS,
+        "datasets",
+    ),
+    **_same(
+        "dataset_prepared_path dataset_num_proc dataset_processes preprocessing_num_workers "
+        "overwrite_cache tokenized_path streaming remove_unused_columns",
+        _READ,
+    ),
+    **_same("val_set_size val_size", _HELD_OUT),
+    **_same("max_samples", "write train_rows in a sub-dataset: at most so many rows are drawn"),
+    **_same(
+        "mix_strategy interleave_probs shuffle_merged_datasets shuffle_dataset mixture_weights",
+        _MIXED,
+    ),
+    **_same(
+        "dataset_text_field",
+        "write columns in a sub-dataset, such as {prompt: question, completion: answer}",
+    ),
+    **_same(
+        "train_on_inputs train_on_prompt assistant_only_loss", _PROMPTS, "completion_only_loss"
+    ),
+    **_same("mask_history", _TURNS),
+    **_same("train_on_eos", _END),
+    **_same(
+        "tokenizer tokenizer_name tokenizer_type tokenizer_config special_tokens added_tokens "
+        "eos_token pad_token resize_vocab",
+        _TOKENIZER,
+    ),
+    **_same("model_type", "leave it out: the model's own config.json says it"),
+    **_same(
+        "model_revision revision",
+        "not there; download that revision and give its folder as model_name_or_path",
+        "model_name_or_path",
+    ),
+    **_same(
+        "finetuning_type freeze_trainable_layers unfrozen_parameters",
+        "leave it out: all weights are trained (full fine-tuning)",
+    ),
+}
+"""Of a recipe."""
+
+_MAPPED = "write columns, such as {prompt: question, completion: answer}"
+_RECOGNISED = "leave it out: the format of rows is recognised by their fields; columns renames them"
+
+FOREIGN_OF_DATASETS: dict[str, Foreign] = {
+    **_same("type ds_type formatting format file_type", _RECOGNISED),
+    **_same(
+        "field field_messages field_instruction field_input field_output field_human field_model "
+        "field_system prompt_column response_column text_column message_property_mappings",
+        _MAPPED,
+        "columns",
+    ),
+    **_write("data_files file_name file files", "train", ": a file, a list of files, or a glob"),
+    **_write("eval eval_file val dev valid", "validation"),
+    **_same("split", "write path: owner/name; its train, validation and test splits are read"),
+    **_same("subset config", "write path: owner/name:configuration", "path"),
+    **_write("hf_hub_url dataset_name hub", "path", ": owner/name"),
+    **_same("num_samples max_samples max_rows limit", "write train_rows", "train_rows"),
+    **_same(
+        "fraction proportion sampling_ratio repeat upsample",
+        "write weight: rows per epoch, where 1 is every row once",
+        "weight",
+    ),
+    **_same("train_on_inputs", _PROMPTS),
+    **_same("roles_to_train", _TURNS),
+    **_same("train_on_eos", _END),
+    **_same("shards shards_idx preprocess_shards", "leave it out: rows are read at once"),
+}
+"""Of a sub-dataset."""
 
 
-def canonical(
-    mapping: Mapping[str, Any], places: Places, batch: int
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys with aliases replaced, in `places` too, and a note for each.
+def refuse_keys(
+    names: Iterable[str],
+    known: Collection[str],
+    foreign: Mapping[str, Foreign],
+    elsewhere: Collection[str],
+    inside: bool,
+) -> None:
+    """OptionError for the first key that is not known: what to write instead, where it belongs, or
+    the nearest known key.
 
-    batch: `train_batch_size` where the recipe does not give it.
+    elsewhere: keys of the other level.
+    inside: these are keys of a sub-dataset.
     """
-    keys: dict[str, Any] = {}
-    notes: list[str] = []
-    for key, value in mapping.items():
-        if key in FOREIGN:
-            raise RecipeError(f"unknown key {key!r}; {FOREIGN[key]}", (key,))
-        target = ALIASES.get(key, key)
-        at = place_of((key,), "", places)
-        if target is None:
-            notes.append(
-                f"{at}{key} is ignored: msft chooses micro-batches by itself; a step has "
-                f"train_batch_size ({shown(mapping.get('train_batch_size', batch))}) samples"
-            )
+    what = "key of a sub-dataset:" if inside else "key"
+    for name in names:
+        if name in known:
             continue
-        if target != key:
-            notes.append(f"{at}{key} was read as {target}")
-        if target in keys or (target != key and target in mapping):
-            raise RecipeError(f"{key} means {target}, which is given too; keep one", (key,))
-        keys[target] = value
-        if (key,) in places:
-            places[(target,)] = places[(key,)]
-    return keys, tuple(notes)
-
-
-def unused_length(
-    recipe: "Recipe", keys: Mapping[str, Any], places: Mapping[Place, str]
-) -> tuple[str, ...]:
-    """A note on the key for a run's length that the method does not use, if it was meant for it.
-
-    keys: those given. Recipes for several methods give both; only a `--set` then means this one.
-    """
-    used, other = "num_train_epochs", "compute_budget"
-    if recipe.method in ROLLING_BACK:
-        used, other = other, used
-    at = place_of((other,), "", places)
-    meant = other in keys and (used not in keys or at.startswith("--set"))
-    if not meant or recipe.method not in METHODS:
-        return ()
-    return (f"{at}{other} is not used by {recipe.method}; {used} ({getattr(recipe, used):g}) is",)
+        if name in foreign:
+            raise OptionError(f"unknown {what} {name!r}; {foreign[name].answer}", name)
+        if name in elsewhere:
+            where = "of the recipe; write it" if inside else "of each sub-dataset; write it under"
+            more = " outside of datasets" if inside else " datasets"
+            raise OptionError(f"unknown {what} {name!r}; it is a key {where}{more}", name)
+        if inside and name in FOREIGN:
+            raise OptionError(f"unknown {what} {name!r}; {FOREIGN[name].answer}", name)
+        refuse_unknown([name], known, what)

@@ -58,11 +58,14 @@ def _refuse_inline_rows(mapping: dict[str, Any], places: Places) -> None:
     specs = mapping.get("datasets")
     for number, spec in enumerate(specs if isinstance(specs, list) else []):
         for split in ("train", "validation", "test"):
-            if isinstance(spec, dict) and isinstance(spec.get(split), list | dict):
+            given = spec.get(split) if isinstance(spec, dict) else None
+            files = isinstance(given, list) and given and all(isinstance(f, str) for f in given)
+            if isinstance(given, list | dict) and not files:
                 place = ("datasets", number, split)
                 raise RecipeError(
-                    f"{place_of(place, '', places)}{split} is {shown(spec[split])}; expected one "
-                    "file; rows do not stand in a recipe: write them to a .jsonl file",
+                    f"{place_of(place, '', places)}{split} is {shown(given)}; expected a "
+                    "file or a list of files; rows do not stand in a recipe: write them to a "
+                    ".jsonl file",
                     place,
                 )
 

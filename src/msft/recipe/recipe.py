@@ -17,31 +17,35 @@ from msft.checks import (
     Between,
     Inside,
     fit_fields,
+    option_names,
     recipe_place,
-    refuse_unknown,
     shown,
 )
-from msft.errors import OptionError, Place, RecipeError
+from msft.errors import Place, RecipeError
+from msft.recipe.agreements import refuse_wrong_method, refuse_wrong_names, refuse_wrong_schedule
 from msft.recipe.blocks import (
+    is_template,
     options_of_methods,
     peak_options,
     plain_options,
     refuse_no_choices,
-    refuse_wrong_options,
+    refuse_wrong_template,
+    template_in,
     tracker_names,
 )
+from msft.recipe.dataset_sources import names_files
 from msft.recipe.dataset_spec import DatasetSpec, specs_of
-from msft.recipe.foreign_keys import canonical, unused_length
+from msft.recipe.foreign_keys import FOREIGN, refuse_keys
+from msft.recipe.mistakes import all_at_once
+from msft.recipe.notes import canonical, only_one, unused_length, unusual
 from msft.recipe.overrides import read_recipe
 from msft.recipe.strict_yaml import dump, place_of
-from msft.search.methods import METHODS, ROLLING_BACK, PreparedMethod, prepare
-from msft.search.mixture import Mixture
+from msft.search.methods import PreparedMethod, prepare
 from msft.search.peaks import PeakRule
-from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
 from msft.search.scores import MeanRule
 
-_NOT_KEYS = ("notes", "folder")
+_NOT_KEYS = ("notes", "folder", "places")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Recipe:
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     engine: fast packs rows and has kernels of its own; simple runs any decoder-only model of
         transformers; auto is the fast one where it suits the model.
+    chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
+    completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, mlflow, or a list.
@@ -72,6 +78,7 @@ class Recipe:
     peaks: always complete once the recipe is built, but for a `by` that is `score`.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
+    places: where each key stands, for messages.
     """
 
     model_name_or_path: str
@@ -97,6 +104,8 @@ class Recipe:
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False
     engine: Literal["auto", "fast", "simple"] = "auto"
+    chat_template: str | None = None
+    completion_only_loss: bool = True
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
     prompt_style: Literal["letters", "text"] = "letters"
     choice_norm: Literal["chars", "tokens", "none"] = "chars"
@@ -116,6 +125,7 @@ class Recipe:
     options_by_method: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
     folder: Path | None = field(default=None, compare=False)
+    places: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def from_mapping(
@@ -124,44 +134,48 @@ class Recipe:
         places: Mapping[Place, str] | None = None,
         folder: Path | None = None,
     ) -> "Recipe":
-        """A recipe from keys and values; `places` says where a key stands (else: in `where`)."""
-        places = dict(places or {})
-        try:
-            if not isinstance(mapping, Mapping):
+        """A recipe from keys and values; one RecipeError says everything that is wrong with them.
+
+        places: where a key stands (else: in `where`).
+        """
+        known = dict(places or {})
+
+        def build(given: Mapping[str, Any]) -> Recipe:
+            if not isinstance(given, Mapping):
                 raise RecipeError(
-                    f"found {shown(mapping)}; expected keys and values such as `method: msft`"
+                    f"found {shown(given)}; expected keys and values such as `method: msft`"
                 )
-            keys, notes = canonical(mapping, places, Recipe.train_batch_size)
-            refuse_unknown(keys, recipe_keys(), "key")
+            keys, notes = canonical(given, known, Recipe.train_batch_size)
+            refuse_keys(keys, recipe_keys(), FOREIGN, option_names(DatasetSpec), inside=False)
             if "model_name_or_path" not in keys:
                 raise RecipeError(
                     "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
-                    "embedded model"
+                    "embedded model",
+                    ("model_name_or_path",),
                 )
-            made = Recipe(**{"datasets": (), **keys}, notes=notes, folder=folder)
-            object.__setattr__(made, "notes", (*notes, *unused_length(made, keys, places)))
+            made = Recipe(**{"datasets": (), **keys}, notes=notes, folder=folder, places=known)
+            told = (*notes, *unused_length(made, keys, known), *only_one(made), *unusual(made))
+            object.__setattr__(made, "notes", told)
             return made
-        except (OptionError, RecipeError) as error:
-            located = f"{place_of(error.place, where, places)}{error}"
-            raise RecipeError(located, error.place) from error
+
+        return all_at_once(build, mapping, where, known)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "datasets", specs_of(self.datasets))
+        object.__setattr__(self, "datasets", specs_of(self.datasets, recipe_keys()))
         options = ("method_options", "options_by_method")
-        apart = ("datasets", "peaks", *options, "report_to", *_NOT_KEYS)
+        apart = ("datasets", "peaks", *options, "report_to", "chat_template", *_NOT_KEYS)
         fit_fields(self, "", except_for=apart)
-        self._check_datasets()
+        refuse_wrong_template(self.chat_template)
+        refuse_wrong_names(self)
         object.__setattr__(self, "peaks", peak_options(self.peaks))
         refuse_no_choices(self.peak_rule, {s.name: s.metric for s in self.datasets})
         object.__setattr__(self, "method_options", plain_options(self.method_options))
         by_method = options_of_methods(self.options_by_method)
         object.__setattr__(self, "options_by_method", by_method)
         object.__setattr__(self, "report_to", tracker_names(self.report_to))
+        refuse_wrong_schedule(self)
         with recipe_place():
-            for key in ("compute_budget", "num_train_epochs"):
-                self._ticks(key)
-        self._check_schedule()
-        self._check_method()
+            refuse_wrong_method(self)
 
     @property
     def peak_rule(self) -> PeakRule:
@@ -174,11 +188,8 @@ class Recipe:
 
     def prepared(self) -> PreparedMethod:
         """The method with its options, checked."""
-        budget, options = self._ticks("compute_budget"), self.options_of(self.method)
-        return prepare(self.method, options, budget, self.peak_rule)
-
-    def _ticks(self, key: str) -> int:
-        return ticks_of(getattr(self, key), self.evals_per_epoch, key)
+        budget = ticks_of(self.compute_budget, self.evals_per_epoch, "compute_budget")
+        return prepare(self.method, self.options_of(self.method), budget, self.peak_rule)
 
     def fewshot(self, spec: DatasetSpec) -> int:
         """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
@@ -217,6 +228,21 @@ class Recipe:
             )
         return found
 
+    def template(self) -> str | None:
+        """The chat template's text, from its file if it is one; None: the tokenizer's."""
+        written = self.chat_template
+        if written is None or is_template(written):
+            return written
+        found = self._here_or_beside(Path(written).expanduser())
+        at = place_of(("chat_template",), "", self.places)
+        if found is None or not found.is_file():
+            raise RecipeError(
+                f"{at}chat_template is {shown(written)}, and there is no such file; expected a "
+                ".jinja file, or the text of a template, which has {{ and {% in it",
+                ("chat_template",),
+            )
+        return template_in(found, at)
+
     def _here_or_beside(self, path: Path) -> Path | None:
         places = (Path(), *([self.folder] if self.folder else []))
         return next((place / path for place in places if (place / path).exists()), None)
@@ -227,66 +253,11 @@ class Recipe:
         specs = [{f.name: getattr(s, f.name) for f in fields(s)} for s in keys.pop("datasets")]
         for spec in specs:
             for split in ("train", "validation", "test"):
-                if spec[split] is not None and not isinstance(spec[split], str):
+                if spec[split] is not None and not names_files(spec[split]):
                     spec[split] = f"<{len(spec[split])} rows in memory>"
+                elif isinstance(spec[split], tuple):
+                    spec[split] = list(spec[split])
         return dump({**keys, "datasets": specs})
-
-    def _check_datasets(self) -> None:
-        if not self.datasets:
-            raise RecipeError(
-                "datasets is empty; expected at least one sub-dataset, e.g. "
-                "`- {name: mine, train: mine.jsonl, validation_fraction: 0.1}`",
-                ("datasets",),
-            )
-        seen: dict[str, str] = {}
-        for number, spec in enumerate(self.datasets):
-            other = seen.setdefault(spec.name.casefold(), spec.name)
-            if number and len(seen) <= number:
-                how = "" if other == spec.name else " (upper and lower case are not told apart)"
-                raise RecipeError(
-                    f"name {spec.name!r} is taken by {other!r} already{how}; choose another",
-                    ("datasets", number, "name"),
-                )
-        metrics = sorted({spec.metric for spec in self.datasets})
-        if self.mean == "pooled" and len(metrics) > 1:
-            raise RecipeError(
-                f"mean is pooled, but the sub-datasets have the metrics {', '.join(metrics)}, "
-                "whose counts cannot be added; use mean: macro",
-                ("mean",),
-            )
-
-    def _check_schedule(self) -> None:
-        kind = self.lr_scheduler_type
-        if self.method in ROLLING_BACK and kind != "constant":
-            raise RecipeError(
-                f"lr_scheduler_type is {kind}, but method {self.method} rolls back, and what a "
-                "changing learning rate should return to then is not defined; use constant",
-                ("lr_scheduler_type",),
-            )
-        if kind == "constant" and self.warmup_steps:
-            cure = "0" if self.method in ROLLING_BACK else "0, or constant_with_warmup"
-            raise RecipeError(
-                f"warmup_steps is {self.warmup_steps}, but lr_scheduler_type constant has no "
-                f"warm-up; use {cure}",
-                ("warmup_steps",),
-            )
-
-    def _check_method(self) -> None:
-        """What `prepare` refuses, and the contradictions that a method of ours finds itself."""
-        budget = self._ticks("compute_budget")
-        refuse_wrong_options(self.options_by_method, budget, self.peak_rule)
-        try:
-            method = self.prepared()
-            if self.method in METHODS:
-                ticks = self._ticks("compute_budget"), self._ticks("num_train_epochs")
-                mixture = Mixture.of({spec.name: 1 for spec in self.datasets})
-                rehearse(method.carry_out, Rehearsal(mixture, *ticks, self.evals_per_epoch))
-        except OptionError as error:
-            inside = error.place[0] in self.method_options
-            place = ("method_options", *error.place) if inside else error.place
-            raise RecipeError(str(error), place) from error
-        except ValueError as error:
-            raise RecipeError(str(error), ("method",)) from error
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:

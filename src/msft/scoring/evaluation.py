@@ -272,7 +272,7 @@ class Evaluator:
 def prompt_of(example: Example) -> str:
     """The prompt as text; of a conversation, its turns before the answer."""
     if example.messages:
-        return "\n".join(f"{turn.role}: {turn.content}" for turn in example.messages[:-1])
+        return "\n".join(f"{turn.role}: {turn.text}" for turn in example.messages[:-1])
     return example.prompt
 
 

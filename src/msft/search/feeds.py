@@ -195,12 +195,16 @@ class ShuffledFeed:
 
 
 class Cycles:
-    """Each part's rows in one shuffled order, again and again; `taken` of each so far."""
+    """Each part's rows in one shuffled order, again and again; `taken` of each so far.
+
+    Of a part with a weight these are all rows that it has: its weight says how often it is drawn.
+    """
 
     def __init__(self, place: Place) -> None:
         self._rows: list[list[Row]] = []
         for part in place.mixture.parts:
-            rows = part.epoch(place.seed, place.rollout, 0)
+            every = range(part.size) if part.anew and not part.rehearsed else None
+            rows = every or part.epoch(place.seed, place.rollout, 0)
             order = shuffled(len(rows), place.seed, "cycle", place.rollout, part.name)
             self._rows.append([(part.name, rows[number]) for number in order])
         self.taken = [0] * len(self._rows)

@@ -19,8 +19,10 @@ class Part:
     size: rows that the sub-dataset has.
     rows: rows taken from it in an epoch: whole copies, then a sample without replacement.
     rehearsed: it was excluded and only a sample, drawn anew each epoch, is shown (see
-        `rehearsal_fraction`); otherwise the sample is drawn once.
+        `rehearsal_fraction`).
     keep: it may never be excluded.
+    anew: its sample is drawn anew each epoch, as where the recipe gives it a weight; otherwise
+        once.
     """
 
     name: str
@@ -28,14 +30,23 @@ class Part:
     rows: int
     rehearsed: bool = False
     keep: bool = False
+    anew: bool = False
+
+    @staticmethod
+    def weighted(name: str, size: int, weight: float, keep: bool = False) -> "Part":
+        """A sub-dataset with `weight` rows an epoch for each that it has, one at least."""
+        rows = max(1, round(Fraction(repr(float(weight))) * size))
+        return Part(name, size, rows, keep=keep, anew=weight != 1)
 
     def epoch(self, seed: int, rollout: int, epoch: int) -> list[int]:
         """The row numbers of one epoch, before shuffling."""
         copies, rest = divmod(self.rows, self.size)
         numbers = list(range(self.size)) * copies
         if rest:
-            anew = ("rehearsal", rollout, epoch) if self.rehearsed else ("once",)
-            numbers += sampled(self.size, rest, seed, "sample", self.name, *anew)
+            when: tuple[str | int, ...] = ("once",)
+            if self.rehearsed or self.anew:
+                when = ("rehearsal" if self.rehearsed else "weight", rollout, epoch)
+            numbers += sampled(self.size, rest, seed, "sample", self.name, *when)
         return numbers
 
 
@@ -43,8 +54,8 @@ class Part:
 class Mixture:
     """Sub-datasets in recipe order. Truthy while at least one is active.
 
-    rehearsal_fraction: this share of each excluded sub-dataset's rows stays in every later
-        epoch, against forgetting (0, the paper's setting: nothing stays).
+    rehearsal_fraction: this share of each excluded sub-dataset's rows of an epoch stays in every
+        later one, against forgetting (0, the paper's setting: nothing stays).
     """
 
     parts: tuple[Part, ...]
@@ -121,4 +132,4 @@ class Mixture:
 
     def _rehearsed(self, part: Part) -> Part:
         share = Fraction(repr(float(self.rehearsal_fraction)))
-        return replace(part, rows=ceil(share * part.size), rehearsed=True)
+        return replace(part, rows=ceil(share * part.rows), rehearsed=True)

@@ -209,6 +209,7 @@ def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
             f"{key} is {epochs} epochs; expected a positive multiple of 1/{evals_per_epoch} "
             f"(evals_per_epoch is {evals_per_epoch})",
             key,
+            because=("evals_per_epoch",),
         )
     return int(ticks)
 

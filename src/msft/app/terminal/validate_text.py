@@ -39,8 +39,8 @@ WIDEST_LABELS = 50
 def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     """One line per sub-dataset, then what there is to note; sentences are not wrapped."""
     rows = [_row(dataset) for dataset in corpus.datasets.values()]
-    trained = sum(len(d.train.rows) for d in corpus.datasets.values())
-    tokens = sum(len(row.tokens) for d in corpus.datasets.values() for row in d.train.rows)
+    trained = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
+    tokens = sum(dataset.epoch_tokens for dataset in corpus.datasets.values())
     lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
     steps = -(-trained // recipe.train_batch_size)
     parts = {"row": trained, "token": tokens, "step": steps}
@@ -79,11 +79,14 @@ def validation_content(
     """The same for programs, with `show` rows of each sub-dataset as the model sees them."""
     datasets = corpus.datasets.values()
     trained = sum(len(dataset.train.rows) for dataset in datasets)
+    per_epoch = sum(dataset.epoch_rows for dataset in datasets)
     return {
         "datasets": {dataset.name: _content(dataset, tokenizer, show) for dataset in datasets},
         "train_rows": trained,
         "train_tokens": sum(len(row.tokens) for d in datasets for row in d.train.rows),
-        "steps_per_epoch": -(-trained // recipe.train_batch_size),
+        "epoch_rows": per_epoch,
+        "epoch_tokens": sum(dataset.epoch_tokens for dataset in datasets),
+        "steps_per_epoch": -(-per_epoch // recipe.train_batch_size),
         "has_test": corpus.has_test,
         "notes": list(recipe.notes),
     }

@@ -19,6 +19,7 @@ from msft.engine.model.folders import (
 from msft.engine.model.gguf import read_header, read_once
 from msft.errors import Explained, RecipeError
 from msft.memory_errors import is_out_of_memory
+from msft.recipe.recipe import Recipe
 
 TINY = "tiny"
 SMOLLM2 = "smollm2-135m"
@@ -41,6 +42,15 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
             tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     if tokenizer.eos_token_id is None:
         raise RecipeError(f"model {name!r} has a tokenizer without an end-of-text token")
+    return tokenizer
+
+
+def tokenizer_for(recipe: Recipe, name: str) -> Any:
+    """The tokenizer of a model, with the recipe's chat template where it has one."""
+    tokenizer = load_tokenizer(name, recipe.trust_remote_code)
+    template = recipe.template()
+    if template is not None:
+        tokenizer.chat_template = template
     return tokenizer
 
 

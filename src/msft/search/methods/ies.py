@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msft.checks import Above, AtLeast
 from msft.errors import OptionError
 from msft.search.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
+from msft.search.looks import Looks
 from msft.search.rollout import Run
 
 
@@ -58,14 +59,15 @@ class IesFeed:
 
     def __init__(self, spec: Ies, place: Place) -> None:
         self._spec, self._place = spec, place
-        self._losses, self._resting = dict[Row, list[float]](), set[Row]()
+        self._looks, self._resting = Looks(place.mixture), set[Row]()
         self._epoch, self._rows = -1, list[Row]()
 
     def batches(self, tick: int) -> Iterator[Batch]:
         per_epoch, size = self._place.evals_per_epoch, self._place.batch_size
         epoch, within = divmod(tick - 1, per_epoch)
         if within == 0:
-            stopped = {row for row, losses in self._losses.items() if self._stops(losses)}
+            self._looks.begin_epoch()
+            stopped = {row for row, losses in self._looks.losses.items() if self._stops(losses)}
             self._resting = stopped | self._resting if self._spec.permanent else stopped
         if epoch != self._epoch:
             everybody = shuffled_epoch(self._place, epoch)
@@ -88,13 +90,11 @@ class IesFeed:
         return abs(now - 2 * before + earlier) < self._spec.threshold
 
     def observe(self, batch: Batch, losses: Losses) -> None:
-        for row, loss in zip(batch.rows, losses.rows, strict=True):
-            self._losses.setdefault(row, []).append(loss)
+        self._looks.add(batch.rows, losses.rows)
 
     def state(self) -> Any:
-        losses = [[name, number, list(seen)] for (name, number), seen in self._losses.items()]
-        return {"losses": losses, "resting": sorted(self._resting)}
+        return {**self._looks.state(), "resting": sorted(self._resting)}
 
     def restore(self, state: Any) -> None:
-        self._losses = {(name, number): list(seen) for name, number, seen in state["losses"]}
+        self._looks.restore(state)
         self._resting = {(name, number) for name, number in state["resting"]}

@@ -53,6 +53,7 @@ def _mixture(mixture: Mixture, stage: Mapping[str, Any], sizes: Mapping[str, int
             part.size,
             max(1, rows[part.name] * part.size // sizes[part.name]),
             rehearsed=part.name in stage["rehearsed"],
+            anew=part.anew,
         )
         for part in mixture.parts
         if part.name in rows

@@ -20,16 +20,16 @@ def soft_sro(run: Run) -> None:
 def proportioned(mixture: Mixture, peaks: Mapping[str, int]) -> Mixture:
     """D' of Algorithm 3.
 
-    r_i = (sum_j |D_j|) · c_i*·|D_i| / Z with Z = sum_j c_j*·|D_j|. Whole copies while r >= |D_i|
+    r_i = (sum_j |D_j|) · c_i*·|D_i| / Z with Z = sum_j c_j*·|D_j|, where |D_i| counts the rows of
+    an epoch, so that a weight of the recipe keeps its effect. Whole copies while r >= |D_i|
     and then floor(rest) sampled rows are floor(r_i) rows in all. If nobody learned anything
     (Z = 0) the mixture stays as it is; a set marked `keep` counts as peaking at tick 1 at least.
     """
     weights = {
-        part.name: max(peaks[part.name], 1 if part.keep else 0) * part.size
+        part.name: max(peaks[part.name], 1 if part.keep else 0) * part.rows
         for part in mixture.parts
     }
     z = sum(weights.values())
     if z == 0:
         return mixture
-    total = sum(mixture.sizes.values())
-    return mixture.resized({name: total * weight // z for name, weight in weights.items()})
+    return mixture.resized({name: mixture.rows * weight // z for name, weight in weights.items()})

@@ -1,0 +1,83 @@
+"""Keys of a recipe that must agree with each other, each of them fitting by itself."""
+
+from typing import TYPE_CHECKING
+
+from msft.errors import OptionError, RecipeError
+from msft.recipe.blocks import refuse_wrong_options
+from msft.search.methods import METHODS, ROLLING_BACK
+from msft.search.mixture import Mixture
+from msft.search.rehearsal import Rehearsal, rehearse
+from msft.search.rollout import ticks_of
+
+if TYPE_CHECKING:
+    from msft.recipe.recipe import Recipe
+
+
+def refuse_wrong_names(recipe: "Recipe") -> None:
+    """Sub-datasets: at least one, each with a name of its own, and metrics that have a mean."""
+    if not recipe.datasets:
+        raise RecipeError(
+            "datasets is empty; expected at least one sub-dataset, e.g. "
+            "`- {name: mine, train: mine.jsonl, validation_fraction: 0.1}`",
+            ("datasets",),
+        )
+    seen: dict[str, str] = {}
+    for number, spec in enumerate(recipe.datasets):
+        other = seen.setdefault(spec.name.casefold(), spec.name)
+        if number and len(seen) <= number:
+            how = "" if other == spec.name else " (upper and lower case are not told apart)"
+            raise RecipeError(
+                f"name {spec.name!r} is taken by {other!r} already{how}; choose another",
+                ("datasets", number, "name"),
+            )
+    metrics = sorted({spec.metric for spec in recipe.datasets})
+    if recipe.mean == "pooled" and len(metrics) > 1:
+        raise RecipeError(
+            f"mean is pooled, but the sub-datasets have the metrics {', '.join(metrics)}, "
+            "whose counts cannot be added; use mean: macro",
+            ("mean",),
+            because=("metric",),
+        )
+
+
+def refuse_wrong_schedule(recipe: "Recipe") -> None:
+    """The learning rate's course must suit the method, and the warm-up the course."""
+    kind = recipe.lr_scheduler_type
+    if recipe.method in ROLLING_BACK and kind != "constant":
+        raise RecipeError(
+            f"lr_scheduler_type is {kind}, but method {recipe.method} rolls back, and what a "
+            "changing learning rate should return to then is not defined; use constant",
+            ("lr_scheduler_type",),
+            because=("method",),
+        )
+    if kind == "constant" and recipe.warmup_steps:
+        cure = "0" if recipe.method in ROLLING_BACK else "0, or constant_with_warmup"
+        raise RecipeError(
+            f"warmup_steps is {recipe.warmup_steps}, but lr_scheduler_type constant has no "
+            f"warm-up; use {cure}",
+            ("warmup_steps",),
+            because=("lr_scheduler_type", "method"),
+        )
+
+
+def refuse_wrong_method(recipe: "Recipe") -> None:
+    """What `prepare` refuses, and the contradictions that a method of ours finds itself."""
+
+    def ticks(key: str) -> int:
+        return ticks_of(getattr(recipe, key), recipe.evals_per_epoch, key)
+
+    budget, epochs = ticks("compute_budget"), ticks("num_train_epochs")
+    refuse_wrong_options(recipe.options_by_method, budget, recipe.peak_rule)
+    try:
+        method = recipe.prepared()
+        if recipe.method in METHODS:
+            mixture = Mixture.of({spec.name: 1 for spec in recipe.datasets})
+            rehearsal = Rehearsal(mixture, budget, epochs, recipe.evals_per_epoch)
+            rehearse(method.carry_out, rehearsal)
+    except OptionError as error:
+        inside = error.place[0] in recipe.method_options
+        place = ("method_options", *error.place) if inside else error.place
+        because = () if place == ("method",) else ("method", *error.because)
+        raise RecipeError(str(error), place, because) from error
+    except ValueError as error:
+        raise RecipeError(str(error), ("method",)) from error
