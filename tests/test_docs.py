@@ -3,10 +3,14 @@
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.foreign_keys import ALIASES
+from msft.recipe.recipe import recipe_keys
 from rooms import SOURCE, files
 
 ROOT = SOURCE.parents[1]
@@ -94,3 +98,30 @@ def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
 def test_the_map_of_the_readme_lists_every_room() -> None:
     page = (ROOT / "README.md").read_text()
     assert [room for room in ROOMS if f"| `{room}/` |" not in page] == []
+
+
+def test_the_keys_of_other_tools_stand_beside_keys_that_there_are() -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text()
+    lines = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    pairs = [(theirs, ours) for theirs, ours, _ in (line for line in lines if len(line) == 3)]
+    known = {*recipe_keys(), *(field.name for field in fields(DatasetSpec))}
+    named = [key for _, ours in pairs for key in re.findall(r"`([^`]+)`", ours)]
+    assert len(named) > 50
+    assert [key for key in named if key not in known] == []
+    asked = " ".join(theirs for theirs, _ in pairs)
+    assert [key for key in ALIASES if f"`{key}`" not in asked] == [], "keys that are read as ours"
+
+
+def test_every_page_stands_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    assert [name for name in pages if f"]({name})" not in index] == []
+
+
+def test_the_readme_shows_the_point_on_its_first_screens() -> None:
+    """The picture, the commands and the table of results, before about sixty rendered lines."""
+    text = (ROOT / "README.md").read_text()
+    above = "\n".join(text.splitlines()[:40])
+    assert len(text.split()) <= 1000
+    for sign in ("![", "make demo", "msft init", "| --- |", "docs/paper.md", "CITATION.cff"):
+        assert sign in above

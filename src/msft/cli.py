@@ -1,7 +1,7 @@
 """The command line: parse, call, print, exit code.
 
-What a command does is in `msft.app.commands`; it is imported when a command was given, so that
-`msft --help` is there at once.
+`msft.app.commands` does the work. It is imported only when a command is given, so that
+`msft --help` answers at once.
 """
 
 import sys
@@ -20,7 +20,7 @@ from msft.stopping import catch_signals, farewell, said, stop_on_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code as the contract has them."""
+    """Run a command and return its exit code (msft.errors has the codes)."""
     if arguments is None:
         catch_signals()
     parser = build_parser()
@@ -70,8 +70,9 @@ def build_parser() -> ArgumentParser:
     parser = Parser(
         prog="msft",
         description="Fine-tune a language model on several datasets at once, each for as long as "
-        "it still improves. Start with `msft demo`, then `msft init recipe.yaml`.",
-        epilog="Exit codes: 0 done, 1 error, 2 wrong usage, recipe or data, 3 no room, 4 stopped.",
+        "it improves. Start with `msft demo`, then `msft init`.",
+        epilog="Exit codes: 0 done, 1 error, 2 wrong usage, recipe or data, 3 too little disk or "
+        "memory, 4 stopped by a signal. The commands take --help too.",
     )
     parser.add_argument("--version", action="version", version=f"msft {__version__}")
     parser.add_argument("--debug", action="store_true", help="show a traceback on errors")
@@ -90,26 +91,28 @@ def _sentence(summary: str) -> str:
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--out", default="msft-demo", help="folder of the runs (%(default)s)")
+    parser.add_argument("--out", default="msft-demo", help="folder for the runs (%(default)s)")
     seed = "another mixture and order (%(default)s)"
     parser.add_argument("--seed", type=int, default=0, help=seed)
 
 
 def _init(parser: ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="recipe.yaml", help="default: %(default)s")
+    parser.add_argument(
+        "file", nargs="?", default="recipe.yaml", help="recipe to write (%(default)s)"
+    )
 
 
 def _validate(parser: ArgumentParser) -> None:
     _recipe(parser)
-    show = "show N rows as the model sees them"
+    show = "show N rows of each sub-dataset as the model sees them"
     parser.add_argument("--show", type=_count, default=0, metavar="N", help=show)
     _json(parser)
 
 
 def _plan(parser: ArgumentParser) -> None:
     _recipe(parser)
-    parser.add_argument("--out", help="run folder, whose disk must hold it (default: as train has)")
-    uncalibrated = "do not try the model out for ten seconds, so no time is forecast"
+    parser.add_argument("--out", help="run folder; its disk is checked (default: as for train)")
+    uncalibrated = "do not load the model for a ten-second trial; gives no time"
     parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
     _json(parser)
 
@@ -117,34 +120,35 @@ def _plan(parser: ArgumentParser) -> None:
 def _train(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: the recipe's output_dir)")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--quiet", action="store_true", help="print only the result")
     parser.add_argument("--shared", type=Path, help=SUPPRESS)  # of `msft compare`
     _json(parser)
 
 
 def _evaluate(parser: ArgumentParser) -> None:
     parser.set_defaults(function="evaluate")
-    parser.add_argument("model", help="model folder, hub name, .gguf, smollm2-135m or tiny")
+    parser.add_argument("model", help="model folder, hub name, .gguf file, smollm2-135m or tiny")
     _recipe(parser)
     splits, default = ["validation", "test"], "default: %(default)s"
     parser.add_argument("--split", default="test", choices=splits, help=default)
     parser.add_argument("--out", help="write the scores and intervals as JSON to this file")
-    parser.add_argument("--answers", help="write every prompt, answer and verdict as JSONL")
-    parser.add_argument("--quiet", action="store_true", help="no notes, only the scores")
+    answers = "write every prompt, answer and verdict to this JSONL file"
+    parser.add_argument("--answers", help=answers)
+    parser.add_argument("--quiet", action="store_true", help="print only the scores")
     _json(parser)
 
 
 def _compare(parser: ArgumentParser) -> None:
     _recipe(parser)
     methods = (
-        "e.g. sft,msft (default: all eight built-in ones); in brackets, options and settings of "
-        "one alone: 'sft,sft[lr_scheduler_type=cosine],soup[of=last,k=4]'"
+        "e.g. sft,msft (default: all eight). Brackets give one method its own options or "
+        "settings: 'sft,sft[lr_scheduler_type=cosine],soup[of=last,k=4]'"
     )
     parser.add_argument("--methods", metavar="A,B,…", help=methods)
     parser.add_argument("--seeds", metavar="N,M,…", help="e.g. 20,30 (default: the recipe's)")
-    models = "e.g. Qwen/Qwen2.5-0.5B,tiny: all of it on each (default: the recipe's model)"
+    models = "e.g. Qwen/Qwen2.5-0.5B,tiny; run everything on each (default: the recipe's)"
     parser.add_argument("--models", metavar="A,B,…", help=models)
-    out = "folder of the runs (METHOD-sSEED, or MODEL/METHOD-sSEED) and of compare.html"
+    out = "folder for the runs (METHOD-sSEED or MODEL/METHOD-sSEED) and compare.html"
     parser.add_argument("--out", required=True, help=out)
     parser.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
     _figures(parser, "OUT")
@@ -153,20 +157,21 @@ def _compare(parser: ArgumentParser) -> None:
 
 
 def _report(parser: ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", metavar="DIR", help="run folders")
+    folders = "run folders; several are also compared"
+    parser.add_argument("folders", nargs="+", metavar="DIR", help=folders)
     parser.add_argument(
         "--watch",
         nargs="?",
         type=_seconds,
         const=5.0,
         metavar="SECONDS",
-        help="build it anew while the run goes on, whenever there is something new (every 5 s)",
+        help="rebuild the report while the run goes on; looks every 5 s, or SECONDS",
     )
     _figures(parser, "DIR")
 
 
 def _figures(parser: ArgumentParser, folder: str) -> None:
-    files = f"also write every figure as a file into {folder}/figures: svg, png, pdf, or svg,pdf"
+    files = f"also write every figure into {folder}/figures, e.g. svg or png,pdf"
     parser.add_argument("--figures", metavar="FORMATS", help=files)
 
 
@@ -174,7 +179,7 @@ def _replay(parser: ArgumentParser) -> None:
     parser.add_argument("schedule", help="a schedule.json, or a finished run")
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: runs/replay)")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--quiet", action="store_true", help="print only the result")
     _json(parser)
 
 
@@ -188,16 +193,16 @@ def _analyze(parser: ArgumentParser) -> None:
             analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
             continue
         if name == "compute":
-            runs = "finished runs of sft and other methods, whose costs are set against SFT's"
+            runs = "finished runs of sft and other methods; their costs scale the SFT row"
             analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
-            out = "folder of the result (%(default)s)"
+            out = "folder for the result (%(default)s)"
             analysis.add_argument("--out", default="runs/compute", help=out)
             continue
         _recipe(analysis)
-        analysis.add_argument("--out", help=f"folder of the runs and the result (runs/{name})")
-        analysis.add_argument("--quiet", action="store_true", help="no progress, only the result")
+        analysis.add_argument("--out", help=f"folder for runs and result (runs/{name})")
+        analysis.add_argument("--quiet", action="store_true", help="print only the result")
         if name == "divergence":
-            models = "the same on each of these models, and their mean changes (Fig. 3b)"
+            models = "run it on each of these models; compares their means (Fig. 3b)"
             analysis.add_argument("--models", metavar="A,B,…", help=models)
         if name == "budget":
             budgets = analysis.add_argument("--budgets", type=_numbers(float), metavar="C,…")
@@ -212,29 +217,25 @@ def _analyze(parser: ArgumentParser) -> None:
 
 
 def _recipe(parser: ArgumentParser) -> None:
-    parser.add_argument("recipe", help="recipe.yaml")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        help="a folder with a folder of each benchmark (train.jsonl, validation.jsonl, test.jsonl) "
-        "instead of the hub",
-    )
+    parser.add_argument("recipe", help="the recipe, a YAML file")
+    data = "read benchmarks from DIR/NAME/{train,validation,test}.jsonl, not from the hub"
+    parser.add_argument("--data", metavar="DIR", help=data)
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override a key of the recipe, e.g. --set seed=30 --set method_options.patience=4",
+        help="override a key of the recipe; repeatable: --set seed=30 --set peaks.smooth=1",
     )
 
 
 def _json(parser: ArgumentParser) -> None:
-    effect = "one JSON document on stdout and nothing else there; the rest goes to stderr"
+    effect = "print one JSON document on stdout; everything else goes to stderr"
     parser.add_argument("--json", action="store_true", help=effect)
 
 
 def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
-    """Numbers between commas, each once."""
+    """A parser of numbers between commas, each once."""
 
     def parsed(text: str) -> list[Any]:
         try:
@@ -252,14 +253,14 @@ def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
 
 
 def _count(text: str) -> int:
-    """How many rows; 0 is none."""
+    """A number of rows, 0 or more."""
     if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    """A time between two looks."""
+    """The seconds between two looks."""
     try:
         seconds = float(text)
     except ValueError:
@@ -270,26 +271,26 @@ def _seconds(text: str) -> float:
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
-    "demo": ("SFT, an average and mSFT on an embedded mixture, in two minutes", _demo),
-    "init": ("write a commented recipe to start from", _init),
-    "validate": ("read recipe and data, say what is there", _validate),
-    "plan": ("what a run will cost, before any training", _plan),
-    "train": ("train; the same command on the same folder resumes", _train),
+    "demo": ("compare SFT and mSFT on an embedded mixture, in two minutes", _demo),
+    "init": ("write a commented recipe with example rows, ready to run", _init),
+    "validate": ("check recipe and data, and show what is in them", _validate),
+    "plan": ("forecast steps, FLOPs, memory, disk and time of a run", _plan),
+    "train": ("train; run the same command again to resume", _train),
     "eval": ("score any model on a recipe's sub-datasets", _evaluate),
-    "compare": ("run methods and seeds, then the paper's tables", _compare),
-    "report": ("rebuild report.html from logs alone", _report),
-    "replay": ("train a found schedule in one straight run", _replay),
-    "analyze": ("the paper's analyses: peaks, budget, size, compute; and headroom", _analyze),
-    "env": ("versions and devices, for bug reports", _json),
+    "compare": ("run methods and seeds, then make the paper's tables", _compare),
+    "report": ("rebuild report.html from the logs of runs", _report),
+    "replay": ("train the schedule that a search found, in one run", _replay),
+    "analyze": ("run the paper's analyses, or measure headroom", _analyze),
+    "env": ("print versions and devices, for bug reports", _json),
 }
-"""What each command is for, and what adds its arguments."""
+"""The help of each command, and the function that adds its arguments."""
 
 ANALYSES = {
-    "divergence": "how far peaks move when the first sub-dataset to overfit leaves (Fig. 3)",
+    "divergence": "how far peaks move when the first sub-dataset leaves (Fig. 3)",
     "budget": "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)",
     "size": "gain of methods over SFT on the first n sub-datasets (Fig. 5)",
-    "compute": "OLMo 2's training compute by stage and the share of SFT (Fig. 1), without runs",
-    "headroom": "what stopping each sub-dataset at its own peak would gain, from a run's logs",
+    "compute": "OLMo 2's training compute and the share of SFT (Fig. 1); needs no runs",
+    "headroom": "what each sub-dataset would gain at its own peak, from the logs",
 }
 
 if __name__ == "__main__":

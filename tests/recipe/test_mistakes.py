@@ -161,7 +161,7 @@ def test_a_key_of_another_tool_in_a_sub_dataset(tmp_path: Path, key: str) -> Non
         ("lr: 1", "write learning_rate"),
         ("save_steps: 1", "checkpoints are not saved by steps"),
         ("eval_steps: 1", "write evals_per_epoch"),
-        ("push_to_hub: true", "uploading is not there yet"),
+        ("hub_token: hf_x", "run `hf auth login`"),
         ("train_on_inputs: true", "write completion_only_loss: false"),
         ("template: qwen", "write chat_template with a .jinja file"),
         ("sample_packing: true", "packs rows by itself"),

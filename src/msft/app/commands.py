@@ -26,18 +26,10 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write a commented recipe."""
-    from importlib.resources import files
+    """Write a commented recipe and example rows."""
+    from msft.app.starter import write_starter
 
-    path = Path(options.file)
-    if path.exists():
-        raise UsageError(f"{path} exists already; give another name, or remove it first")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is not a folder; make it first")
-    refuse_unwritable(path.parent)
-    path.write_bytes(files("msft.recipe").joinpath("template.yaml").read_bytes())
-    show_path("wrote", path)
-    show(f"next: msft validate {path} --show 2")
+    print(write_starter(Path(options.file)))
 
 
 def validate(options: argparse.Namespace) -> None:

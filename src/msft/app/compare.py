@@ -43,12 +43,11 @@ def compare(
     """Run what is missing in `out`, then write the tables there and print them. Returns what they
     say: `headline`, `remarks`, `warnings`, `runs`, the `cells` of all tables, and `files`.
 
-    recipe: the file.
-    methods, seeds: as on the command line, or as lists of methods and of numbers; by default all
-        methods, and the recipe's seed. Without `run` nothing is started, and by default everything
-        that is there is compared.
-    models: base models as the recipe would name them, each in a folder of its own; by default the
-        recipe's, without one.
+    recipe: the recipe file.
+    methods: names such as "sft,msft", or a list of them (default: all methods).
+    seeds: numbers such as "20,30", or a list of them (default: the recipe's seed).
+    models: base models, each in a folder of its own (default: the recipe's model, in `out` itself).
+    run: False starts no run. Without methods, seeds and models it compares all runs in `out`.
     overrides: `key=value`, as with --set.
     figures: formats in which every figure is written too, into `out/figures`.
     quiet: the runs print nothing.

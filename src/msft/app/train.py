@@ -29,7 +29,13 @@ EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished run: its summary, the folder of the best model, the schedule that was found."""
+    """A finished run.
+
+    summary: the content of summary.json.
+    best: the folder of the best model; it loads in transformers.
+    schedule: the content of schedule.json, which `msft replay` can train again.
+    folder: the run folder.
+    """
 
     summary: dict[str, Any]
     best: Path
@@ -47,14 +53,14 @@ def train(
     shared: Path | None = None,
     datasets: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Train a recipe, or go on with it: the same call on the same folder resumes.
+    """Train a recipe. The same call on the same folder resumes, or returns a finished run.
 
     out: the run folder (default: the recipe's `output_dir`).
-    progress: is told of every event and step.
-    notice: is told what a person should know before it starts.
-    schedule: a schedule.json to train in one straight run, instead of the recipe's method.
-    engine: what trains, instead of the engine that the recipe names; see `msft.run.engine`.
-    shared: a folder in which runs of a comparison leave their first roll-out for each other.
+    progress: receives every event and step.
+    notice: receives notes about the data and the engine before training starts.
+    schedule: a schedule.json to train in one run, instead of the recipe's method.
+    engine: an engine of your own, or a function that makes one; see `msft.run.engine`.
+    shared: a folder through which the runs of a comparison share their first roll-out.
     datasets: rows in place of the recipe's files, such as {"mine": {"train": rows, "test": rows}};
         rows are dicts, or a `datasets.Dataset`. A resume with other rows is refused.
     """

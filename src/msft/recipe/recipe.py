@@ -50,18 +50,18 @@ _NOT_KEYS = ("notes", "folder", "places")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run. Defaults are the paper's; see docs for every key.
+    """Everything that a run is asked to do. docs/recipe.md explains every key and its default.
 
     datasets: dicts are taken too, in any sequence; a tuple of specs once it is built.
     compute_budget: epochs of one roll-out (msft, continual).
     num_train_epochs: epochs of the other methods.
     train_batch_size: samples of one optimizer step over all devices.
-    max_grad_norm: 0 is off; the paper does not clip.
-    gradient_checkpointing: auto is only if a batch does not fit into memory without it.
+    max_grad_norm: 0 turns clipping off, as in the paper.
+    gradient_checkpointing: auto uses it only if a batch does not fit into memory without it.
     optim: adamw_bf16 keeps the moments in bf16, for models whose fp32 moments do not fit.
-    ema_decay: what is scored, kept and returned is the moving average of the weights over steps.
-    torch_compile: fuse a layer's kernels on a GPU; auto is in runs that are long enough to repay
-        the time it takes, and not where `deterministic` asks for the same bits again.
+    ema_decay: score, keep and return a moving average of the weights over steps.
+    torch_compile: fuse a layer's kernels on a GPU. auto does so in runs that are long enough to
+        repay the compile time, and never with `deterministic`.
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     engine: fast packs rows and has kernels of its own; simple runs any decoder-only model of
         transformers; auto is the fast one where it suits the model.
@@ -261,7 +261,7 @@ class Recipe:
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a YAML file, with `key=value` overrides applied to it."""
+    """Read a recipe from a YAML file. overrides: `key=value`, as with --set."""
     file = Path(path)
     mapping, places = read_recipe(file, overrides)
     return Recipe.from_mapping(mapping, str(file), places, file.parent)
