@@ -35,6 +35,7 @@ from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Ended, Event, Log
 from msft.run.recorded_run import RecordedRun
+from msft.run.samples import Samples
 from msft.run.shared_rollout import SharedRollout
 from msft.run.step_lines import StepLines
 from msft.run.summary import schedule_of, summary_of
@@ -75,9 +76,12 @@ class Session:
         self._engine = engine
         self._progress = progress
         self._notice = notice
-        self._evaluator = Evaluator(corpus.tasks(recipe), engine.predictor(), tokenizer)
+        self._evaluator = Evaluator(
+            corpus.tasks(recipe), engine.predictor(), tokenizer, recipe.samples
+        )
         self._settings = settings_of(recipe, corpus, method, engine, engine_name)
-        self._shared = SharedRollout(shared, folder) if shared else None
+        self._samples = Samples(folder.samples if recipe.samples else None)
+        self._shared = SharedRollout(shared, folder, self._samples) if shared else None
         self._rollout_from = rollout_from(folder.environment)
         hashes = Hashes()
         self._store = self._make_store(len(corpus.datasets), hashes)
@@ -146,6 +150,7 @@ class Session:
             self._store,
             Verdicts(self._folder.verdicts, self._notice),
             lambda event, live: self._event(run.history, event, live),
+            self._samples,
         )
         try:
             self._trackers = self._open_trackers(log)

@@ -64,6 +64,7 @@ class Recipe:
         transformers; auto is the fast one where it suits the model.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
+    samples: validation rows per sub-dataset that are kept with their answers; 0 keeps none.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, or a list of them.
     evaluation_tokens: those computed, or every row's in full, as the paper counts FLOPs.
     options_by_method: of methods that are run beside this one, and of this one where
@@ -103,6 +104,7 @@ class Recipe:
     report_split: Literal["test", "selection"] = "test"
     score_test: Literal["best", "rollbacks", "every"] = "best"
     evaluation_tokens: Literal["computed", "every_row"] = "computed"
+    samples: Annotated[int, Between(0, 100)] = 3
     report_to: str | Sequence[str] = "none"
     trust_remote_code: bool = False
     data_dir: str | None = None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msft.errors import BadScore
 from msft.run.engine import Trainer
+from msft.run.samples import SamplesByName
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.search.mixture import Mixture
@@ -55,12 +56,14 @@ class Scored:
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
     row_tokens: of a loss, how many tokens each row's sum is over.
+    samples: a few rows with their answers, of validation, where they are asked for.
     """
 
     scores: Mapping[str, Score]
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
     row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    samples: SamplesByName = field(default_factory=dict)
 
 
 Scorer = Callable[[Sequence[str], str], Scored]

@@ -18,7 +18,8 @@ from msft.run.engine import Likelihoods, Predictor
 from msft.run.worker import Scored
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.search.scores import Score, accuracy, nll, value
+from msft.scoring.sampling import sampled
+from msft.search.scores import SELECTION, Score, accuracy, nll, value
 
 Made = TypeVar("Made")
 
@@ -69,9 +70,15 @@ class Evaluator:
     """
 
     def __init__(
-        self, tasks: Mapping[str, Task], predictor: Predictor, tokenizer: Tokenizer
+        self,
+        tasks: Mapping[str, Task],
+        predictor: Predictor,
+        tokenizer: Tokenizer,
+        samples: int = 0,
     ) -> None:
+        """samples: rows of validation per sub-dataset that a score comes with."""
         self._tasks = tasks
+        self._most_samples = samples
         self._predictor = predictor
         self._tokenizer = tokenizer
         self._text = texts_of(tokenizer)
@@ -80,7 +87,14 @@ class Evaluator:
         self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
 
     def __call__(self, names: Sequence[str], split: str) -> Scored:
-        return self.scored(self.answered(names, split, early=True))
+        answers = self.answered(names, split, early=True)
+        scored = self.scored(answers)
+        if split != SELECTION or not self._most_samples:
+            return scored
+        most = self._most_samples
+        return replace(
+            scored, samples={n: sampled(self._tasks[n], answers.rows[n], most) for n in names}
+        )
 
     def answered(self, names: Sequence[str], split: str, early: bool = False) -> Answers:
         """Every row with the model's answer; `early`: a row may stop once its worth is known."""
