@@ -171,6 +171,7 @@ class Left:
     summary: dict[str, Any]
     schedule: dict[str, Any]
     verdicts: bytes
+    samples: bytes
     checkpoints: Mapping[str, bytes]
 
 
@@ -180,6 +181,7 @@ def left_by(history: History, folder: Path) -> Left:
         summary_of(history),
         schedule_of(history),
         (folder / "verdicts.jsonl").read_bytes(),
+        (folder / "samples.jsonl").read_bytes(),
         files_of(folder / "checkpoints"),
     )
 

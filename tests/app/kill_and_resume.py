@@ -84,6 +84,7 @@ FACTS: dict[str, Callable[[Path], object]] = {
     "summary.json differs": lambda folder: json.loads((folder / "summary.json").read_text()),
     "run.jsonl differs": lambda folder: (folder / "run.jsonl").read_bytes(),
     "verdicts.jsonl differs": lambda folder: (folder / "verdicts.jsonl").read_bytes(),
+    "samples.jsonl differs": lambda folder: (folder / "samples.jsonl").read_bytes(),
     "the weights of best/ differ": _weights,
     "files are left over": lambda folder: sorted(
         p.name for p in (folder / "checkpoints").iterdir()

@@ -59,9 +59,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def facts(folder: Path) -> dict[str, bytes | list[str]]:
     """What a run leaves that has no clock in it."""
-    files = ("run.jsonl", "verdicts.jsonl", "summary.json", "schedule.json", "recipe.yaml")
+    files = ("run.jsonl", "verdicts.jsonl", "samples.jsonl", "summary.json", "schedule.json")
     found: dict[str, bytes | list[str]] = {name: (folder / name).read_bytes() for name in files}
-    found["recipe.yaml"] = b""  # where the rows are
     found["best"] = (folder / "best" / "model.safetensors").read_bytes()
     found["checkpoints"] = sorted(path.name for path in (folder / "checkpoints").iterdir())
     return found

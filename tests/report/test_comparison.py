@@ -30,7 +30,10 @@ from msft.report.compare.compared_run import compared_runs, same_rows
 from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.comparison_page import comparison_of, contest_text, tables_of, write_files
+from msft.report.contest_in_words import headline
 from msft.report.figures.methods import budgets_of
+from msft.report.margins import margin_of
+from msft.report.once import page_tables
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
@@ -213,11 +216,13 @@ def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
     contest = lined_up(folders)
     table = seed_table(contest)
     assert table is not None
-    assert table.head == ("method", "seed 20", "seed 30", "seed 40", "mean", "sd", "p")
+    assert table.head == ("method", "seed 20", "seed 30", "seed 40", "mean", "sd", "p", "in words")
     assert cells(table) == {
-        "SFT": ["73.25", "73.05", "72.65", "_72.98_", "0.31", "–"],
-        "mSFT": ["74.25", "74.05", "73.25", "*73.85* +0.87", "0.53", "0.023"],
+        "SFT": ["73.25", "73.05", "72.65", "_72.98_", "0.31", "–", "–"],
+        "mSFT": ["74.25", "74.05", "73.25", "*73.85* +0.87", "0.53", "0.023", "sure"],
     }
+    said = "Against SFT (73.0 %): mSFT +0.9 points (95 % interval +0.3 to +1.4, p = 0.023)."
+    assert said in headline(contest).replace("\u00a0", " ")
     assert cells(main_tables(contest)[0])["mSFT"] == ["*73.8* +0.9", "0.25"]
     assert "mean over seeds 20, 30 and 40" in main_tables(contest)[0].note
 
@@ -231,8 +236,8 @@ def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -
     contest = contest_of(compared_runs(folders), missing=["msft-s30"])
     assert contest.seeds == (20,)
     assert cells(main_tables(contest)[0])["SFT"][-2] == "_10.0_"
-    assert cells(seed_table(contest))["SFT"] == ["10.00", "90.00", "_10.00_", "–", "–"]
-    assert cells(seed_table(contest))["mSFT"] == ["20.00", "–", "*20.00* +10.00", "–", "–"]
+    assert cells(seed_table(contest))["SFT"] == ["10.00", "90.00", "_10.00_", "–", "–", "–"]
+    assert cells(seed_table(contest))["mSFT"] == ["20.00", "–", "*20.00* +10.00", "–", "–", "–"]
     assert "msft-s30" in contest.warnings[0]
     assert "mSFT 30" in contest.warnings[1]
     apart = [folders[1], folders[2]]
@@ -309,9 +314,33 @@ def test_a_method_that_is_equal_everywhere_has_a_spread_of_nothing(tmp_path: Pat
         made(tmp_path, "msft", 20, right(5, 6, 5, 6)),
     ]
     assert cells(spread_table(lined_up(folders))) == {
-        "SFT": ["*0.0*", "50.0", "50.0"],
-        "mSFT": ["_5.8_", "50.0", "60.0"],
+        "SFT": ["0.0", "50.0", "50.0"],
+        "mSFT": ["5.8", "50.0", "60.0"],
     }
+
+
+def test_a_small_spread_is_no_merit_where_both_ends_are_worse(tmp_path: Path) -> None:
+    """SFT has the smallest spread, but the others are better at both ends."""
+    folders = [
+        made(tmp_path, "sft", 20, right(3, 4, 4, 3)),
+        made(tmp_path, "msft", 20, right(4, 9, 9, 4)),
+        made(tmp_path, "sro", 20, right(5, 8, 8, 5)),
+    ]
+    table = spread_table(lined_up(folders))
+    assert cells(table) == {
+        "SFT": ["5.8", "30.0", "40.0"],
+        "mSFT": ["_28.9_", "40.0", "90.0"],
+        "SRO SFT": ["*17.3*", "50.0", "80.0"],
+    }
+    assert table is not None
+    assert "is not marked there" in table.note
+    worse, better = (
+        made(tmp_path / "nll", method, 20, {n: nll(t, 10) for n, t in totals.items()})
+        for method, totals in (("sft", {"a": 50, "b": 51}), ("msft", {"a": 20, "b": 40}))
+    )
+    found = spread_table(lined_up([worse, better]))
+    assert found is not None
+    assert [row.cells[0].rank for row in found.rows] == [0, 0]
 
 
 def test_seeds_are_rounds_of_their_own_in_tables_and_figures(tmp_path: Path) -> None:
@@ -331,7 +360,7 @@ def test_seeds_are_rounds_of_their_own_in_tables_and_figures(tmp_path: Path) -> 
 def test_the_same_run_twice_is_two_entrants(tmp_path: Path) -> None:
     folders = [made(tmp_path / each, "sft", 20, right(1, 2, 3, 4)) for each in "ab"]
     contest = lined_up(folders)
-    assert [entrant.label for entrant in contest.entrants] == ["a/sft-s20", "b/sft-s20"]
+    assert [entrant.label for entrant in contest.entrants] == ["a/SFT-s20", "b/SFT-s20"]
 
 
 def test_figures_are_of_the_split_that_reports(three: Contest, tmp_path: Path) -> None:
@@ -364,7 +393,7 @@ def test_the_papers_protocol_reports_on_what_selected(three: Contest) -> None:
     contest = contest_of(runs, "selection")
     assert contest.split == "validation"
     assert cells(main_tables(contest)[0])["mSFT"][-2] == "*65.0* +12.5"
-    assert "these scores flatter" in " ".join(contest_text(contest).split())
+    assert "They flatter, and the more so" in " ".join(contest_text(contest).split())
 
 
 def test_a_base_model_that_nobody_beats_is_said(tmp_path: Path) -> None:
@@ -681,9 +710,67 @@ def test_the_page_marks_and_is_self_contained(three: Contest, tmp_path: Path) ->
     assert '<td class="n plain"><u>50.0</u></td>' in page
     assert "<script" not in page
     assert not re.search(r"""(src|href)="(?!\./|#)""", page)
-    keys = [table.key for table in tables_of(three)]
-    assert [f'id="table-{key}"' in page for key in keys] == [True] * len(keys)
+    elsewhere = ("honesty", "places")  # joined to the results, and drawn
+    keys = [table.key for table in tables_of(three) if table.key not in elsewhere]
+    assert re.findall('id="table-([^"]+)"', page) == keys
     assert page.count('class="scroll"') == len(keys)
+    shown = page_tables(tables_of(three), comparison_figures(three.runs))
+    assert not any(row.name == "mean" for table in shown for row in table.rows)
+    results = shown[0]
+    assert results.head[4:] == ("mean", "Ep.", "validation − test", "chosen from", "epochs")
+    assert cells(results)["mSFT"][3:] == ["*55.0* +5.0", "0.25", "+10.0", "2 points", "0.25"]
+    assert cells(results)["Base"][-3:] == ["–", "–", "–"]
+
+
+def test_the_headline_is_symmetric_and_says_what_may_be_chance(tmp_path: Path) -> None:
+    """SFT is ahead by one row of twenty: who is behind gets difference, interval and p too."""
+    marks = {
+        "sft": {"a": "1111100000", "b": "1111111000"},
+        "msft": {"a": "1111000000", "b": "1111111000"},
+        "sro": {"a": "0000000000", "b": "1000000000"},
+    }
+    folders = [
+        made(tmp_path, method, 20, scores, scores, verdicts=verdicts)
+        for method, verdicts in marks.items()
+        for scores in [{n: accuracy(v.count("1"), 10) for n, v in verdicts.items()}]
+    ]
+    contest = lined_up(folders)
+    said = headline(contest).replace("\u00a0", " ")
+    assert said.startswith(
+        "SFT has the best mean on test, 60.0 %. Against SFT (60.0 %): mSFT −5.0 "
+    )
+    drawn = cells(bootstrap_table(contest))
+    assert drawn["mSFT"][5:] == ["1", "1.000", "may be chance"]
+    assert drawn["SRO SFT"][5:] == ["11", "< 0.001", "sure"]
+    lowest, highest = drawn["mSFT"][1:3]
+    assert (
+        f"mSFT −5.0 points (95 % interval {lowest} to {highest}, p = 1.00: the difference may be "
+        f"chance); SRO SFT −55.0 points (95 % interval {drawn['SRO SFT'][1]} to "
+        f"{drawn['SRO SFT'][2]}, p < 0.001). 3 methods, 1 seed." in said
+    )
+    for folder in folders:
+        (folder / "verdicts.jsonl").unlink()
+    assert "mSFT −5.0 points (not tested: the difference may be chance)" in headline(
+        lined_up(folders)
+    )
+
+
+def test_the_margin_of_a_loss_is_turned_as_it_is_read(tmp_path: Path) -> None:
+    """mSFT is better: its loss is lower, so difference and interval are below 0."""
+    rows = {"sft": [4.0] * 12, "msft": [3.0] * 6 + [3.5] * 6}
+    folders = [
+        made(tmp_path, method, 20, scores, scores, base={"a": nll(60, 12)}, verdicts={"a": losses})
+        for method, losses in rows.items()
+        for scores in [{"a": nll(sum(losses), 12)}]
+    ]
+    contest = lined_up(folders)
+    margin = margin_of(contest, contest.others[0], contest.baseline)
+    assert margin is not None
+    assert margin.difference == pytest.approx(-0.75)
+    assert margin.interval is not None
+    low, high = margin.interval
+    assert -1.0 <= low < -0.75 < high <= -0.5
+    assert margin.sure
 
 
 LONG_RECIPE = """\

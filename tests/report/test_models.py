@@ -196,7 +196,7 @@ def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
     for html in (files[".html"], page):
         assert '<tr class="block"><th colspan="6">Average</th></tr>' in html
         assert "mSFT has the best mean on test averaged over 2 models, 57.5" in html
-        assert "+7.5 points against SFT on each" in html
+        assert "Against SFT on the same model: mSFT +7.5 points (" in html
         assert "Mean over 2 models." in html
         assert "mixtures" not in html
         assert "Seeds on" not in html

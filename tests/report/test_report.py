@@ -161,7 +161,10 @@ def test_the_decision_table_and_sure_exclusion_have_one_notion_of_sure(folder: P
     name, _ = paper.stages[0].excluded[0]
     text = page_of(write_report(folder / "paper")).text("decisions")
     assert tested[name].sure
-    assert re.search(rf"{name} .* p (<|=) 0\.0\d+ sure ", text)
+    fall = tested[name]
+    low, high = (-100 * (fall.fall + side * 1.96 * fall.error) for side in (1, -1))
+    interval = " to ".join(difference(bound / 100, "accuracy") for bound in (low, high))
+    assert f" sure {difference(-fall.fall, 'accuracy')} points ({interval}), p " in text
 
 
 def test_without_verdicts_and_recipe_it_says_so(folder: Path) -> None:
@@ -222,7 +225,7 @@ def test_a_run_that_is_going_on_has_a_report(share: float, folder: Path) -> None
     page = page_of(write_report(folder))
     assert_self_contained(page)
     assert "mSFT was stopped" in page.text()
-    assert "goes on where it stopped" in page.text()
+    assert "Run the same command again to go on where it stopped." in page.text()
     assert "still running" not in page.text()
 
 
@@ -392,7 +395,7 @@ def test_the_comparison_has_every_sub_dataset_on_both_splits(pair_of_runs: list[
     assert [table.key for table in tables] == ["datasets", "datasets-validation"]
     for table, split in zip(tables, ("test", "validation"), strict=True):
         assert [row.name for row in table.rows] == ["a", "b", "c", "mean"]
-        assert table.head == ("sub-dataset", "sft", "msft")
+        assert table.head == ("sub-dataset", "SFT", "mSFT")
         assert sft.best is not None
         assert msft.best is not None
         means = [sft.mean(sft.best, split), msft.mean(msft.best, split)]
@@ -409,8 +412,8 @@ def test_the_comparison_as_text(pair_of_runs: list[Path]) -> None:
     assert "\x1b" not in text
     assert re.search(r"^mean +\d+\.\d° +\d+\.\d\* +\+\d+\.\d$", text, re.MULTILINE)
     told = " ".join(text.replace("\u00a0", " ").split())
-    assert "chosen on validation; the reported scores are from test." in told
-    assert "msft has the best mean on test" in told
+    assert "Validation chose every checkpoint. The reported scores are from test." in told
+    assert "mSFT has the best mean on test" in told
     assert "2 runs." in told
 
 
@@ -422,12 +425,17 @@ def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
     assert [a["href"] for t, a in page.tags if t == "a"] == ["./msft/report.html"]
     assert [a["id"] for t, a in page.tags if t == "section"] == [
         "figure-scores",
-        *(f"table-{key}" for key in ("main", "honesty", "datasets", "datasets-validation")),
-        *(f"table-{key}" for key in ("bootstrap", "places", "spread", "flops", "disk")),
-        *(f"figure-{key}" for key in ("spread", "places", "gains", "parts", "losses")),
+        *(f"table-{key}" for key in ("main", "datasets", "datasets-validation")),
+        *(f"table-{key}" for key in ("bootstrap", "spread", "flops", "disk")),
+        "samples",
+        *(f"figure-{key}" for key in ("places", "gains", "parts", "losses")),
+        "glossary",
     ]
-    assert "msft +" in page.text("table-bootstrap")
-    assert "msft" in page.text("figure-scores")
+    assert "mSFT +" in page.text("table-bootstrap")
+    assert "mSFT" in page.text("figure-scores")
+    assert "msft" not in re.sub(
+        r"(?i)made by msft|msft compare", "", "".join(map(page.text, page.texts))
+    )
     assert "<svg" in page.html
     other = write_comparison(pair_of_runs, parent / "deep" / "er.html")
     assert other == parent / "deep" / "er.html"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mortal import quick_folder, unseal
-from msft.report import write_report
+from msft.report import write_comparison, write_report
 from msft.report.wording import number
 from msft.run.history import History
 from msft.testing import Learner, simulate
@@ -54,7 +54,11 @@ function look(frame) {
   seen.width = page.documentElement.scrollWidth;
   seen.paper = getComputedStyle(page.body).backgroundColor;
   seen.ink = getComputedStyle(page.querySelector("h1")).color;
-  seen.label = getComputedStyle(page.querySelector("#curves svg text")).fill;
+  seen.label = getComputedStyle(page.querySelector("svg text")).fill;
+  seen.tables = [...page.querySelectorAll("table")].map(table => {
+    const box = table.closest(".scroll");
+    return {wide: table.scrollWidth, room: box.clientWidth, end: box.getBoundingClientRect().right};
+  });
   seen.fetched = frame.contentWindow.performance.getEntriesByType("resource").map(e => e.name);
   const out = document.createElement("pre");
   out.id = "seen";
@@ -188,6 +192,10 @@ def hostile(folder: Path) -> Path:
     rows = (place / "verdicts.jsonl").read_text().splitlines()
     spoiled = [json.dumps({**json.loads(line), "rows": SCRIPT}) for line in rows[::2]]
     (place / "verdicts.jsonl").write_text("\n".join([*rows, *spoiled]) + "\n")
+    answers = [json.loads(line) for line in (place / "samples.jsonl").read_text().splitlines()]
+    for place_in, answer in enumerate(answers):
+        answer["answer"] = f"{HOSTILE[place_in % len(HOSTILE)]} and no end"
+    (place / "samples.jsonl").write_text("\n".join(map(json.dumps, answers)))
     (place / "recipe.yaml").write_text(f"method: msft  # {SCRIPT} {FETCH}\nseed: '{ATTACK}'\n")
     (place / "environment.json").write_text(json.dumps([{ATTACK: SCRIPT}, {ATTACK: FETCH}]))
     return write_report(place)
@@ -221,7 +229,9 @@ def test_every_section_shows_its_data(run: tuple[History, Path], site: Site) -> 
     found = seen(page, site)
     sections = found["sections"]
     assert [section for section in sections if section in SECTIONS] == [*SECTIONS]
-    assert all(each["drawn"] or each["rows"] for each in sections.values())
+    written = ("samples", "glossary")
+    assert all(s["drawn"] or s["rows"] for key, s in sections.items() if key not in written)
+    assert "best, " in sections["samples"]["text"]
     assert history.best is not None
     for split in ("validation", "test"):
         mean = f"{number(history.mean(history.best, split), 'accuracy')}\u00a0% on {split}"
@@ -245,10 +255,18 @@ def test_every_section_shows_its_data(run: tuple[History, Path], site: Site) -> 
 def test_a_phone_does_not_scroll_sideways(
     run: tuple[History, Path], hostile: Path, site: Site, dark: bool
 ) -> None:
-    for page in (run[1], hostile):
+    """Nor does the page of a comparison, whose tables scroll in their own boxes."""
+    place = run[1].parent.parent
+    compared = write_comparison([run[1].parent, hostile.parent], place / "compared.html")
+    for page in (compared if dark else run[1], hostile):
         found = seen(page, site, width=400, dark=dark)
         assert found["width"] <= 400
-        assert found["sections"]["timeline"]["drawn"] == 1
+        assert found["tables"]
+        assert all(table["end"] <= 400 for table in found["tables"])
+        drawn = "figure-scores" if page == compared else "timeline"
+        assert found["sections"][drawn]["drawn"] == 1
+        if page == compared:
+            assert any(table["wide"] > table["room"] for table in found["tables"])
 
 
 def test_light_and_dark_have_their_own_colours(run: tuple[History, Path], site: Site) -> None:
@@ -274,6 +292,8 @@ def test_hostile_text_is_shown_as_text(hostile: Path, site: Site) -> None:
         assert text in found["sections"]["scores"]["text"]
         assert text in found["sections"]["decisions"]["text"]
         assert text in found["sections"]["settings"]["text"]
+        assert f"a row of {text}" in found["sections"]["samples"]["text"]
+        assert f"{text} and no end" in found["sections"]["samples"]["text"]
     assert found["sections"].keys() >= {*SECTIONS}
     assert "no row verdicts" in found["sections"]["decisions"]["text"]
 

@@ -27,6 +27,7 @@ from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Log, Reached, to_line
 from msft.run.recorded_run import RecordedRun
+from msft.run.samples import Samples
 from msft.run.shared_rollout import SharedRollout
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker
@@ -108,12 +109,14 @@ def run_shared(
     store = CheckpointStore(tiers, disk, engine.num_parameters * 4, 8000)
     log = log or Log(folder / "run.jsonl")
     try:
-        joining = SharedRollout(shared, RunFolder(folder))
+        samples = Samples(folder / "samples.jsonl")
+        joining = SharedRollout(shared, RunFolder(folder), samples)
         worker, source = joining.join(
             settings, method, plain, lending or JsonCodec(), log, store, may_lend=may_lend
         )
         verdicts = Verdicts(folder / "verdicts.jsonl")
-        return RecordedRun(settings, method, worker, log, store, verdicts).carry_out(), source
+        run = RecordedRun(settings, method, worker, log, store, verdicts, samples=samples)
+        return run.carry_out(), source
     finally:
         log.close()
 

@@ -36,6 +36,7 @@ from msft.run.history import History
 from msft.run.log import Ended, Event, Log
 from msft.run.loss_lines import LossLines
 from msft.run.recorded_run import RecordedRun
+from msft.run.samples import Samples
 from msft.run.shared_rollout import SharedRollout
 from msft.run.step_lines import StepLines
 from msft.run.summary import schedule_of, summary_of
@@ -76,9 +77,11 @@ class Session:
         self._engine = engine
         self._progress = progress
         self._notice = notice
-        self._evaluator = Evaluator(corpus.tasks(recipe), engine.predictor(), tokenizer)
+        tasks, samples = corpus.tasks(recipe), recipe.samples
+        self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples)
         self._settings = settings_of(recipe, corpus, method, engine, engine_name)
-        self._shared = SharedRollout(shared, folder) if shared else None
+        self._samples = Samples(folder.samples if samples else None)
+        self._shared = SharedRollout(shared, folder, self._samples) if shared else None
         self._rollout_from = rollout_from(folder.environment)
         hashes = Hashes()
         self._store = self._make_store(len(corpus.datasets), hashes)
@@ -148,6 +151,7 @@ class Session:
             self._store,
             Verdicts(self._folder.verdicts, self._notice),
             lambda event, live: self._event(run.history, event, live),
+            self._samples,
         )
         try:
             self._trackers = self._open_trackers(log)
@@ -160,9 +164,7 @@ class Session:
             if run.is_live:
                 self._record_environment()
         except BaseException as reason:
-            if (
-                run.is_live and run.history.opened is not None
-            ):  # a refused call leaves what is there
+            if run.is_live and run.history.opened is not None:  # a refused call leaves all as it is
                 self._park(run.history, reason)
             raise
         finally:

@@ -69,6 +69,7 @@ class Recipe:
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
+    samples: validation rows per sub-dataset that are kept with their answers; 0 keeps none.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, mlflow, or a list.
     validation_loss: measure the loss of the references too, beside scores that are no loss.
     push_to_hub: upload the result as `hub_model_id` (None: the name of the run folder).
@@ -114,6 +115,7 @@ class Recipe:
     score_test: Literal["best", "rollbacks", "every"] = "best"
     evaluation_tokens: Literal["computed", "every_row"] = "computed"
     validation_loss: bool = False
+    samples: Annotated[int, Between(0, 100)] = 3
     report_to: str | Sequence[str] = "none"
     push_to_hub: bool = False
     hub_model_id: str | None = None

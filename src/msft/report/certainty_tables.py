@@ -21,6 +21,11 @@ from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number
 from msft.text import counted, epochs
 
+SURE = 0.05
+"""A difference whose p is larger may be chance."""
+
+READING = "in words"
+
 
 def seed_table(contest: Contest) -> Table | None:
     """Every seed, mean, sd and a paired t-test against the baseline; None of a single seed."""
@@ -45,8 +50,8 @@ def seed_table(contest: Contest) -> Table | None:
         )
         cells = [_precise_cell(scores.get(seed), unit) for seed in seeds]
         spread = sample_sd([scores[seed] for seed in contest.seeds if seed in scores])
-        p = _p_cell(test[1] if test else None)
-        rows.append(TableRow(entrant.label, (*cells, average, _precise_cell(spread, unit), p)))
+        cells += [average, _precise_cell(spread, unit), *_p_cells(test[1] if test else None)]
+        rows.append(TableRow(entrant.label, tuple(cells)))
     missing = any(len(scores) < len(seeds) for scores in found)
     return Table(
         "seeds",
@@ -54,8 +59,8 @@ def seed_table(contest: Contest) -> Table | None:
         ("Mean and sd are over the seeds that every method has. " if missing and whole else "")
         + f"sd over n − 1. p: two-sided paired t-test against {contest.baseline.label} over the "
         "seeds that both have; – where there are fewer than two, or where every seed has the same "
-        "difference. It is about other seeds on these rows, not about other rows.",
-        ("method", *(f"seed {seed}" for seed in seeds), "mean", "sd", "p"),
+        "difference. It speaks of other seeds on these rows, not of other rows.",
+        ("method", *(f"seed {seed}" for seed in seeds), "mean", "sd", "p", READING),
         tuple(rows),
     )
 
@@ -83,12 +88,11 @@ def honesty_table(contest: Contest) -> Table | None:
     return Table(
         "honesty",
         "What selected and what reports",
-        "Every checkpoint was chosen on validation. The more it was chosen from, the more its "
-        "validation score flatters; test was used for no decision. Epochs: all that were trained."
+        "Validation chose every checkpoint. The more it chose from, the more its score flatters. "
+        "Test decided nothing. Epochs: all that were trained."
         if TEST in scores
-        else "Every checkpoint was chosen on validation and nothing was scored on test, so these "
-        "scores flatter, and the more so the more there was to choose from. Epochs: all that were "
-        "trained.",
+        else "Validation chose every checkpoint, and nothing was scored on test. So these scores "
+        "flatter, and the more so the more there was to choose from. Epochs: all trained.",
         ("method", *splits, *apart, "chosen from", "epochs"),
         tuple(rows),
     )
@@ -109,19 +113,20 @@ def bootstrap_table(contest: Contest) -> Table | None:
             same = same_rows(run, other, contest.split, verdicts[seed])
             if same is not None:
                 name = f"{entrant.label}, seed {seed}" if several else entrant.label
-                cells = _bootstrap_cells(bootstrap(run, same, contest.split), unit)
-                rows.append(TableRow(name, (*cells, *_sign_cells(rows_apart(run, same)))))
+                drawn = bootstrap(run, same, contest.split)
+                signs = _sign_cells(drawn, rows_apart(run, same))
+                rows.append(TableRow(name, (*_bootstrap_cells(drawn, unit), *signs)))
     if not rows:
         return None
     return Table(
         "bootstrap",
         f"Rows of {contest.split} drawn again",
-        f"Difference to {contest.baseline.label}{' at the same seed' if several else ''}, positive "
-        "is better; 95 % percentile interval and share of draws in which it is behind, over "
-        f"{DRAWS:,} draws of the rows of each sub-dataset; rows on which it is better and worse, "
-        "and p of a two-sided sign test of these. It is about other rows for these two models, not "
-        "about other seeds.",
-        ("method", "difference", "from", "to", "behind", "better", "worse", "p"),
+        f"Difference to {contest.baseline.label}{' at the same seed' if several else ''}: positive "
+        "is better. From, to: its 95 % percentile interval. Behind: the share of draws in which it "
+        f"is behind, over {DRAWS:,} draws of the rows of each sub-dataset. Better, worse: rows. p: "
+        "two-sided sign test of these rows. It speaks of other rows for these two models, not of "
+        "other seeds.",
+        ("method", "difference", "from", "to", "behind", "better", "worse", "p", READING),
         tuple(rows),
     )
 
@@ -167,17 +172,20 @@ def _bootstrap_cells(found: Bootstrap, unit: Unit) -> tuple[Cell, ...]:
     return (*cells, Cell(f"{100 * found.below:.1f} %", value=found.below))
 
 
-def _sign_cells(pair: Paired | None) -> tuple[Cell, ...]:
+def _sign_cells(found: Bootstrap, pair: Paired | None) -> tuple[Cell, ...]:
+    """A difference is called sure where both tests say so."""
     if pair is None:
-        return (EMPTY, EMPTY, EMPTY)
+        return (EMPTY, EMPTY, EMPTY, EMPTY)
     better, worse = (Cell(f"{count:,}", value=count) for count in (pair.better, pair.worse))
-    return (better, worse, _p_cell(float(pair.p)))
+    return (better, worse, *_p_cells(float(pair.p), found.low > 0 or found.high < 0))
 
 
-def _p_cell(p: float | None) -> Cell:
+def _p_cells(p: float | None, apart: bool = True) -> tuple[Cell, Cell]:
+    """p, and what it means in words; apart: an interval leaves out 0."""
     if p is None:
-        return EMPTY
-    return Cell("< 0.001" if p < 0.001 else f"{p:.3f}", value=p)
+        return (EMPTY, EMPTY)
+    words = "sure" if p <= SURE and apart else "may be chance"
+    return Cell("< 0.001" if p < 0.001 else f"{p:.3f}", value=p), Cell(words)
 
 
 def _by_seed(contest: Contest, entrant: Entrant, seeds: Sequence[int]) -> dict[int, Number]:

@@ -20,9 +20,11 @@ from msft.report.compare.compared_run import (
 )
 from msft.report.compare.contest import Contest, contest_of_each, same_datasets, titles_of
 from msft.report.compare.model_contests import model_contests, runs_by_model
+from msft.report.contest_in_words import headline, remarks
 from msft.report.disk_table import disk_table
-from msft.report.in_words import headline, remarks
+from msft.report.facts import RunOnDisk, facts_of
 from msft.report.model_tables import headline_of_models, labels_in, model_tables
+from msft.report.once import page_figures, page_tables
 from msft.report.page import Section, page_sections, write_page
 from msft.report.paper_tables import (
     ablation_table,
@@ -32,6 +34,7 @@ from msft.report.paper_tables import (
     places_table,
     spread_table,
 )
+from msft.report.sample_views import SampleViews, contest_samples
 from msft.report.sections import comparison_figures, score_section
 from msft.report.tables import (
     LEGEND,
@@ -72,6 +75,7 @@ class Comparison:
 
     short: the tables for a terminal, the others are for pages and files.
     scores: what stands before the tables; figures: what stands behind them.
+    samples: rows with the answers of each method; of several models none.
     """
 
     title: str
@@ -83,6 +87,7 @@ class Comparison:
     short: Sequence[Table]
     scores: Sequence[Section]
     figures: Sequence[Section]
+    samples: SampleViews
 
 
 def comparison_of(contests: Sequence[Contest]) -> Comparison:
@@ -101,6 +106,7 @@ def comparison_of(contests: Sequence[Contest]) -> Comparison:
         tables,
         [score_section(contest)],
         comparison_figures(contest.runs, _reports(contest)),
+        contest_samples(contest),
     )
 
 
@@ -128,6 +134,7 @@ def _of_models(contests: Sequence[Contest]) -> Comparison:
             for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
         ],
         comparison_figures(runs, _reports(first)),
+        {},
     )
 
 
@@ -185,14 +192,16 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
 def _write_page(path: Path, comparison: Comparison) -> Path:
     """Each run's own report is linked if it is there."""
     content = {
+        "facts": facts_of([RunOnDisk(r.folder, r.history, r.summary) for r in comparison.runs]),
+        "samples": comparison.samples,
         "title": comparison.title,
         "headline": comparison.headline,
         "remarks": comparison.remarks,
         "warnings": comparison.warnings,
-        "links": [(run.label, _link_to(run.folder, path.parent)) for run in comparison.runs],
+        "links": [(run.title, _link_to(run.folder, path.parent)) for run in comparison.runs],
         "scores": page_sections(comparison.scores),
-        "tables": comparison.tables,
-        "figures": page_sections(comparison.figures),
+        "tables": page_tables(comparison.tables, comparison.figures),
+        "figures": page_sections(page_figures(comparison.tables, comparison.figures)),
     }
     return write_page(path, "comparison.html", content)
 

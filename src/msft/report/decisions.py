@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msft.report.compare.intervals import Intervals
+from msft.report.deciding import deciding_curve, is_derived
 from msft.report.figures.branches import Branch
 from msft.report.findings import Tests, search_of, unlearned_before
 from msft.report.findings_in_words import certainty
@@ -15,6 +16,10 @@ from msft.text import epochs
 class DecisionRow:
     """A stage and a sub-dataset that left after it, or one in which nobody left.
 
+    score: at the peak, of the curve that decided.
+    raw: the score of that tick where the curve is smoothed or of probabilities, else nothing.
+    fall: from the peak to the last tick, on the curve that decided.
+    sure, measured: how sure the fall is, in words and in numbers.
     tested: whether only sure falls counted.
     """
 
@@ -23,12 +28,13 @@ class DecisionRow:
     name: str | None
     peak: str = NOTHING
     score: str = NOTHING
+    raw: str = ""
     interval: str = ""
     runner_up: str = NOTHING
     runner_up_peak: str = ""
     fall: str = NOTHING
     sure: str = NOTHING
-    p: str = ""
+    measured: str = ""
     tested: bool = False
 
 
@@ -71,23 +77,25 @@ def _row(
     peaks = search.peaks
     if name not in peaks:
         return DecisionRow(stage, len(active), name)
-    at, last = search.checkpoints[peaks[name]], search.checkpoints[-1]
-    unit, score = history.unit_of(name), history.known(at)[name]
-    ending = history.known(last)[name]
+    peak, at = peaks[name], search.checkpoints[peaks[name]]
+    unit, curve = history.unit_of(name), deciding_curve(history, search.number, name)
+    score, ending, is_last = curve[peak], curve[-1], peak == search.ticks
+    fall = None if score is None or ending is None or is_last else ending - score
     others = [other for other in peaks if other in active and other not in left]
     runner_up = min(others, key=lambda other: peaks[other], default=None)
     unlearned = name in unlearned_before(tests, stage + 1)
-    p, sure = certainty(tests.get(search.number), name, unlearned)
+    sure, measured = certainty(tests.get(search.number), name, unit, unlearned)
     return DecisionRow(
         stage=stage,
         active=len(active),
         name=name,
-        peak=epochs(peaks[name] / history.evals_per_epoch),
-        score=number(score.value, unit),
+        peak=epochs(peak / history.evals_per_epoch),
+        score=number(score, unit),
+        raw=number(history.known(at)[name].value, unit) if is_derived(history) else "",
         interval=intervals.text(at, name),
         runner_up=runner_up or NOTHING,
         runner_up_peak=epochs(peaks[runner_up] / history.evals_per_epoch) if runner_up else "",
-        fall=difference(ending.value - score.value, unit) if at != last else NOTHING,
-        sure="peaked at the last tick" if at == last else sure,
-        p="" if at == last else p,
+        fall=difference(fall, unit),
+        sure="peaked at the last tick" if is_last else sure,
+        measured="" if is_last else measured,
     )

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from msft.report.compare.evidence import Z95
 from msft.report.findings import Decline, Departure, Findings, StageTest, Untested
 from msft.report.loss_growth import Growth
-from msft.report.wording import Unit, difference_in_words, number, p_value
+from msft.report.wording import Unit, difference, difference_in_words, number, p_value
 from msft.search.falls import FEWEST_TICKS, Fall
 from msft.text import counted, epochs_in_words, listed
 
@@ -69,13 +70,18 @@ def growth_text(growth: Growth) -> str:
     )
 
 
-def certainty(test: StageTest | None, name: str, unlearned: bool) -> tuple[str, str]:
-    """How sure a sub-dataset fell in a roll-out: p, and in words; unlearned: as of a Departure."""
+def certainty(test: StageTest | None, name: str, unit: Unit, unlearned: bool) -> tuple[str, str]:
+    """How sure a sub-dataset fell in a roll-out: in words, and as measured with its 95 % interval
+    and p; unlearned: as of a Departure."""
     fall = test.falls.get(name) if test else None
     if test is None or fall is None:
         why: Untested = (test and test.untested) or "rows"
-        return "", _SHORT_WHY[why]
-    return p_value(test.p(name)), _sureness(fall.sure, unlearned)
+        return _SHORT_WHY[why], ""
+    sign, half = 1 if unit == "nll" else -1, Z95 * fall.error
+    change = sign * fall.fall
+    interval = f"{difference(change - half, unit)} to {difference(change + half, unit)}"
+    measured = f"{difference_in_words(change, unit)} ({interval}), {p_value(test.p(name))}"
+    return _sureness(fall.sure, unlearned, "not sure, may be chance"), measured
 
 
 def certainty_of(departures: Sequence[Departure], name: str) -> str:
@@ -88,8 +94,8 @@ def certainty_of(departures: Sequence[Departure], name: str) -> str:
     return ""
 
 
-def _sureness(sure: bool, unlearned: bool) -> str:
-    return ("sure" if sure else "not sure") + (", nothing learned yet" if unlearned else "")
+def _sureness(sure: bool, unlearned: bool, unsure: str = "not sure") -> str:
+    return ("sure" if sure else unsure) + (", nothing learned yet" if unlearned else "")
 
 
 def findings_content(found: Findings) -> dict[str, Any]:

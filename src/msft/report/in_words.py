@@ -1,12 +1,10 @@
-"""Results in words: of one run its sentence, facts, notes and scores; of a contest its headline and
-remarks."""
+"""The result of one run in words: its sentence, its notes and its scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msft.report.averages import average_in_words
-from msft.report.compare.contest import Contest
 from msft.report.compare.intervals import Intervals
 from msft.report.wording import (
     MEAN_OF_GAINS,
@@ -14,7 +12,6 @@ from msft.report.wording import (
     Unit,
     difference,
     difference_in_words,
-    height,
     in_words,
     method_name,
     number,
@@ -22,16 +19,15 @@ from msft.report.wording import (
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import counted, epochs, epochs_in_words, listed, si
+from msft.text import counted, epochs_in_words
 
 _ENDED_BY = {
-    "all_excluded": "until all had left",
-    "no_gain": "until nothing was gained",
-    "max_stages": "ended by max_stages",
-    "max_epochs": "ended by max_epochs",
-    "budget": "as planned",
+    "all_excluded": ", until every sub-dataset had left",
+    "no_gain": ", until nothing more was gained",
+    "max_stages": ", until max_stages",
+    "max_epochs": ", until max_epochs",
+    "budget": ", as planned",
 }
-_STATES = {"running": "still running", "stopped": "stopped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
         text += f"; it has {in_words(mean_of(history, best, split), unit)} on {split}"
         text += f" ({gain})" if gain else ""
         chosen = split == SELECTION and not history.reported
-        text += ", where its checkpoint was selected" if chosen else ""
+        text += ", where its checkpoint was chosen" if chosen else ""
     return text + "."
 
 
@@ -104,28 +100,36 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
 
 
 def choice_text(history: History, summary: Mapping[str, Any]) -> str:
-    """How the reported checkpoint came to be the one."""
+    """How the reported checkpoint came to be the one, and how long training went on."""
     best = history.best
     if best is None:
         return ""
-    trained = f"training took {epochs_in_words(summary['epochs_trained'])} in all"
-    path = summary["best"]["epochs"]
+    ended = _ENDED_BY.get(history.ended.by, "") if history.ended else ""
+    trained = f"Training took {epochs_in_words(summary['epochs_trained'])} in all{ended}."
+    path = epochs_in_words(summary["best"]["epochs"])
+    candidates = counted(summary["best"]["candidates"], "checkpoint")
     if history.average_of:
-        looked = counted(summary["best"]["candidates"], "tick")
-        return (
-            f"The result is {best}, {average_in_words(history)}; {looked} were looked at. Ep. "
-            f"reaches the latest of those averaged, {epochs(path)}, and {trained}."
+        chosen = (
+            f"The result is {best}, {average_in_words(history)}. {candidates} were scored. The "
+            f"latest of those averaged lies {path} from the base model."
         )
-    if history.reported:
-        named = f"The method itself names checkpoint {best}, nothing was chosen"
-        return f"{named}; Ep. is {epochs(path)}, and {trained}."
-    candidates = counted(summary["best"]["candidates"], "candidate")
-    if best == BASE:
-        return f"The base model was chosen on validation from {candidates}; {trained}."
-    return (
-        f"Checkpoint {best} was chosen on validation from {candidates}, lies "
-        f"{epochs_in_words(path)} down its path, and {trained}."
-    )
+    elif history.reported:
+        far = "its sub-datasets were trained for" if _is_continual(history) else "it lies"
+        mean = " on average" if _is_continual(history) else " from the base model"
+        chosen = f"The method itself names checkpoint {best}: {far} {path}{mean}."
+    elif best == BASE:
+        chosen = f"Validation chose the base model from {candidates}."
+    else:
+        chosen = (
+            f"Validation chose checkpoint {best} from {candidates}. It lies {path} from the base "
+            "model."
+        )
+    return f"{chosen} {trained}"
+
+
+def _is_continual(history: History) -> bool:
+    """Its epochs are a mean over the stops, not a path."""
+    return history.start.method == "continual"
 
 
 def notes(history: History, status: str, reports: str = TEST) -> list[str]:
@@ -133,14 +137,15 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
     found: list[str] = []
     if status == "stopped":
         found.append(
-            "This run is not finished and no process works on it. The command that started it "
-            "goes on where it stopped."
+            "This run is not finished, and no process works on it. Run the same command again to "
+            "go on where it stopped."
         )
     best = history.best
     if best and reports == SELECTION and mean_of(history, best, TEST) is not None:
-        chosen = "" if history.reported else " It also selected the checkpoint, so scores flatter."
+        chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
         found.append(
-            f"Validation reports, as in the paper's protocol (report_split: selection).{chosen}"
+            "The reported scores are from validation, as in the paper (report_split: selection)."
+            f"{chosen}"
         )
     if best and history.ended and mean_of(history, best, TEST) is None:
         chosen = (
@@ -155,37 +160,6 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
     elif history.mean_unit == "nll":
         found.append("Scores are negative log-likelihoods per token: lower is better.")
     return found
-
-
-def facts(history: History, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What to see at a glance: a name, its value, and more about it."""
-    best, unit = history.best, history.mean_unit
-    if best is None:
-        return []
-    base, here = mean_of(history, BASE, SELECTION), mean_of(history, best, SELECTION)
-    test, flops = mean_of(history, best, TEST), summary["flops"]
-    per_cent = "\u00a0%" if unit == "accuracy" else ""
-    selected = "" if history.reported else "selected on; "
-    stops = "mean of the stops" if history.start.method == "continual" else "epochs on its path"
-    found = [("validation", number(here, unit) + per_cent, f"{selected}base {number(base, unit)}")]
-    if test is not None and here is not None:
-        drift = f"{difference(test - here, unit)} to validation"
-        found.append(("test", number(test, unit) + per_cent, drift))
-    ended = _ENDED_BY.get(history.ended.by, "") if history.ended else _STATES[summary["status"]]
-    share = flops["evaluation"] / flops["total"] if flops["total"] else 0.0
-    return [
-        *found,
-        ("checkpoint", best, _chosen_from(history, summary)),
-        ("Ep.", epochs(summary["best"]["epochs"]), stops),
-        ("epochs trained", epochs(summary["epochs_trained"]), ended),
-        ("FLOPs", si(flops["total"]), f"{share:.0%} of it evaluation"),
-    ]
-
-
-def _chosen_from(history: History, summary: Mapping[str, Any]) -> str:
-    if history.average_of:
-        return f"mean of {counted(len(history.average_of), 'tick')}"
-    return f"of {counted(summary['best']['candidates'], 'candidate')}"
 
 
 def by_gain(history: History) -> list[str]:
@@ -236,58 +210,3 @@ def _score_row(
         test=number(test, unit),
         drift=difference(drift, unit),
     )
-
-
-def headline(contest: Contest) -> str:
-    """The best on the split that reports, in one sentence."""
-    if not contest.has_mean:
-        return "These runs have different sub-datasets, so their means cannot be compared."
-    unit, known = contest.unit(), _means(contest)
-    if not known:
-        return "None of these runs is scored on all sub-datasets."
-    top = max(height(score, unit) for score in known.values())
-    winners = [label for label, score in known.items() if height(score, unit) == top]
-    text = f"{listed(winners)} {'has' if len(winners) == 1 else 'have'} the best mean on "
-    text += f"{contest.split}, {in_words(known[winners[0]], unit)}"
-    against = known.get(contest.baseline.label)
-    if against is not None and contest.baseline.label not in winners:
-        gap = difference_in_words(known[winners[0]] - against, unit)
-        text += f", against {contest.baseline.label} {in_words(against, unit)} ({gap})"
-    if contest.each:
-        return f"{text}. {counted(len(contest.entrants), 'run')}."
-    methods = counted(len(contest.entrants), "method")
-    return f"{text}. {methods}, {counted(len(contest.seeds), 'seed')}."
-
-
-def remarks(contest: Contest) -> list[str]:
-    """What to know before reading a table."""
-    unit = contest.unit()
-    found = [
-        "Every checkpoint was chosen on validation; the reported scores are from "
-        + (
-            "test."
-            if contest.split == TEST
-            else "validation too, as in the paper's protocol: these scores flatter, and the more "
-            "so the more checkpoints a method could choose from."
-        )
-    ]
-    if len({run.seed for run in contest.runs}) < 2:
-        found.append(
-            "There is one seed, so nothing here says what another one would give: msft compare "
-            "with --seeds 20,30,40 runs more."
-        )
-    if not contest.has_mean:
-        return found
-    base = contest.base_score(contest.names, contest.split)
-    means = _means(contest).values()
-    if base is not None and all(height(mean, unit) <= height(base, unit) for mean in means):
-        found.append(f"No method is better than the base model on {contest.split}.")
-    if unit is None:
-        found.append(MEAN_OF_GAINS)
-    return found
-
-
-def _means(contest: Contest) -> dict[str, Number]:
-    """Of the entrants that are scored on everything."""
-    scores = {e.label: contest.score(e, contest.names, contest.split) for e in contest.entrants}
-    return {label: score for label, score in scores.items() if score is not None}

@@ -7,6 +7,7 @@ from functools import partial
 from msft.report.compare.contest import Contest, known_mean, minus, titles_of
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.statistics import mean
+from msft.report.margins import margin_in_words, margin_over
 from msft.report.paper_tables import (
     ABLATION,
     FLOPS_NOTE,
@@ -17,7 +18,7 @@ from msft.report.paper_tables import (
     shared_text,
 )
 from msft.report.tables import EMPTY, Cell, Table, TableRow, ranked
-from msft.report.wording import difference_in_words, height, in_words
+from msft.report.wording import height, in_words
 from msft.search.scores import Number
 from msft.text import counted, listed, si
 
@@ -58,12 +59,27 @@ def headline_of_models(contests: Sequence[Contest]) -> str:
         return f"No method was scored on all sub-datasets with each of {models}."
     top = max(height(value, unit) for value, _ in known.values())
     winners = [label for label, (value, _) in known.items() if height(value, unit) == top]
-    value, gap = known[winners[0]]
     text = f"{listed(winners)} {'has' if len(winners) == 1 else 'have'} the best mean on {split} "
-    text += f"averaged over {models}, {in_words(value, unit)}"
-    if gap is not None:
-        text += f", {difference_in_words(gap, unit)} against {first.baseline.label} on each"
-    return f"{text}. {counted(len(labels), 'method')}, {counted(len(first.seeds), 'seed')}."
+    text += f"averaged over {models}, {in_words(known[winners[0]][0], unit)}. "
+    others = [label for label, (_, gap) in known.items() if gap is not None]
+    if others:
+        best = max(others, key=lambda label: height(known[label][0], unit))
+        margin = margin_in_words(margin_over(gaps_on_each(contests, best)), unit)
+        text += f"Against {first.baseline.label} on the same model: {best} {margin}. "
+    return f"{text}{counted(len(labels), 'method')}, {counted(len(first.seeds), 'seed')}."
+
+
+def gaps_on_each(contests: Sequence[Contest], label: str) -> list[Number]:
+    """The differences of a method to the baseline, one for each model that has both."""
+    gaps = [
+        minus(
+            contest.score(entrant, contest.names, contest.split),
+            contest.score(contest.baseline, contest.names, contest.split),
+        )
+        for contest in contests
+        if (entrant := _entrant(contest, label)) is not None
+    ]
+    return [gap for gap in gaps if gap is not None]
 
 
 def labels_in(contests: Sequence[Contest]) -> list[str]:

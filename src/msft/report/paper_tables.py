@@ -7,9 +7,9 @@ over them.
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from msft.report.compare.contest import Contest, known_mean, minus
+from msft.report.compare.contest import Contest, minus
 from msft.report.compare.entrant import Entrant
-from msft.report.compare.first_places import places_text, rounds_of, spread_of
+from msft.report.compare.first_places import Ends, ends_of, places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
 from msft.report.wording import Unit, difference, height, metric_name, number, per_cent
@@ -113,8 +113,8 @@ def ablation_table(contest: Contest) -> Table | None:
     return Table(
         "ablation",
         f"Ablation on {contest.split}",
-        "SRO and Soft SRO find every peak in one roll-out on the whole mixture; mSFT searches "
-        f"again after each exclusion. {_how(contest)}",
+        "SRO SFT and Soft SRO SFT find every peak in one roll-out on the whole mixture. mSFT "
+        f"searches again after each exclusion. {_how(contest)}",
         ("method", _mean_name(contest), "Ep."),
         tuple(rows),
     )
@@ -167,18 +167,16 @@ def spread_table(contest: Contest) -> Table | None:
     spreads = [spread_of(contest, entrant) for entrant in contest.entrants]
     if all(spread is None for spread in spreads):
         return None
-    ranks = ranked([None if spread is None else -spread for spread in spreads])
-    rows: list[TableRow] = []
-    for entrant, spread, rank in zip(contest.entrants, spreads, ranks, strict=True):
-        scores = [
-            [run.score((name,), contest.split) for name in contest.names]
-            for run in entrant.over(contest.seeds)
+    ends = [ends_of(contest, entrant) for entrant in contest.entrants]
+    ranks = ranked(
+        [
+            None if spread is None or any(_behind(own, other, unit) for other in ends) else -spread
+            for spread, own in zip(spreads, ends, strict=True)
         ]
-        known = [[score for score in one if score is not None] for one in scores]
-        low, high = (
-            known_mean(pick(one) if len(one) == len(contest.names) else None for one in known)
-            for pick in (min, max)
-        )
+    )
+    rows: list[TableRow] = []
+    for entrant, spread, own, rank in zip(contest.entrants, spreads, ends, ranks, strict=True):
+        low, high = own
         cells = (score_cell(spread, unit, rank), score_cell(low, unit), score_cell(high, unit))
         rows.append(TableRow(entrant.label, cells))
     return Table(
@@ -186,9 +184,21 @@ def spread_table(contest: Contest) -> Table | None:
         f"Spread over sub-datasets on {contest.split}",
         "Standard deviation (n − 1) of the scores of one run over its sub-datasets, and the lowest "
         f"and the highest of them{_averaged(contest)}. Sub-datasets differ in difficulty, so most "
-        "of this is theirs and not the method's.",
+        "of this is theirs and not the method's. A small spread is no merit where both ends are "
+        "worse than another method's, and is not marked there.",
         ("method", "sd", "lowest", "highest"),
         tuple(rows),
+    )
+
+
+def _behind(own: Ends, other: Ends, unit: Unit) -> bool:
+    """Whether neither end of a method's scores is better than another's, and one is worse."""
+    pairs = [(height(one, unit), height(two, unit)) for one, two in zip(own, other, strict=True)]
+    known = [(one, two) for one, two in pairs if one is not None and two is not None]
+    return (
+        len(known) == len(pairs)
+        and all(one <= two for one, two in known)
+        and any(one < two for one, two in known)
     )
 
 
@@ -220,8 +230,8 @@ def places_table(contest: Contest) -> Table | None:
 def where(split: str) -> str:
     """What scores on a split are worth."""
     if split == TEST:
-        return "Scored on test, which was used for no decision."
-    return "Scored on validation, which also selected the checkpoints, so that scores flatter."
+        return "Scored on test, which decided nothing."
+    return "Scored on validation, which also chose the checkpoints, so the scores flatter."
 
 
 def score_cell(

@@ -11,14 +11,21 @@ def reproduction_text(has_recipe: bool) -> str:
     if not has_recipe:
         return "This folder has no recipe.yaml; these are the settings that the log recorded."
     return (
-        "Save the recipe below as recipe.yaml and run it in a new folder. The order of rows is a "
-        "function of the seed; with the same versions, on a CPU, the decisions and weights are "
-        "the same again."
+        "Save the recipe below as recipe.yaml and run it in a new folder. The seed fixes the order "
+        "of rows. With the same versions on a CPU, decisions and weights are the same again."
     )
 
 
-def setting_rows(history: History) -> Iterator[tuple[str, str]]:
-    """Names and values of what the log says that the run depends on."""
+def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values of what the log says that the run depends on, but for the keys that a
+    recipe has."""
+    written = {line.partition(":")[0] for line in recipe.splitlines()}
+    for name, value in _all_settings(history):
+        if name.partition(".")[0] not in written:
+            yield name, value
+
+
+def _all_settings(history: History) -> Iterator[tuple[str, str]]:
     start = history.start
     sizes = [f"{name} ({rows:,})" for name, rows in start.datasets.items()]
     yield "method", start.method

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from msft.files import FILE, kind_of, read_text
 from msft.report.averages import run_averages_table
 from msft.report.compare.compared_run import report_split_of
-from msft.report.compare.disk_bounds import disk_bounds
 from msft.report.compare.evidence import RecordedRows
 from msft.report.compare.intervals import Intervals
+from msft.report.deciding import deciding_words, is_derived
 from msft.report.decisions import decision_rows, peak_rows
+from msft.report.facts import RunOnDisk, facts_of
 from msft.report.figures import costs, curves
 from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
 from msft.report.figures.chart import drawing
@@ -19,9 +20,10 @@ from msft.report.figures.timeline import MANY
 from msft.report.findings import Tests, findings_of
 from msft.report.findings_in_words import finding_texts
 from msft.report.headroom_in_words import headroom_section
-from msft.report.in_words import by_gain, choice_text, facts, mean_of, notes, score_rows, sentence
+from msft.report.in_words import by_gain, choice_text, mean_of, notes, score_rows, sentence
 from msft.report.page import Folded, embedded, folded, page_sections, write_page
 from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
+from msft.report.sample_views import run_samples
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import method_name, number
 from msft.run.environment import read_environments
@@ -45,14 +47,14 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _HOW = {
-    "msft": "After each roll-out the sub-dataset that peaked first leaves, and training goes on "
-    "from its peak without it.",
-    "continual": "Sub-datasets are trained one after the other, and each is cut at its own peak.",
-    "sro": "One roll-out (stage 0) finds every peak; then training starts again from the base "
-    "model and each sub-dataset leaves at the peak that was found for it.",
-    "soft_sro": "This method excludes nobody: one roll-out (stage 0) finds every peak, and a "
-    "second one sees each sub-dataset in proportion to it. The peaks of the first:",
-    "soup": "This method excludes nobody and trains as SFT does; its result is the mean of the "
+    "msft": "After each roll-out the sub-dataset that peaked first leaves. Training goes on from "
+    "its peak without it.",
+    "continual": "Sub-datasets are trained one after the other. Each one stops at its own peak.",
+    "sro": "One roll-out (stage 0) finds every peak. Then training starts again from the base "
+    "model, and each sub-dataset leaves at its peak.",
+    "soft_sro": "This method excludes nobody. One roll-out (stage 0) finds every peak. A second "
+    "one sees each sub-dataset in proportion to its peak. These are the peaks of the first:",
+    "soup": "This method excludes nobody and trains as SFT does. Its result is the mean of the "
     "weights over several ticks. This is where each sub-dataset peaked, from tick 1 on:",
 }
 _HOW_NOT = "This method excludes nobody. This is where each sub-dataset peaked by itself:"
@@ -93,7 +95,7 @@ def _source(files: RunFolder, history: History) -> dict[str, Any]:
     return {
         "title": f"{method_name(method)} · {folder}",
         "eyebrow": f"{method_name(method)} · {folder} · seed {history.start.seed}",
-        "settings": [*setting_rows(history)],
+        "settings": [*setting_rows(history, recipe or "")],
         "versions": versions_of(environments),
         "changed": len(environments) > 1,
         "recipe": recipe,
@@ -122,13 +124,15 @@ def _content(
         "sentence": sentence(history, status, reports),
         "chosen": choice_text(history, summary),
         "notes": notes(history, status, reports),
-        "facts": facts(history, summary),
+        "facts": facts_of([RunOnDisk(folder, history, summary)]),
+        "samples": run_samples(folder, history),
+        "deciding": deciding_words(history) if is_derived(history) else "",
+        "smoothed": bool(history.rule.smooth),
         "figures": {each.key: each for each in page_sections(own)} if trained else None,
         "legend": _legend(history, branches),
         "timeline_text": _timeline_text(history, branches),
         "percent": all(history.unit_of(name) == "accuracy" for name in names),
         "band_text": _band_text(intervals.kinds()),
-        "many": len(names) > MANY,
         "curves": _curves(history, branches, ranked, intervals) if trained else Folded([]),
         "more": page_sections(run_sections(history)) if trained else [],
         "decided": bool(decisions),
@@ -141,9 +145,8 @@ def _content(
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
         "flops": costs.flop_rows(history),
-        "flops_text": _flops_text(history, summary),
+        "flops_text": _flops_text(),
         "disk_text": _disk_text(summary),
-        "disk": _disk_rows(history, summary),
     }
 
 
@@ -210,10 +213,7 @@ def _band_text(kinds: set[str]) -> str:
 def _timeline_text(history: History, branches: list[Branch]) -> str:
     if len(branches) < 2:
         return "This run has only one." if history.ended else ""
-    return (
-        "It begins where the path stood: a dashed arrow goes from the end of a roll-out back to "
-        "where the next one begins."
-    )
+    return "A dashed arrow goes from the end of a roll-out back to where the next one begins."
 
 
 def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
@@ -235,45 +235,34 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
 
 def _scores_text(history: History, reports: str) -> str:
     tested = history.best and history.known(history.best, TEST)
-    text = "Checkpoints are chosen on validation; test is used for no decision"
+    text = "Validation chooses the checkpoint. Test decides nothing."
     if history.reported:
-        text = "Peaks are found on validation; test is used for no decision"
-    text += "; the reported scores are from validation." if reports == SELECTION else "."
+        text = "Validation finds the peaks. Test decides nothing."
+    text += " The reported scores are from validation." if reports == SELECTION else ""
     if not tested:
         text += " The test split has not been scored."
     elif mean_of(history, BASE, TEST) is None:
         text += " The base model was not scored on test."
     units = {history.unit_of(name) for name in history.start.datasets}
     if units == {"accuracy"}:
-        text += " In per cent of rows right, differences in points."
+        text += " Scores are per cent of rows right, differences are points."
     elif "accuracy" in units:
-        text += " Accuracies in per cent of rows right, other metrics as they are."
+        text += " Accuracies are per cent of rows right, other metrics are in their own unit."
     return text
 
 
-def _flops_text(history: History, summary: Mapping[str, Any]) -> str:
+def _flops_text() -> str:
     return (
-        f"{si(summary['flops']['total'])}FLOPs in all, for a model of "
-        f"{si(history.start.num_parameters)} parameters: 6 per parameter and token trained, 2 "
-        "evaluated, 8 looked ahead. Kept is the training on the path from the base model to the "
-        "best checkpoint, discarded is all other training."
+        "Counted are 6 FLOPs per parameter and token trained, 2 per token evaluated, 8 per token "
+        "looked ahead. Kept is the training on the path from the base model to the best "
+        "checkpoint. All other training is discarded."
     )
-
-
-def _disk_rows(history: History, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Mean and most of this run, and the paper's bounds where it has some."""
-    disk, bounds = summary["disk"], disk_bounds(history)
-    found = [("this run", f"{disk['mean_copies']:.2f}", f"{disk['peak_copies']}")]
-    if bounds is None:
-        return found
-    of = f"the paper's bounds: {bounds.rule} and N + 1"
-    return [*found, (of, f"{bounds.mean:.2f}", f"{bounds.most}")]
 
 
 def _disk_text(summary: Mapping[str, Any]) -> str:
     disk = summary["disk"]
     return (
-        f"Sets of weights on disk while each tick was trained (filled) and the most until it was "
-        f"recorded (thin line): {disk['mean_copies']:.2f} on average, {disk['peak_copies']} at "
-        f"most; with optimizer moments {si(disk['peak_bytes'])}B at most."
+        "Sets of weights on disk while each tick was trained (filled), and the most until it was "
+        f"recorded (thin line): {disk['peak_copies']} copies at most, and with optimizer moments "
+        f"{si(disk['peak_bytes'])}B."
     )

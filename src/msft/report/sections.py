@@ -9,6 +9,7 @@ from msft.report.compare.contest import Contest, contests_of, over_in_words, tit
 from msft.report.compare.decomposition import Parts
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import places_text, spread_of
+from msft.report.deciding import deciding_words
 from msft.report.figures import costs
 from msft.report.figures.branches import Branch, branches_of
 from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
@@ -19,7 +20,7 @@ from msft.report.figures.methods import (
     size_figure,
     spread_figure,
 )
-from msft.report.figures.peaks import peaks, peaks_of
+from msft.report.figures.peaks import Peaks, peaks, peaks_of
 from msft.report.figures.scores import (
     gains_figure,
     group_gains_figure,
@@ -40,18 +41,24 @@ def run_sections(history: History) -> list[Section]:
     found: list[Section] = []
     peaked = peaks_of(history)
     if peaked is not None and len(peaked.peaks) > 1:
-        furthest = max(peaked.peaks, key=peaked.distance)
         text = (
-            "Scores of the first roll-out, in which everybody is trained, each with its peak, and "
-            f"how far that is from the peak of the mean at {epochs_in_words(peaked.mean)} (the "
-            f"paper's Fig. 2). The furthest is {furthest}, "
-            f"{epochs_in_words(peaked.distance(furthest))} away."
+            f"The first roll-out trains every sub-dataset. Left: {deciding_words(history)}, each "
+            f"with its peak. Right: how far each peak is from that of the mean, which is at "
+            f"{epochs_in_words(peaked.mean)} (the paper's Fig. 2). {_furthest(peaked)}"
         )
         draw = partial(peaks, history)
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
     if history.start.method == "ies":
         found += _active_rows([("", history)])
     return found
+
+
+def _furthest(found: Peaks) -> str:
+    name = max(found.peaks, key=found.distance)
+    distance = found.distance(name)
+    if not distance:
+        return "All peak where the mean does."
+    return f"The furthest is {name}, {epochs_in_words(distance)} away."
 
 
 def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses) -> list[Section]:
@@ -98,7 +105,7 @@ def comparison_figures(
         found += _of_contest(contest, suffix, title)
     for contest, suffix, title in _marked(contests_of(rest)):
         found += _losses(contest, suffix, title)
-    stopped = [(run.label, run.history) for run in rest if run.history.start.method == "ies"]
+    stopped = [(run.title, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
     return found
 
@@ -128,8 +135,8 @@ def _spreads(contests: Sequence[Contest]) -> list[Section]:
     several = f" Mean over {over_in_words(contests)}." if len(contests) > 1 else ""
     if any(spread_of(each, entrant) is not None for each in contests for entrant in each.entrants):
         text = (
-            f"Standard deviation (over n − 1) of the {splits} scores over the sub-datasets: low "
-            f"where nobody is left behind (the paper's Fig. 4, left).{several}"
+            f"Standard deviation (over n − 1) of the {splits} scores over the sub-datasets (the "
+            f"paper's Fig. 4, left). It says nothing of how high the scores are.{several}"
         )
         draw = partial(spread_figure, contests)
         found.append(Section("spread", "Spread over sub-datasets", text, draw))
@@ -188,9 +195,9 @@ def _parts(contest: Contest, entrant: Entrant, suffix: str, title: str) -> list[
     if all(part.gain is None for part in table.values()):
         return []
     text = (
-        f"Gain of {entrant.label} over SFT on {split} as two parts that add up to it (the paper's "
-        "Eq. 4 and Fig. 8): what a sub-dataset lost or won from where it left to the best "
-        "checkpoint, and the rest of the gain, which is overfitting prevented. The mean is of all. "
+        f"The gain of {entrant.label} over SFT on {split} in two parts that add up to it (the "
+        "paper's Eq. 4 and Fig. 8). One part is what a sub-dataset lost or won from where it left "
+        "to the best checkpoint. The rest is overfitting prevented. The mean is of all. "
         f"{_undefined(table)}"
     )
     draw = partial(parts_figure, table, split, contest.unit())
@@ -210,9 +217,9 @@ def _losses(contest: Contest, suffix: str, title: str) -> list[Section]:
     if len(loss_runs(contest)) < 2:
         return []
     text = (
-        "Mean training loss of each tick along the path that a search took, and the moving "
-        "average over 10 steps; what was rolled back is faint, and dashed lines are where a "
-        "sub-dataset left (the paper's Fig. 9)."
+        "The mean training loss of each tick along the path of the search, and the moving average "
+        "over 10 steps. What was rolled back is faint. A dashed line shows where one left "
+        "(the paper's Fig. 9)."
     )
     draw = partial(losses_figure, contest)
     return [Section(f"losses{suffix}", f"Training loss{title}", text, draw)]
@@ -223,7 +230,7 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
     if not shown:
         return []
     text = (
-        "Rows that still got a gradient in each epoch under IES, in per cent of the first epoch, "
-        "counted from the rows that each tick logged."
+        "Rows that IES still trained in each epoch, in per cent of the first epoch, counted from "
+        "the rows that each tick logged."
     )
     return [Section("rows", "Rows still active", text, partial(rows_figure, shown))]

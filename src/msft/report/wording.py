@@ -15,6 +15,7 @@ _METHODS = {
     "soft_sro": "Soft SRO SFT",
     "msft": "mSFT",
     "soup": "Soup",
+    "replay": "Replay",
 }
 
 Score = TypeVar("Score", Number, Number | None)

@@ -4,6 +4,7 @@ for bug reports."""
 import json
 import platform
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from msft.files import read_text
 from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
+
+BEGAN = "began"
+"""When a run was begun with an environment, in UTC."""
+
+_APART = ("groups", BEGAN)
+"""Keys of `environment.json` that say nothing of the environment itself."""
 
 ROLLOUT_FROM = "rollout_from"
 """Of a run that took its first roll-out over from another one: that run's folder."""
@@ -50,7 +57,7 @@ def record_environment(path: Path, now: Environment, groups: Mapping[str, str]) 
     """
     items = _items(path)
     if read_environments(path)[-1:] != [now]:
-        items.append(dict(now))
+        items.append(now | {BEGAN: datetime.now(UTC).strftime("%Y-%m-%d %H:%M")})
     elif items[-1].get("groups") == groups:
         return
     items[-1]["groups"] = dict(groups)
@@ -92,9 +99,14 @@ def refuse_others(
 def read_environments(path: Path) -> list[Environment]:
     """The environments of a run; none where the file is missing or is not one of ours."""
     return [
-        {str(key): str(value) for key, value in item.items() if key != "groups"}
+        {str(key): str(value) for key, value in item.items() if key not in _APART}
         for item in _items(path)
     ]
+
+
+def begun_on(path: Path) -> str | None:
+    """When a run was begun; None where the version that trained did not record it."""
+    return next((str(item[BEGAN]) for item in _items(path) if BEGAN in item), None)
 
 
 def rollout_from(path: Path) -> str | None:

@@ -22,6 +22,7 @@ class RunFolder:
         self.recipe = path / "recipe.yaml"
         self.log = path / "run.jsonl"
         self.verdicts = path / "verdicts.jsonl"
+        self.samples = path / "samples.jsonl"
         self.steps = path / "steps.jsonl"
         self.checkpoints = path / "checkpoints"
         self.environment = path / "environment.json"
@@ -60,7 +61,7 @@ def read_history(folder: Path) -> History:
     return history
 
 
-def recipe_text(folder: Path, key: str) -> str | None:
+def recipe_value(folder: Path, key: str) -> str | int | float | None:
     """What the recipe of a run says under a key of one line; None where there is no such line."""
     import yaml
 
@@ -68,10 +69,16 @@ def recipe_text(folder: Path, key: str) -> str | None:
         for line in read_text(RunFolder(folder).recipe).splitlines():
             if line.startswith(f"{key}:"):
                 found = yaml.safe_load(line)[key]
-                return found if isinstance(found, str) else None
+                return found if isinstance(found, str | int | float) else None
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return None
     return None
+
+
+def recipe_text(folder: Path, key: str) -> str | None:
+    """The same, of a key whose value is text."""
+    found = recipe_value(folder, key)
+    return found if isinstance(found, str) else None
 
 
 def verdicts_of(folder: Path) -> VerdictsByKey:
@@ -107,6 +114,20 @@ def step_losses_of(folder: Path) -> StepLosses:
     except (OSError, ValueError, KeyError, TypeError):
         return found
     return found
+
+
+def seconds_of(folder: Path) -> float | None:
+    """Wall-clock from each start of a run to its last step, added up over the starts; None where
+    `steps.jsonl` does not say."""
+    total, last = 0.0, 0.0
+    try:
+        with open_to_read(RunFolder(folder).steps) as lines:
+            for line in lines:
+                now = float(json.loads(line)["seconds"])
+                total, last = total + (last if now < last else 0.0), now
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return total + last or None
 
 
 def first_loss_of(folder: Path) -> tuple[float, int] | None:

@@ -24,8 +24,10 @@ from msft.run.questions import (
     refuse_gone,
 )
 from msft.run.recovery import Recovery
+from msft.run.samples import Samples
+from msft.run.scoring import Scoring
 from msft.run.verdicts import Verdicts
-from msft.run.worker import Question, Scored, Worker, checked
+from msft.run.worker import Question, Scored, Worker
 from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
@@ -61,6 +63,7 @@ class RecordedRun:
         store: CheckpointStore,
         verdicts: Verdicts | None = None,
         watch: Watch = lambda event, live: None,
+        samples: Samples | None = None,
     ) -> None:
         self.history = History()
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
@@ -69,6 +72,7 @@ class RecordedRun:
         self._store = store
         self._verdicts = verdicts or Verdicts()
         self._verdicts.resume(scored_rows(log.events))
+        self._scoring = Scoring(worker, self._verdicts, samples or Samples())
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
         test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
@@ -200,6 +204,7 @@ class RecordedRun:
         trained_now = self._journal.live()
         if trained_now:  # the result outlives the process, so before the run has ended
             self._recovery.secure(best)
+            self._scoring.leave_samples((BASE, best), self.history, self._recovery)
         self._store.secure(best)
         self._journal.ask(Ended(by, best))
         self._journal.finish()
@@ -238,10 +243,9 @@ class RecordedRun:
         everybody = self._method.rollout_options.score_excluded == "every"
         names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
         if work.steps:
-            scored = checked(self._worker.score(names, SELECTION), names, checkpoint)
+            scored = self._scoring.score(checkpoint, names, SELECTION)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
-        self._verdicts.add(checkpoint, SELECTION, scored.verdicts, scored.row_tokens)
         self._store.enter(checkpoint)
         self._store.put(checkpoint, self._worker.weights, self._worker.training)
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
@@ -263,8 +267,7 @@ class RecordedRun:
                 self._recovery.go(*worker_at)
             else:
                 self._recovery.hold(checkpoint)
-            scored = checked(self._worker.score(names, split), names, checkpoint)
-            self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
+            scored = self._scoring.score(checkpoint, names, split)
             event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._journal.record(event)
         self._journal.take(event)
@@ -283,6 +286,8 @@ class RecordedRun:
         held = held_ticks(self.history.stages, follower.contenders())
         latest = self.history.stages[-1].checkpoints[-1]
         restore = self._method.rollout_options.on_rollback == "restore"
+        if self.is_live:
+            self._scoring.samples.forget({BASE, latest, *self._store.held})
         self._store.keep(
             retained(
                 start=question.start,

@@ -23,6 +23,7 @@ from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, w
 from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
 from msft.run.questions import asked, opened
 from msft.run.recorded_run import RecordedRun
+from msft.run.samples import Samples, read_samples
 from msft.run.verdicts import Verdict, Verdicts
 from msft.run.worker import Question, Scored, Work, Worker
 from msft.search.methods import PreparedMethod
@@ -49,9 +50,11 @@ class _Enough(Exception):
 class LentRollout:
     """A `Worker` that trains nothing: it answers with what another run's log has."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, samples: Path) -> None:
+        """samples: what the run that lends left of its answers."""
         events = folder.events()
         self.folder = folder
+        self._samples = read_samples(samples)
         self.start = next(event for event in events if isinstance(event, Opened))
         self.asked = next(event for event in events if isinstance(event, Asked))
         self.points = _first_points(events)
@@ -107,7 +110,8 @@ class LentRollout:
             raise _Enough
         tokens = {name: counts for (of, name), counts in self._tokens.items() if of == split}
         rows = self._rows(checkpoint, split)
-        return Scored(event.scores, event.tokens.evaluation, rows, tokens)
+        samples = self._samples.get(checkpoint, {}) if split == SELECTION else {}
+        return Scored(event.scores, event.tokens.evaluation, rows, tokens, samples)
 
     def weights(self) -> None:
         """None: a ledger needs no payload."""
@@ -126,25 +130,39 @@ class LentRollout:
 
 
 class LendingWorker:
-    """A worker that also leaves the weights of every tick of its first roll-out on a disk."""
+    """A worker that also leaves the weights and samples of every tick of its first roll-out on a
+    disk."""
 
-    def __init__(self, worker: Worker, disk: DiskTier) -> None:
+    def __init__(self, worker: Worker, disk: DiskTier, samples: Samples) -> None:
         self._worker = worker
         self._disk = disk
+        self._samples = samples
         self._rollout = 0
+        self._held: CheckpointId | None = None
         self.num_parameters = worker.num_parameters
-        self.score = worker.score
         self.weights = worker.weights
         self.training = worker.training
-        self.load = worker.load
         self.average = worker.average
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
         self._rollout = question.rollout
+        self._held = checkpoint_id(question.rollout, tick) if tick else question.start
         self._worker.open(question, tick, weights, training)
+
+    def load(self, weights: Any | None) -> None:
+        self._held = None
+        self._worker.load(weights)
+
+    def score(self, names: Sequence[str], split: str) -> Scored:
+        scored = self._worker.score(names, split)
+        if self._rollout == 0 and self._held is not None:
+            with suppress(OSError):
+                self._samples.add(self._held, split, scored.samples)
+        return scored
 
     def advance(self, tick: int) -> Work:
         work = self._worker.advance(tick)
+        self._held = checkpoint_id(self._rollout, tick)
         if self._rollout == 0:  # in its place before the line of the tick is written
             with suppress(OSError):  # a full disk is no reason to fail: then the others train too
                 self._disk.put(_key(checkpoint_id(0, tick)), self._worker.weights())
@@ -154,9 +172,12 @@ class LendingWorker:
 class SharedRollout:
     """The folder that runs with the same first question have together."""
 
-    def __init__(self, place: Path, folder: RunFolder) -> None:
+    def __init__(self, place: Path, folder: RunFolder, samples: Samples | None = None) -> None:
+        """samples: of the run; those of the first roll-out are lent too."""
         self._place = place
         self._folder = folder
+        self._samples = samples
+        self._lent_samples = place / "samples.jsonl"
         self._checkpoints = place / "checkpoints"
         self._donor = place / "donor.json"
 
@@ -181,7 +202,8 @@ class SharedRollout:
             self._take_over(lent, settings, method, log, store)
             return worker, lent.folder.path.resolve().name
         if may_lend and self._is_lender(log.events):
-            return LendingWorker(worker, DiskTier(self._checkpoints, codec)), None
+            lent_samples = Samples(self._lent_samples)
+            return LendingWorker(worker, DiskTier(self._checkpoints, codec), lent_samples), None
         return worker, None
 
     def _lent(self, run: Opened, events: Sequence[Event]) -> LentRollout | None:
@@ -190,7 +212,7 @@ class SharedRollout:
         if donor is None or donor.resolve() == self._folder.path.resolve():
             return None
         try:
-            found = LentRollout(RunFolder(donor))
+            found = LentRollout(RunFolder(donor), self._lent_samples)
         except (LogError, OSError, ValueError, StopIteration):  # not begun, or not readable
             return None
         fits = found.is_whole(self._checkpoints) and found.answers(run) and found.agrees(events)
@@ -235,7 +257,9 @@ class SharedRollout:
         if len(_first_points(log.events)) < len(lent.points):
             verdicts, ledger = Verdicts(self._folder.verdicts), store.ledger_alone()
             with suppress(_Enough):
-                RecordedRun(settings, method, lent, log, ledger, verdicts, watch).carry_out()
+                RecordedRun(
+                    settings, method, lent, log, ledger, verdicts, watch, self._samples
+                ).carry_out()
         if kind_of(self._folder.steps) is None and kind_of(lent.folder.steps) == FILE:
             lines = read_text(lent.folder.steps).splitlines(keepends=True)
             first = [line for line in lines if line.startswith('{"rollout": 0,')]

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msft.errors import BadScore
 from msft.run.engine import Trainer
+from msft.run.samples import SamplesByName
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.search.mixture import Mixture
@@ -70,6 +71,7 @@ class Scored:
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
     row_tokens: of a loss, how many tokens each row's sum is over.
+    samples: a few rows with their answers, of validation, where they are asked for.
     losses: of the references, where they are asked for beside the scores.
     """
 
@@ -77,6 +79,7 @@ class Scored:
     tokens: int
     verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
     row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    samples: SamplesByName = field(default_factory=dict)
     losses: Mapping[str, float] = field(default_factory=dict)
 
 

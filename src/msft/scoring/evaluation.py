@@ -8,17 +8,19 @@ reference (`nll`).
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from math import exp, fsum
+from math import fsum
 from typing import Any, Literal, TypeVar
 
-from msft.data.corpus import SLACK, ChoiceNorm, Task
+from msft.data.corpus import SLACK, Task
 from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
 from msft.run.worker import Scored
+from msft.scoring.choices import length_of, probability_of
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
 from msft.scoring.reference_losses import reference_losses
+from msft.scoring.sampling import sampled
 from msft.search.scores import SELECTION, Score, accuracy, nll, value
 
 Made = TypeVar("Made")
@@ -74,9 +76,15 @@ class Evaluator:
     """
 
     def __init__(
-        self, tasks: Mapping[str, Task], predictor: Predictor, tokenizer: Tokenizer
+        self,
+        tasks: Mapping[str, Task],
+        predictor: Predictor,
+        tokenizer: Tokenizer,
+        samples: int = 0,
     ) -> None:
+        """samples: rows of validation per sub-dataset that a score comes with."""
         self._tasks = tasks
+        self._most_samples = samples
         self._predictor = predictor
         self._tokenizer = tokenizer
         self._text = texts_of(tokenizer)
@@ -85,7 +93,14 @@ class Evaluator:
         self._own = {n: own_metric(t.metric) for n, t in tasks.items() if ":" in t.metric}
 
     def __call__(self, names: Sequence[str], split: str) -> Scored:
-        return self.scored(self.answered(names, split, early=True))
+        answers = self.answered(names, split, early=True)
+        scored = self.scored(answers)
+        if split != SELECTION or not self._most_samples:
+            return scored
+        most = self._most_samples
+        return replace(
+            scored, samples={n: sampled(self._tasks[n], answers.rows[n], most) for n in names}
+        )
 
     def answered(self, names: Sequence[str], split: str, early: bool = False) -> Answers:
         """Every row with the model's answer; `early`: a row may stop once its worth is known."""
@@ -128,7 +143,7 @@ class Evaluator:
             else:
                 scores[name] = value(fsum(worth) / len(worth))
                 verdicts[name] = [float(number) for number in worth]
-        return Scored(scores, answers.tokens, verdicts, row_tokens, answers.losses)
+        return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]
@@ -215,7 +230,7 @@ class Evaluator:
         def encode() -> list[tuple[tuple[float, ...], list[Encoded]]]:
             task, examples = self._tasks[name], self._tasks[name].splits[split].examples
             return [
-                (tuple(map(_length, e.choices, group, repeat(task.choice_norm))), group)
+                (tuple(map(length_of, e.choices, group, repeat(task.choice_norm))), group)
                 for e, group in zip(
                     examples, encoded_choices(examples, self._tokenizer, task.shots), strict=True
                 )
@@ -276,23 +291,9 @@ def prompt_of(example: Example) -> str:
     return example.prompt
 
 
-def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
-    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
-    that they are on the scale of whole choices."""
-    scale = fsum(lengths) / len(lengths)
-    highest = max(likelihoods)
-    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
-    return shares[choice] / fsum(shares)
-
-
 def _mean_probability(rows: Sequence[Answered]) -> float:
     return fsum(row.probability or 0.0 for row in rows) / len(rows)
 
 
 def _marks(right: Iterable[bool]) -> str:
     return "".join("1" if mark else "0" for mark in right)
-
-
-def _length(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
-    """The blank between prompt and choice belongs to neither, as in the harness."""
-    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1

@@ -98,7 +98,7 @@ class PeakRule:
     def lead(self, leader: Leader | None, curve: Curve, first: int, end: int) -> Leader | None:
         """Scan the ticks `first … end-1` from the left: the tie rule of the whole project."""
         for tick in range(first, end):
-            height = self._smoothed(curve, tick)
+            height = self.smoothed(curve, tick)
             if leader is None or _exceeds(height, leader.height, self.min_delta):
                 leader = Leader(tick, height)
         return leader
@@ -107,7 +107,8 @@ class PeakRule:
     def _first(self) -> int:
         return 0 if self.include_start else 1
 
-    def _smoothed(self, curve: Curve, tick: int) -> Number:
+    def smoothed(self, curve: Curve, tick: int) -> Number:
+        """The height that the rule compares at a tick."""
         if not self.smooth:
             return curve[tick]
         window = curve[max(0, tick - self.smooth) : tick + self.smooth + 1]

@@ -22,6 +22,7 @@ from msft.checks import checked
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
+from msft.run.samples import Sample, Samples
 from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses, Row
@@ -29,7 +30,7 @@ from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import Method, ScoreTest, Settings, ticks_of
-from msft.search.scores import TEST, Score, accuracy
+from msft.search.scores import SELECTION, TEST, Score, accuracy
 from msft.store.background_disk import DurableTier
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, MemoryTier
@@ -139,7 +140,14 @@ class SimulatedEngine:
         verdicts = {
             n: "1" * int(s.total) + "0" * (s.count - int(s.total)) for n, s in scores.items()
         }
-        return Scored(scores, tokens, verdicts)
+        samples = {name: [self._sample(name)] for name in names} if split == SELECTION else {}
+        return Scored(scores, tokens, verdicts, samples=samples)
+
+    def _sample(self, name: str) -> Sample:
+        """The first row, which is right if any is; the answer tells models apart."""
+        quality = self._quality(name)
+        answer = f"{quality:.6f}"
+        return Sample(0, f"a row of {name}", "1", answer, self._share(name, SELECTION) > 0)
 
     def soft_score(self, names: Sequence[str], split: str) -> Scored:
         """As `score`, with the quality itself as the probability of the right choice."""
@@ -214,8 +222,8 @@ def simulate(
 ) -> History:
     """A whole run over the simulated engine.
 
-    folder: where log, verdicts and checkpoints go (none: memory only). Called again on the same
-        folder it resumes, as `msft train` does.
+    folder: where log, verdicts, samples and checkpoints go (none: memory only). Called again on
+        the same folder it resumes, as `msft train` does.
     memory_copies: checkpoints that memory holds before the disk is used; with a folder, none.
     disk: where checkpoints go, instead of the folder.
     """
@@ -248,7 +256,10 @@ def simulate(
     )
     opened = log or Log(folder / "run.jsonl" if folder else None)
     verdicts = Verdicts(folder / "verdicts.jsonl" if folder else None)
+    samples = Samples(folder / "samples.jsonl" if folder else None)
     try:
-        return RecordedRun(settings, prepared, worker, opened, store, verdicts).carry_out()
+        return RecordedRun(
+            settings, prepared, worker, opened, store, verdicts, samples=samples
+        ).carry_out()
     finally:
         opened.close()

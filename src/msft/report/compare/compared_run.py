@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msft.errors import LogError
 from msft.report.compare.evidence import Paired, paired, verdict_at
 from msft.report.compare.variant import settings_in
+from msft.report.wording import method_name
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
 from msft.run.history import History
@@ -43,6 +44,15 @@ class ComparedRun:
     history: History
     summary: dict[str, Any]
     older_groups: GroupsOf = no_groups
+
+    @property
+    def title(self) -> str:
+        """Its label; of a folder that is named after its method, with the method as tables spell
+        it."""
+        place, slash, name = self.label.rpartition("/")
+        rest = name.removeprefix(self.method)
+        named = name.startswith(self.method) and not rest[:1].isalnum() and rest[:1] != "_"
+        return f"{place}{slash}{method_name(self.method)}{rest}" if named else self.label
 
     @property
     def method(self) -> str:

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from msft.errors import UsageError
 from msft.report.compare.compared_run import ComparedRun, ReportSplit
-from msft.report.compare.entrant import Entrant, entrants_by_method
+from msft.report.compare.entrant import Entrant, entrants_by_method, labels_of_runs
 from msft.report.compare.fairness import common_seeds, unlike
 from msft.report.compare.models import model_labels, models_of
 from msft.report.compare.statistics import mean
@@ -170,8 +170,11 @@ def contest_of(
 def contest_of_each(
     runs: Sequence[ComparedRun], report_split: ReportSplit | None = None
 ) -> Contest:
-    """Every run an entrant by itself under its label, and the first is the baseline."""
-    entrants = tuple(Entrant(run.label, run.method, {0: run}) for run in runs)
+    """Every run an entrant by itself, and the first is the baseline."""
+    labels = labels_of_runs(runs)
+    entrants = tuple(
+        Entrant(label, run.method, {0: run}) for label, run in zip(labels, runs, strict=True)
+    )
     warnings: list[str] = []
     running = [run.label for run in runs if run.history.ended is None]
     if running:

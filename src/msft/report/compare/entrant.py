@@ -51,7 +51,7 @@ def entrants_by_method(runs: Sequence[ComparedRun]) -> tuple[Entrant, ...]:
     firsts = [next(iter(group.values())) for group in held]
     return tuple(
         Entrant(label, run.method, group)
-        for label, run, group in zip(_labels(firsts), firsts, held, strict=True)
+        for label, run, group in zip(labels_of_runs(firsts), firsts, held, strict=True)
     )
 
 
@@ -67,13 +67,13 @@ def _settings(run: ComparedRun) -> str:
     return json.dumps(told, sort_keys=True, default=str)
 
 
-def _labels(runs: Sequence[ComparedRun]) -> list[str]:
+def labels_of_runs(runs: Sequence[ComparedRun]) -> list[str]:
     """Names of methods, with what is their own; where two have the same one, with C, else by
     their folders."""
     short = [_short(run) for run in runs]
     budgets = [with_budget(name, run) for name, run in zip(short, runs, strict=True)]
     found = [
-        name if short.count(name) == 1 else budget if budgets.count(budget) == 1 else run.label
+        name if short.count(name) == 1 else budget if budgets.count(budget) == 1 else run.title
         for name, budget, run in zip(short, budgets, runs, strict=True)
     ]
     return found if len(set(found)) == len(found) else [run.label for run in runs]

@@ -27,6 +27,22 @@ def spread_of(contest: Contest, entrant: Entrant) -> float | None:
     return float(mean(spreads))
 
 
+Ends = tuple[Number | None, Number | None]
+"""The lowest and the highest score of a run over its sub-datasets, mean over the seeds."""
+
+
+def ends_of(contest: Contest, entrant: Entrant) -> Ends:
+    """None where a score is missing."""
+    scores = [
+        [run.score((name,), contest.split) for name in contest.names]
+        for run in entrant.over(contest.seeds)
+    ]
+    known = [[score for score in one if score is not None] for one in scores]
+    whole = [one if len(one) == len(contest.names) else None for one in known]
+    lowest = known_mean(min(one) if one else None for one in whole)
+    return lowest, known_mean(max(one) if one else None for one in whole)
+
+
 def places_text(contests: Sequence[Contest]) -> str:
     """What a first place is, and how many there are in these contests."""
     who = "run" if all(contest.each for contest in contests) else "method"

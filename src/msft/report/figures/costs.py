@@ -117,14 +117,9 @@ def flops(history: History, width: float) -> "Figure":
     return figure
 
 
-def flop_rows(history: History) -> list[tuple[str, str, str, str]]:
-    """The same as rows: name, amount, share, and the CSS variable of the colour."""
-    shares = flops_shares(history)
-    total = sum(amount for _, amount, _ in shares)
-    return [
-        (name, si(amount), f"{amount / total:.1%}" if total else "–", VARIABLES[colour])
-        for name, amount, colour in shares
-    ]
+def flop_rows(history: History) -> list[tuple[str, str, str]]:
+    """The same as rows: name, amount, and the CSS variable of the colour."""
+    return [(name, si(amount), VARIABLES[colour]) for name, amount, colour in flops_shares(history)]
 
 
 def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure":

@@ -5,6 +5,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from msft.report.compare.intervals import Intervals
+from msft.report.deciding import deciding_curve, is_derived
 from msft.report.figures.branches import Branch, Polyline, epochs_to
 from msft.report.figures.chart import add_axes, new_figure, svg_element
 from msft.report.figures.colours import BEST, FAINT, INK, LEFT, MUTED, PAPER, WENT_ON, variable
@@ -29,17 +30,43 @@ _DASHES = {style: "1.2 2.4" if "linestyle" in options else "" for style, options
 
 
 class _Heights:
-    """One sub-dataset's scores as they are drawn: shares in per cent."""
+    """One sub-dataset's scores as they are drawn: shares in per cent.
+
+    The line of a roll-out is the curve that decided, such as a smoothed one; peaks and exclusions
+    are marked on it.
+    """
 
     def __init__(self, history: History, name: str) -> None:
+        self._history = history
         self._scores = history.scores[SELECTION]
         self._name = name
+        self._lines: dict[int, list[float]] = {}
+        self.derived = is_derived(history)
         self.scale = 100.0 if history.unit_of(name) == "accuracy" else 1.0
         self.base = self(BASE)
 
     def __call__(self, checkpoint: CheckpointId) -> float:
+        """The score of a checkpoint by itself."""
         score = self._scores.get(checkpoint, {}).get(self._name)
         return nan if score is None else self.scale * score.total / score.count
+
+    def line(self, branch: Branch) -> list[float]:
+        """The curve that decided in a roll-out, one height per tick."""
+        if branch.number not in self._lines:
+            if self.derived:
+                curve = deciding_curve(self._history, branch.number, self._name)
+                drawn = [nan if each is None else self.scale * float(each) for each in curve]
+            else:
+                drawn = [*map(self, branch.checkpoints)]
+            self._lines[branch.number] = drawn
+        return self._lines[branch.number]
+
+    def where_left(self, branches: Sequence[Branch], exclusion: Exclusion) -> float:
+        """On the line of the roll-out after which it left, if that has the checkpoint."""
+        branch = branches[exclusion.stage]
+        if exclusion.checkpoint in branch.checkpoints:
+            return self.line(branch)[branch.checkpoints.index(exclusion.checkpoint)]
+        return self(exclusion.checkpoint)
 
 
 def curve(
@@ -55,10 +82,12 @@ def curve(
     heights = _Heights(history, name)
     axes.axhline(heights.base, color=FAINT, linewidth=1, linestyle=(0, (2, 3)))
     _band(axes, branches, name, intervals, heights.scale)
+    if heights.derived:
+        _raw_scores(axes, branches, heights)
     for style, line in _lines(history, branches, name, heights).items():
         axes.plot(*line, color=style[0], **_STYLES[style])
     _peaks(axes, branches, name, heights)
-    _marks(axes, history, exclusion, heights)
+    _marks(axes, history, branches, exclusion, heights)
     axes.set_xlabel("epochs on the path")
     axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", nbins=6)
@@ -91,7 +120,7 @@ def small_curve(
         x = epochs_to(history, history.best)
         parts.append(_stroke(BEST, at, ([x, x], [low, high]), "4 3"))
     if exclusion is not None:
-        y = heights(exclusion.checkpoint)
+        y = heights.where_left(branches, exclusion)
         left, _, top = at(epochs_to(history, exclusion.checkpoint), y).partition(" ")
         style = f"fill: {variable(LEFT)}; stroke: {variable(PAPER)}"
         parts.append(f'<circle cx="{left}" cy="{top}" r="3.7" style="{style}"/>' if y == y else "")
@@ -130,8 +159,18 @@ def _lines(
                 colour = WENT_ON  # it is on the path, but learns nothing there
             xs, ys = lines[colour, active and colour != FAINT]
             xs.extend([*map(branch.at, range(first, last + 1)), nan])
-            ys.extend([*map(heights, branch.checkpoints[first : last + 1]), nan])
+            ys.extend([*heights.line(branch)[first : last + 1], nan])
     return lines
+
+
+def _raw_scores(axes: "Axes", branches: Sequence[Branch], heights: _Heights) -> None:
+    """The scores behind a line that is not simply them: small points."""
+    points = [
+        (branch.at(tick), heights(checkpoint))
+        for branch in branches
+        for tick, checkpoint in enumerate(branch.checkpoints)
+    ]
+    axes.plot(*zip(*points, strict=True), "o", markersize=2.6, color=FAINT, zorder=1.2)
 
 
 def _peaks(axes: "Axes", branches: Sequence[Branch], name: str, heights: _Heights) -> None:
@@ -139,7 +178,7 @@ def _peaks(axes: "Axes", branches: Sequence[Branch], name: str, heights: _Height
     found = [(branch, branch.peaks[name]) for branch in branches if name in branch.peaks]
     axes.plot(
         [branch.at(tick) for branch, tick in found],
-        [heights(branch.checkpoints[tick]) for branch, tick in found],
+        [heights.line(branch)[tick] for branch, tick in found],
         "o",
         markersize=4.5,
         markerfacecolor=PAPER,
@@ -147,10 +186,17 @@ def _peaks(axes: "Axes", branches: Sequence[Branch], name: str, heights: _Height
     )
 
 
-def _marks(axes: "Axes", history: History, exclusion: Exclusion | None, heights: _Heights) -> None:
+def _marks(
+    axes: "Axes",
+    history: History,
+    branches: Sequence[Branch],
+    exclusion: Exclusion | None,
+    heights: _Heights,
+) -> None:
     """Full where it left, and the best checkpoint as a line."""
     if exclusion is not None:
-        place = ([epochs_to(history, exclusion.checkpoint)], [heights(exclusion.checkpoint)])
+        height = heights.where_left(branches, exclusion)
+        place = ([epochs_to(history, exclusion.checkpoint)], [height])
         axes.plot(*place, "o", markersize=7.5, color=LEFT, markeredgecolor=PAPER)
     if history.best and history.average_of:  # at no tick, so beside them
         height, within = heights(history.best), axes.get_yaxis_transform()

@@ -6,6 +6,7 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from msft.report.compare.divergence import mean_shift
+from msft.report.deciding import deciding_curve
 from msft.report.figures.bars import Series, horizontal_bars, name_bars, name_margin, rows_of
 from msft.report.figures.branches import Polyline
 from msft.report.figures.chart import NARROW, add_axes, beside, new_figure
@@ -14,7 +15,7 @@ from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.wording import points, score_unit
 from msft.run.history import History
 from msft.search.rollout import BASE
-from msft.search.scores import Number, mean_gain
+from msft.search.scores import mean_gain
 from msft.text import epochs
 
 if TYPE_CHECKING:
@@ -111,17 +112,19 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
     stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, history.mean_unit
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
     at = [tick / per_epoch for tick in range(len(checkpoints))]
-    base = history.known(BASE)
+    rule, base = history.rule, history.known(BASE)
 
-    def shown(name: str, tick: int) -> float:
-        score = history.known(checkpoints[tick])[name]
-        gain = unit is None
-        value: Number = mean_gain({name: score}, {name: base[name]}) if gain else score.value
-        return points(value, unit)
+    def shown(name: str) -> list[float]:
+        """The curve that decided; where metrics differ, as gains over the base model."""
+        if unit is not None:
+            curve = deciding_curve(history, 0, name)
+            return [nan if value is None else points(value, unit) for value in curve]
+        gains = [mean_gain({name: history.known(each)[name]}, base) for each in checkpoints]
+        return [points(rule.smoothed(gains, tick), unit) for tick in range(len(gains))]
 
     many = len(found.peaks) > NUMBERED
     for colour, names in _by_colour(found, found.ordered).items():
-        curves = [[shown(name, tick) for tick in range(len(checkpoints))] for name in names]
+        curves = [shown(name) for name in names]
         joined: Polyline = ([], [])
         for curve in curves:
             joined[0].extend([*at, nan])
@@ -137,8 +140,9 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
             axes.annotate(
                 number, (x, y), ha="center", va="center_baseline", color=PAPER, fontsize=9.5
             )
-    means = [points(history.mean(checkpoint), unit) for checkpoint in checkpoints]
-    axes.plot(at, means, color=INK, linewidth=2.4)
+    means = [history.mean(checkpoint) for checkpoint in checkpoints]
+    smoothed = [points(rule.smoothed(means, tick), unit) for tick in range(len(means))]
+    axes.plot(at, smoothed, color=INK, linewidth=2.4)
     axes.axvline(found.mean, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
     axes.set_ylabel(score_unit(unit))
     axes.set_xlabel("epochs")
