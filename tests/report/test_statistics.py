@@ -136,6 +136,11 @@ def test_the_bootstrap_is_the_same_every_time_and_needs_no_order_of_names() -> N
     assert paired_bootstrap(strata, weights, draws=500, seed=1) != once
 
 
+def test_five_thousand_draws_unless_somebody_asks_for_others() -> None:
+    strata, weights = {"a": [1.0, 0.0, -1.0, 1.0, 0.25]}, {"a": 0.2}
+    assert paired_bootstrap(strata, weights) == paired_bootstrap(strata, weights, 5000, 0)
+
+
 def test_the_draws_are_those_of_pythons_own_generator() -> None:
     """The first number of a draw says how many rows come up, the others which; so tables do not
     change with numpy's generators."""
