@@ -23,7 +23,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything counts the cores; a fork needs one thread
 
 from mutant_changes import Key, Mutant, mutants_of
-from mutant_trials import ROOT, first_run, test_files, try_all
+from mutant_forks import ROOT
+from mutant_tests import first_run, test_files
+from mutant_trials import try_all
 from mutants_judged import JUDGED
 
 METHODS = "tests/search/methods tests/test_properties.py"
@@ -37,7 +39,8 @@ CORE: dict[str, str] = {
     "search/methods/soft_sro.py": "tests/search/methods/test_soft_sro.py " + METHODS,
     "search/methods/soup.py": "tests/search/methods/test_soup.py " + METHODS,
     "search/peaks.py": "tests/search/test_peaks.py " + METHODS,
-    "search/falls.py": "tests/search/test_falls.py tests/run/test_fall_test.py",
+    "search/falls.py": "tests/search/test_fall_values.py tests/search/test_falls.py "
+    "tests/run/test_fall_test.py",
     "search/mixture.py": "tests/search/test_mixture.py " + METHODS,
     "search/rehearsal.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py " + METHODS,
     "search/scores.py": "tests/search/test_scores.py " + METHODS,

@@ -93,8 +93,9 @@ def test_the_incomplete_beta_function_is_scipys() -> None:
         expected = float(special.betainc(a, b, x))
         assert isclose(incomplete_beta(x, a, b), expected, rel_tol=1e-9, abs_tol=1e-14)
     assert incomplete_beta(0.3, 1, 1) == pytest.approx(0.3)
-    with pytest.raises(ValueError, match="not defined"):
-        incomplete_beta(1.5, 1, 1)
+    for x, a, b in [(1.5, 1, 1), (-0.5, 1, 1), (0.5, 0, 1), (0.5, 1, 0)]:
+        with pytest.raises(ValueError, match="not defined"):
+            incomplete_beta(x, a, b)
 
 
 def test_the_bootstrap_has_the_spread_that_theory_gives_it() -> None:
