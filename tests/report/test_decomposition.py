@@ -237,6 +237,16 @@ def test_one_checkpoint_without_a_test_score_is_enough_to_stay_on_validation() -
         assert decomposition_split(runs[sft], runs[whole]) == "validation"
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_no_gain_where_only_one_of_the_runs_is_scored(which: int) -> None:
+    runs = (sft(), whole())
+    best = runs[which].best
+    assert best is not None
+    runs[which].add(Measured(best, "test", Tokens(), dict(runs[which].known(best))))
+    for part in decomposition(*runs, "test").values():
+        assert part == Parts(None, why="not scored on test")
+
+
 def test_means_are_over_all() -> None:
     one = Parts(Fraction(3), Fraction(4), Fraction(-1))
     two = Parts(Fraction(1), Fraction(0), Fraction(1))

@@ -15,13 +15,21 @@ import pytest
 from msft.cli import main
 from msft.errors import UsageError
 from msft.report import write_report
-from msft.report.compare.headroom import Headroom, Heights, crossfitted, headroom_of
+from msft.report.compare.headroom import (
+    Headroom,
+    Heights,
+    crossfitted,
+    headroom_of,
+    shares_of,
+)
 from msft.report.headroom_in_words import headroom_words
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
+from msft.run.log import Measured, Opened
 from msft.run.worker import Scored
-from msft.search.rollout import BASE
-from msft.search.scores import Score, nll, value
+from msft.search.draws import number
+from msft.search.rollout import BASE, Tokens
+from msft.search.scores import Score, Scores, accuracy, nll, value
 from msft.testing import Learner, SimulatedEngine, simulate
 
 NOISE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "noise.py"))
@@ -111,6 +119,79 @@ def test_of_pure_noise_nothing_is_left() -> None:
 def test_a_split_is_the_same_every_time(tmp_path: Path) -> None:
     trained(tmp_path)
     assert found_in(tmp_path) == found_in(tmp_path)
+
+
+def ratio(values: Any, weights: Any) -> tuple[float, float]:
+    mean = values.sum() / weights.sum()
+    rest = ((values - mean * weights) ** 2).sum() / weights.sum() ** 2
+    return mean, rest * len(values) / (len(values) - 1)
+
+
+@pytest.mark.parametrize("splits", [7, 100])
+def test_every_number_is_that_of_the_definition(splits: int) -> None:
+    """Split by split: a half chooses everybody's candidate and the mean's, the other measures."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(1, 9, size=9).astype(float)
+    heights = {
+        "a": Heights(rng.normal(size=(6, 5)), np.ones(5), 0.3),
+        "b": Heights(rng.normal(size=(6, 9)) * tokens, tokens, 0.5),
+    }
+    gains, variances = dict.fromkeys(heights, 0.0), dict.fromkeys(heights, 0.0)
+    sequences = {
+        name: np.random.RandomState(number(0, "headroom", name) % 2**32).random_sample(
+            (splits, len(each.weights))
+        )
+        for name, each in heights.items()
+    }
+    for split in range(splits):
+        first = {name: np.argsort(each[split]) for name, each in sequences.items()}
+        for turned in (False, True):
+            curves, measuring = {}, {}
+            for name, each in heights.items():
+                cut = len(each.weights) // 2
+                halves = first[name][:cut], first[name][cut:]
+                chooses, measuring[name] = halves[::-1] if turned else halves
+                curves[name] = each.rows[:, chooses].sum(axis=1) / each.weights[chooses].sum()
+            common = sum(each.share * curves[name] for name, each in heights.items()).argmax()
+            for name, each in heights.items():
+                moved = each.rows[curves[name].argmax()] - each.rows[common]
+                here = measuring[name]
+                gain, variance = ratio(moved[here], each.weights[here])
+                gains[name] += gain / 2 / splits
+                variances[name] += variance / 4 / splits
+    found = crossfitted(heights) if splits == 100 else crossfitted(heights, splits)
+    whole = 0.3 * gains["a"] + 0.5 * gains["b"]
+    error = np.sqrt(1.5 * (0.3**2 * variances["a"] + 0.5**2 * variances["b"]))
+    assert found[None] == pytest.approx((whole, error))
+    for name in heights:
+        assert found[name] == pytest.approx((gains[name], np.sqrt(1.5 * variances[name])))
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean", "shares"),
+    [
+        ({"a": accuracy(1, 10), "b": accuracy(2, 30)}, "macro", {"a": 1 / 2, "b": 1 / 2}),
+        ({"a": accuracy(1, 10), "b": accuracy(2, 30)}, "pooled", {"a": 1 / 4, "b": 3 / 4}),
+        ({"a": accuracy(1, 10), "b": nll(8.0, 2)}, "pooled", {"a": 1 / 2, "b": 1 / 8}),
+        ({"a": value(3.0), "b": nll(0.0, 2)}, "macro", {"a": 1 / 2, "b": 0.0}),
+        ({"a": nll(3.0, 1), "b": nll(8.0, 2)}, "macro", {"a": 1 / 2, "b": 1 / 2}),
+    ],
+)
+def test_what_a_sub_dataset_counts_in_the_mean(
+    scores: Scores, mean: str, shares: dict[str, float]
+) -> None:
+    peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
+    settings = {"evals_per_epoch": 4, "compute_budget": 4, "train_ticks": 4, "mean": mean}
+    start = Opened("sft", 20, 1000, {"a": 8, "b": 8}, {**settings, "peaks": peaks}, {})
+    assert shares_of(History([start, Measured(BASE, "validation", Tokens(), scores)])) == shares
+
+
+def test_four_rows_are_enough_and_three_are_not(tmp_path: Path) -> None:
+    trained(tmp_path / "four", learners={"a": Learner(validation_rows=4)})
+    assert found_in(tmp_path / "four").rows == 4
+    trained(tmp_path / "three", learners={"a": Learner(validation_rows=3)})
+    with pytest.raises(UsageError, match="no four rows of a at base"):
+        found_in(tmp_path / "three")
 
 
 def test_rows_that_all_agree_leave_no_doubt() -> None:

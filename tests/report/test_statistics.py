@@ -93,8 +93,9 @@ def test_the_incomplete_beta_function_is_scipys() -> None:
         expected = float(special.betainc(a, b, x))
         assert isclose(incomplete_beta(x, a, b), expected, rel_tol=1e-9, abs_tol=1e-14)
     assert incomplete_beta(0.3, 1, 1) == pytest.approx(0.3)
-    with pytest.raises(ValueError, match="not defined"):
-        incomplete_beta(1.5, 1, 1)
+    for x, a, b in [(1.5, 1, 1), (-0.5, 1, 1), (0.5, 0, 1), (0.5, 1, 0)]:
+        with pytest.raises(ValueError, match="not defined"):
+            incomplete_beta(x, a, b)
 
 
 def test_the_bootstrap_has_the_spread_that_theory_gives_it() -> None:
@@ -134,6 +135,11 @@ def test_the_bootstrap_is_the_same_every_time_and_needs_no_order_of_names() -> N
     turned = paired_bootstrap(dict(reversed(strata.items())), weights, draws=500)
     assert (turned.low, turned.high) == pytest.approx((once.low, once.high))
     assert paired_bootstrap(strata, weights, draws=500, seed=1) != once
+
+
+def test_five_thousand_draws_unless_somebody_asks_for_others() -> None:
+    strata, weights = {"a": [1.0, 0.0, -1.0, 1.0, 0.25]}, {"a": 0.2}
+    assert paired_bootstrap(strata, weights) == paired_bootstrap(strata, weights, 5000, 0)
 
 
 def test_the_draws_are_those_of_pythons_own_generator() -> None:

@@ -3,7 +3,7 @@
 The simulation of docs/simulation.md is `examples/noise.py`; these are its smaller sisters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -120,7 +120,48 @@ def test_a_short_rollout_has_no_fall(ticks: int) -> None:
     assert one(rows_right([90, 60, 30, 0][: ticks + 1], 100)).p == 1.0
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rows_that_cannot_be_halved_show_no_fall(rows: int) -> None:
+    """A half of one row has no spread, so nothing is known of it."""
+    found = one([[height] * rows for height in (0, 5, 9, 5, 3, 2, 1, 0)])
+    assert not found.sure
+    assert found.learned is None
+
+
+def test_rows_without_weight_show_no_fall() -> None:
+    found = one([[height] * 8 for height in (0, 5, 9, 5, 3, 2, 1, 0)], weights=[0] * 8)
+    assert (found.fall, found.p, found.learned) == (0.0, 1.0, None)
+
+
+def test_where_nothing_is_random_a_fall_is_certain() -> None:
+    """Every row goes the same straight way down: neither rows nor ticks say that there is noise."""
+    found = one([[height] * 8 for height in (0, 4, 8, 7, 6, 5, 4, 3, 2)])
+    assert found.fall == pytest.approx(4)
+    assert found == Fall((3, 3), found.fall, 0.0, 0.0, True, "above")
+
+
+def test_a_fall_may_be_a_small_part_of_the_score() -> None:
+    curve = np.array([0, 4, 8, 7, 6, 5, 4, 3, 2])
+    found = one(np.repeat(1 + 1e-10 * curve[:, None], 1000, axis=1))
+    assert found.fall == pytest.approx(4e-10, rel=1e-4)
+
+
+def test_the_end_is_the_last_three_ticks_or_all_but_the_start() -> None:
+    third = pytest.approx(1 / 3)
+    assert module._end(9) == {6: third, 7: third, 8: third}
+    assert module._end(4) == {1: third, 2: third, 3: third}
+    assert module._end(3) == {1: 0.5, 2: 0.5}
+    assert module._end(2) == {1: 1.0}
+
+
+@pytest.mark.parametrize("curve", [[10, 90], [90, 10]])
+def test_one_tick_says_nothing_of_noise_and_so_nothing_for_sure(curve: list[int]) -> None:
+    found = falls({name: scores(rows_right(curve, 100)) for name in "abc"}, 0, 0.95)
+    assert {(fall.p, fall.learned) for fall in found.values()} == {(1.0, None)}
+
+
 def test_four_ticks_are_enough() -> None:
+    assert module.FEWEST_TICKS == 4
     rows = {name: scores(rows_right([90, 90, 30, 20, 10], 200)) for name in "abcd"}
     assert all(fall.sure for fall in falls(rows, 0, 0.95).values())
 
@@ -193,6 +234,16 @@ def test_the_tail_is_students(freedom: float, at: float) -> None:
     assert module._tail(at, freedom) == pytest.approx(t.sf(at, freedom), rel=0.08)
 
 
+@pytest.mark.parametrize("freedom", [0.5, 1])
+def test_the_tail_of_less_than_two_degrees_of_freedom_is_wallaces(freedom: float) -> None:
+    deviate = sqrt(freedom * np.log(1 + 9 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    assert module._tail(3.0, freedom) == pytest.approx(norm.sf(deviate))
+
+
+def test_without_freedom_either_sign_is_as_likely() -> None:
+    assert module._tail(3.0, 0) == 0.5
+
+
 def test_jitter_is_what_rows_do_not_explain() -> None:
     """Rows that all move together: their own spread is nothing, the curve's is everything."""
     rng = RNG(1)
@@ -203,6 +254,120 @@ def test_jitter_is_what_rows_do_not_explain() -> None:
     loose = module._noise(scores(rng.normal(size=(2001, 25))), 1)
     assert loose.squared == pytest.approx(loose.by_rows, rel=0.1)
     assert sqrt(loose.by_rows) == pytest.approx(1 / 5, rel=0.02)
+
+
+# The formulas of the docstring once more, with numpy.
+
+
+def mean_and_variance(values: Any, weights: Any) -> tuple[float, float]:
+    """Of rows, weighted: the ratio of sums and its variance."""
+    mean = values.sum() / weights.sum()
+    rest = ((values - mean * weights) ** 2).sum() / weights.sum() ** 2
+    return mean, rest * len(values) / (len(values) - 1)
+
+
+class Oracle:
+    """One sub-dataset of a roll-out of `last` ticks after the start."""
+
+    def __init__(self, name: str, rows: RowScores, rollout: int, curves: int) -> None:
+        self.ticks, self.base = np.array(rows.ticks), np.array(rows.base)
+        self.weights, self.last = np.array(rows.weights), len(rows.ticks) - 1
+        self.halves = module._halves(len(self.base), name, rollout)
+        self.peaks = tuple(self.peak(half) for half in self.halves)
+        bends = np.diff(self.ticks, 2, axis=0)[(self.last - 1) // 2 :]
+        found = np.array([mean_and_variance(bend, self.weights) for bend in bends])
+        self.squared, self.by_rows = (found[:, 0] ** 2).mean() / 6, found[:, 1].mean() / 6
+        self.freedom = curves * len(bends) / 2
+
+    def window(self, tick: int) -> Any:
+        inside = np.abs(np.arange(self.last + 1) - tick) <= 1
+        return inside / inside.sum()
+
+    def peak(self, half: Sequence[int]) -> int:
+        sums = self.ticks[:, half].sum(axis=1)
+        heights = [(self.window(tick) * sums).sum() for tick in range(self.last + 1)]
+        return int(np.argmax(np.array(heights) >= max(heights) - 1e-9))
+
+    def end(self) -> Any:
+        return (np.arange(self.last + 1) > self.last - 3) / 3
+
+    def tested(
+        self, excess: float, halves: Any, contrasts: Any, sign: int, base: int, chances: int
+    ) -> tuple[float, float, float]:
+        """Value, error and p of the mean of contrasts of ticks, each on its rows."""
+        found = []
+        for half, contrast in zip(halves, contrasts, strict=True):
+            values = (contrast[:, None] * self.ticks[:, half]).sum(axis=0) - base * self.base[half]
+            found.append(mean_and_variance(values, self.weights[half]))
+        value = sign * sum(each for each, _ in found) / len(found)
+        by_rows = sum(each for _, each in found) / len(found) ** 2
+        squares = (np.mean(contrasts, axis=0) ** 2).sum()
+        jitter = max(excess * self.by_rows, self.squared - self.by_rows)
+        variance = by_rows + squares * jitter
+        if value <= 0:
+            return value, sqrt(variance), 1.0
+        freedom = self.freedom * (variance / (squares * (jitter + self.by_rows))) ** 2
+        normal = sqrt(freedom * np.log(1 + value**2 / variance / freedom))
+        tail = norm.sf(normal * (8 * freedom + 1) / (8 * freedom + 3))
+        tries = 1.0 if not chances else 2 + max(0, chances / 2 - 2) * squares * jitter / variance
+        return value, sqrt(variance), min(1.0, tries * tail)
+
+    def fall(self, excess: float) -> tuple[float, float, float]:
+        contrasts = [
+            self.window(peak) - self.end() if peak + 1 < self.last - 2 else 0 * self.end()
+            for peak in self.peaks
+        ]
+        return self.tested(excess, self.halves[::-1], contrasts, 1, 0, self.last - 3)
+
+    def learned(self, excess: float, level: float) -> str | None:
+        windows = [self.window(peak) for peak in self.peaks]
+        above = self.tested(excess, self.halves[::-1], windows, 1, 1, self.last + 1)[2]
+        everybody = [[*range(len(self.base))]]
+        below = self.tested(excess, everybody, [self.end()], -1, 1, 0)[2]
+        return "above" if above <= level / 2 else "below" if below <= level / 2 else None
+
+
+def excess_of(oracles: Iterable[Oracle]) -> float:
+    return max(0.0, float(np.mean([each.squared / each.by_rows for each in oracles])) - 1)
+
+
+@pytest.mark.parametrize("last", [5, 8, 12, 13])
+@pytest.mark.parametrize("jitter", [0.0, 0.03])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_number_is_that_of_the_formulas(last: int, jitter: float, seed: int) -> None:
+    rng = RNG(seed)
+    shapes = 0.5 + rng.normal(size=(4, 1)) * 0.15 * np.sin(np.linspace(0, 3, last + 1))
+    rows = mixture(seed, 31 if seed else 7, jitter, shapes, spread=1.0)
+    tokens = rng.integers(1, 30, size=40)
+    losses = -rng.gamma(2.0, size=(last + 1, 40)) * tokens
+    rows["loss"] = scores(losses, losses[0] * 1.2, tokens)
+    oracles = {name: Oracle(name, each, seed, 5) for name, each in rows.items()}
+    excess = excess_of(oracles.values())
+    found = falls(rows, seed, 0.9)
+    for name, oracle in oracles.items():
+        assert found[name].peaks == oracle.peaks
+        expected = oracle.fall(excess)
+        assert (found[name].fall, found[name].error) == pytest.approx(expected[:2], abs=1e-12)
+        assert found[name].p == pytest.approx(expected[2], rel=1e-6)
+        assert found[name].learned == oracle.learned(excess, 0.1 / 5)
+    least, order = 0.0, sorted(found, key=lambda name: found[name].p)
+    for times, name in zip(range(5, 0, -1), order, strict=True):
+        least = max(least, times * found[name].p)
+        assert found[name].sure == (least <= 0.1)
+
+
+@pytest.mark.parametrize("curves", [1, 4])
+def test_who_has_learned_is_decided_at_the_level_of_all_sub_datasets(curves: int) -> None:
+    seen = set()
+    for seed in range(60):
+        ends = 0.5 + 0.2 * RNG(seed).normal(size=(curves, 1))
+        rows = mixture(seed, 40, 0.01, 0.5 + (ends - 0.5) * np.linspace(0, 1, 9), spread=1.0)
+        oracles = {name: Oracle(name, each, 0, curves) for name, each in rows.items()}
+        excess = excess_of(oracles.values())
+        for name, fall in falls(rows, 0, 0.95).items():
+            assert fall.learned == oracles[name].learned(excess, 0.05 / curves)
+            seen.add(fall.learned)
+    assert seen == {"above", "below", None}
 
 
 # Level and power. Seeds are fixed; the bounds would be crossed if the halves were the same rows,

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.feeds import SHUFFLED, Feed, Place, Row, described, epoch_and_steps, steps_of
+from msft.search.feeds import (
+    SHUFFLED,
+    Cycles,
+    Feed,
+    Losses,
+    Place,
+    Row,
+    described,
+    epoch_and_steps,
+    steps_of,
+)
 from msft.search.methods.ies import Ies
 from msft.search.mixture import Mixture
 from msft.search.rollout import CheckpointId
@@ -160,6 +170,22 @@ def test_what_is_due_every_so_many_steps_or_every_share_of_them(
     where = place(rows=20, batch_size=4, epochs=2)
     assert where.steps == 10
     assert [step for step in range(10) if where.due(step, every)] == due
+
+
+def test_the_drop_of_a_loss_is_in_shares_of_it_plus_1e_8() -> None:
+    assert Losses([4.0, 1.0], [1.0, 1.0]).relative_drop() == pytest.approx(3 / 8)
+    assert Losses([3e-8], [1e-8]).relative_drop() == pytest.approx(1 / 2)
+    assert Losses([0.0], [0.0]).relative_drop() == 0
+
+
+def test_a_cycle_goes_through_the_rows_of_the_first_epoch_again_and_again() -> None:
+    mixture = Mixture.of({"a": 9, "b": 20}, rehearsal_fraction=0.3).without(("b",))
+    where = replace(place(), mixture=mixture)
+    cycles = Cycles(where)
+    rows = [cycles.next(1) for _ in range(12)]
+    assert cycles.taken == [0, 12]
+    assert sorted(rows[:6]) == sorted(row for row in mixture.epoch(20, 0, 0) if row[0] == "b")
+    assert rows[:6] == rows[6:]
 
 
 def test_the_log_describes_a_feed_by_name_and_settings() -> None:

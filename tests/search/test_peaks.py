@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from msft.errors import OptionError
 from msft.search.peaks import Follower, Leader, PeakRule
 from msft.search.scores import Number, Score, accuracy, nll, value
 
@@ -102,6 +103,25 @@ def test_a_flat_curve_peaks_at_its_first_tick_smoothed_or_not() -> None:
     curve: list[Number] = [Fraction(1, 7)] * 9
     assert PeakRule(smooth=2).peak(curve) == 0
     assert PeakRule(smooth=2, include_start=False).peak(curve) == 1
+
+
+def test_heights_of_both_kinds_are_summed_without_rounding() -> None:
+    leader = PeakRule(smooth=1).lead(None, [1e100, Fraction(1), -1e100], 1, 2)
+    assert leader == Leader(1, 1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("smooth", -1),
+        ("min_delta", -0.1),
+        ("min_delta", float("inf")),
+        ("min_delta", float("nan")),
+    ],
+)
+def test_what_no_rule_can_mean_is_refused(option: str, value: float) -> None:
+    with pytest.raises(OptionError, match=f"peaks.{option} is {value}; expected 0 or more"):
+        PeakRule(**{option: value})  # type: ignore[arg-type]
 
 
 # A curve that grows

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.feeds import Batch, Losses, Place, Row
+from msft.search.feeds import SHUFFLED, Batch, Losses, Place, Row
 from msft.search.methods.ies import Ies, IesFeed
 from msft.search.mixture import Mixture
 from msft.testing import Learner, scripted, simulate
@@ -101,6 +101,13 @@ def test_the_rule_is_the_second_difference_against_the_threshold(last: float, re
     assert fourth == ([] if rests else ALL)
 
 
+def test_a_bend_of_just_the_threshold_goes_on() -> None:
+    """1 - 2·2 + 4 = 1, to the last bit."""
+    curve = [4.0, 2.0, 1.0, 0.0]
+    feed = open_feed(replace(SPEC, threshold=1.0))
+    assert drive(feed, lambda row, epoch: curve[epoch], 4).trained[3] == ALL
+
+
 def test_the_threshold_is_an_option() -> None:
     curve = [3.0, 2.0, 1.02, 0.0]
     loose = open_feed(replace(SPEC, threshold=0.05))
@@ -178,6 +185,13 @@ def test_smoothing_averages_each_loss_with_the_ones_before_it() -> None:
     assert epochs_trained(2) == [False, True]
 
 
+def test_a_smoothed_loss_is_the_mean_of_its_window() -> None:
+    """Means over two of 4, 2, 6 are 4, 3, 4, which bend by 2."""
+    spec = replace(SPEC, smoothing_window=2, threshold=2.5)
+    trained = drive(open_feed(spec), lambda row, epoch: (4.0, 2.0, 6.0, 0.0)[epoch], 4).trained
+    assert trained[3] == []
+
+
 @pytest.mark.parametrize(
     "option",
     [
@@ -204,6 +218,14 @@ def test_a_shrunken_epoch_is_still_one_epoch_with_its_steps_spread_over_its_tick
         for tick in (3 * PER_EPOCH + 1, 3 * PER_EPOCH + 2)
     ]
     assert steps == [2, 1]
+
+
+@pytest.mark.parametrize("per_epoch", [1, 2, 3, 4])
+def test_while_nobody_rests_it_is_the_shuffled_feed(per_epoch: int) -> None:
+    place = Place(Mixture.of({"a": 11}), 3 * per_epoch, per_epoch, 2, seed=20, rollout=1)
+    feed, shuffled = SPEC.open(place), SHUFFLED.open(place)
+    for tick in range(1, place.ticks + 1):
+        assert [*feed.batches(tick)] == [*shuffled.batches(tick)]
 
 
 def test_each_epoch_has_each_row_once_in_a_new_order() -> None:

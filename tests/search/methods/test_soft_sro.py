@@ -159,6 +159,15 @@ def test_a_kept_subdataset_is_never_left_out() -> None:
     assert history.stages[1].asked.active["a"] > 0
 
 
+def test_a_kept_subdataset_counts_as_peaking_at_tick_1_at_least() -> None:
+    """Z = 1·10 + 3·30 = 100, 40 rows in all: r = 4 and 36."""
+    mixture = Mixture((Part("a", 10, 10, keep=True), Part("b", 30, 30)))
+    rows = [part.rows for part in proportioned(mixture, {"a": 0, "b": 3}).parts]
+    assert rows == [4, 36]
+    rows = [part.rows for part in proportioned(mixture, {"a": 2, "b": 3}).parts]
+    assert rows == [40 * 20 // 110, 40 * 90 // 110]
+
+
 @pytest.mark.parametrize("option", ["patience", "rehearsal_fraction", "on_rollback"])
 def test_options_that_mean_nothing_here_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match=f"option of method soft_sro: '{option}'"):

@@ -175,6 +175,7 @@ def test_a_tick_without_a_step_does_not_count_again() -> None:
         ({"of": []}, "expected one of span, peaks, last, random, all"),
         ({"of": ["span", "mine"]}, "expected one of span, peaks, last, random, all"),
         ({"of": ["span", "span"]}, "each once"),
+        ({"of": ["span", "last", "span"]}, "each once"),
         ({"k": 3}, "of: span has no number of ticks; leave k out"),
         ({"of": ["span", "peaks"], "k": 3}, "of: span, peaks has no number"),
         ({"of": "last", "k": 0}, "k is 0; expected 1 or more"),
