@@ -216,6 +216,24 @@ def test_where_metrics_differ_the_mean_is_called_a_gain(events: list[Event]) -> 
     assert " mean gain +" in " ".join(out.getvalue().split()[-10:])
     assert " mean 0" not in out.getvalue()
     assert "best mean gain +" in text_of(board, 100)
+    rows = {line.split()[0]: line for line in text_of(board, 100).splitlines() if line.strip()}
+    assert " accuracy " in rows["quick"]
+    assert " nll " in rows["slow"]
+    assert "metric" not in text_of(board_of(events), 100)
+
+
+def test_after_all_have_left_nobody_is_active(tmp_path: Path) -> None:
+    learners = {"quick": FEW["quick"], "other": Learner(limit=0.3, damage=0.6)}
+    events = events_of(learners, tmp_path)
+    *_, last = [number for number, event in enumerate(events) if isinstance(event, Decided)]
+    for until, said in (
+        (last, "1 of 2 sub-datasets active · best mean "),
+        (last + 1, "all 2 sub-datasets have left · best mean "),
+        (len(events), "the run has ended · all 2 sub-datasets have left · best mean "),
+    ):
+        lines = text_of(board_of(events[:until]), 100).splitlines()
+        assert lines[1].startswith(said)
+    assert "active" not in "".join(lines)
 
 
 def test_plain_lines_of_a_large_mixture_are_not_endless(many: list[Event]) -> None:

@@ -476,6 +476,9 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
     assert found.difference == pytest.approx((0.15 / 2.0 + 0.25) / 2)
     assert found.below == 0
     assert spread_table(contest) is None
+    for each in dataset_tables(contest):
+        assert each.head[:2] == ("sub-dataset", "metric")
+        assert [row.cells[0].text for row in each.rows] == ["nll", "accuracy", "–"]
     (table,) = main_tables(contest)
     assert table.head[-2] == "mean gain"
     for said in (terminal(table), markdown(table), latex(table)):

@@ -9,6 +9,7 @@ from msft.app.terminal.progress import event_text, mean_text
 from msft.app.terminal.result_text import checkpoint_in_words
 from msft.app.terminal.time_left import time_left_text
 from msft.layout import NARROW_NAMES, cut, fitted
+from msft.report.wording import metric_name
 from msft.run.log import Decided, Ended, Event
 from msft.run.worker import Step
 from msft.text import counted
@@ -151,11 +152,15 @@ def _time(board: Board) -> str:
 
 
 def _table(board: Board, names: list[str], width: int) -> "Table":
-    """A row for each name; trend and checkpoint are left out where there is no room for them."""
+    """A row for each name; what is less needed is left out where there is no room for it.
+
+    Where metrics differ, each row has its own.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    trend = 16 if width >= WIDE else 8
+    trend, history = 16 if width >= WIDE else 8, board.history
+    metrics = [metric_name(history.unit_of(name)) for name in names]
     columns = {
         "sub-dataset": names,
         "score": [_number(board.scores(name)[-1:]) for name in names],
@@ -165,12 +170,13 @@ def _table(board: Board, names: list[str], width: int) -> "Table":
             sparkline([float(score.value) for _, score in board.scores(name)], trend)
             for name in names
         ],
+        **({"metric": metrics} if history.mixed else {}),
         "state": [board.state(name) for name in names],
     }
     sizes = {head: max(len(head), *map(len, cells)) for head, cells in columns.items()}
     spare = width - sum(sizes.values()) - 2 * len(sizes) + 2 + sizes["sub-dataset"]
-    for head in ("checkpoint", "trend"):
-        if spare < min(sizes["sub-dataset"], NARROW_NAMES):
+    for head in ("checkpoint", "trend", "metric"):
+        if head in columns and spare < min(sizes["sub-dataset"], NARROW_NAMES):
             del columns[head]
             spare += sizes[head] + 2
     columns["sub-dataset"] = [cut(name, max(LEAST_NAME, spare)) for name in names]
