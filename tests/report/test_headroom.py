@@ -99,7 +99,7 @@ def test_real_headroom_is_found_and_its_interval_is_above_nothing(tmp_path: Path
     assert found.mean.low > 0
     assert found.mean.low < found.mean.crossfitted < found.mean.high
     assert found.datasets["early"].low > 0.05
-    assert "some of it would hold" in headroom_words(read_history(tmp_path), found)
+    assert "Some of it would hold" in headroom_words(read_history(tmp_path), found)
 
 
 def test_of_pure_noise_nothing_is_left() -> None:

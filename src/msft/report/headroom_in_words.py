@@ -24,7 +24,7 @@ _UNITS = {"accuracy": " points", "nll": " nats saved", "value": "", None: " in m
 
 @dataclass(frozen=True, slots=True)
 class HeadroomSection:
-    """As a page has it; the last row is the mean."""
+    """As a page has it: without peaks, which are another section's; the last row is the mean."""
 
     words: str
     rows: list[tuple[str, ...]]
@@ -38,11 +38,11 @@ def headroom_words(history: History, found: Headroom) -> str:
     text = (
         f"On these {counted(found.rows, 'validation row')}, stopping each sub-dataset at its own "
         f"peak promises {promise}; cross-fitted it is {difference(mean.crossfitted, unit)} "
-        f"({_interval(mean, unit)})."
+        f"(95\u00a0% interval {_interval(mean, unit)})."
     )
     if mean.low > 0:
-        return f"{text} So some of it would hold on unseen rows."
-    return f"{text} So it is not sure that any of it would hold on unseen rows."
+        return f"{text} Some of it would hold on unseen rows."
+    return f"{text} It may be chance: nothing says that any of it would hold on unseen rows."
 
 
 def headroom_rows(history: History, found: Headroom) -> list[tuple[str, ...]]:
@@ -84,7 +84,8 @@ def headroom_section(
         found = headroom_of(history, verdicts, tokens)
     except (UsageError, ValueError, TypeError):  # no verdicts, or somebody else's file
         return None
-    return HeadroomSection(headroom_words(history, found), headroom_rows(history, found), NOTE)
+    rows = [(name, *cells) for name, _, *cells in headroom_rows(history, found)]
+    return HeadroomSection(headroom_words(history, found), rows, NOTE)
 
 
 def _cells(gain: Gain, unit: Unit) -> tuple[str, str, str]:

@@ -42,9 +42,10 @@ def run_sections(history: History) -> list[Section]:
     peaked = peaks_of(history)
     if peaked is not None and len(peaked.peaks) > 1:
         text = (
-            f"The first roll-out trains every sub-dataset. Left: {deciding_words(history)}, each "
-            f"with its peak. Right: how far each peak is from that of the mean, which is at "
-            f"{epochs_in_words(peaked.mean)} (the paper's Fig. 2). {_furthest(peaked)}"
+            "The first roll-out trains every sub-dataset. The curves are "
+            f"{deciding_words(history)}, each with its peak. The bars say how far each peak is "
+            f"from that of the mean, which is at {epochs_in_words(peaked.mean)} (the paper's Fig. "
+            f"2). {_furthest(peaked)}"
         )
         draw = partial(peaks, history)
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
