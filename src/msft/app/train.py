@@ -50,14 +50,14 @@ def train(
     engine: EngineSource | None = None,
     shared: Path | None = None,
 ) -> Result:
-    """Train a recipe. The same call on the same folder resumes, or returns a finished run.
+    """Train a recipe, or go on with it: the same call on the same folder resumes.
 
     out: the run folder (default: the recipe's `output_dir`).
-    progress: receives every event and step.
-    notice: receives notes about the data and the engine before training starts.
-    schedule: a schedule.json to train in one run, instead of the recipe's method.
-    engine: an engine of your own, or a function that makes one; see `msft.run.engine`.
-    shared: a folder through which the runs of a comparison share their first roll-out.
+    progress: is told of every event and step.
+    notice: is told what a person should know before it starts.
+    schedule: a schedule.json to train in one straight run, instead of the recipe's method.
+    engine: what trains, instead of the engine that the recipe names; see `msft.run.engine`.
+    shared: a folder in which runs of a comparison leave their first roll-out for each other.
     """
     folder = run_folder(recipe, out)
     refuse_run(recipe, folder)

@@ -46,10 +46,9 @@ _NOT_KEYS = ("notes", "folder")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a run is asked to do. docs/recipe.md explains every key and its default.
+    """A run. Defaults are the paper's; see docs for every key.
 
-    datasets: `DatasetSpec`s or dicts with the same keys. A built recipe has a tuple of
-        `DatasetSpec`; the type includes `Any` so that type checkers accept dicts.
+    datasets: dicts are taken too, in any sequence; a tuple of specs once it is built.
     compute_budget: epochs of one roll-out (msft, continual).
     num_train_epochs: epochs of the other methods.
     train_batch_size: samples of one optimizer step over all devices.
