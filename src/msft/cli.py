@@ -85,7 +85,7 @@ def _sentence(summary: str) -> str:
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--out", default="msft-demo", help="folder for the runs (%(default)s)")
+    parser.add_argument("--out", default="msft-demo", help="folder of the runs (%(default)s)")
     parser.add_argument(
         "--seed", type=int, default=0, help="another mixture and order (%(default)s)"
     )
