@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import sqrt
 from pathlib import Path
 
-from study_tables import Entry, Study, over_rows, over_seeds, study_of, table
+from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
 
 from msft.report.compare.statistics import mean, sample_sd, t_survival
 
@@ -41,6 +41,11 @@ METHODS = {
     "continual": ("Continual SFT", -2.2),
 }
 """The name of each on the page, and the paper's difference to SFT: the mean of six models."""
+BY_TASK = (
+    *("sft-lr1e-4-e5", "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
+    *("sro", "soft-sro", "dynamix", "continual"),
+)
+"""Of those, the ones with a row in the table by task."""
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -90,19 +95,24 @@ def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
     """The difference with its interval over seeds, p of a paired t test, the interval over rows."""
     differences = [one.mean - two.mean for one, two in pairs]
     rows = over_rows(pairs)
-    drawn = "" if rows is None else f"{rows.low:+.2f} to {rows.high:+.2f}"
+    drawn = "" if rows is None else _range(rows)
     spread = sample_sd(differences)
     if spread is None:
         return f"{100 * differences[0]:+.2f}", "", drawn
     t = abs(float(mean(differences))) / (spread / sqrt(len(differences)))
     p = 2 * t_survival(t, len(differences) - 1)
-    return str(over_seeds(differences)), f"{p:.2f}" if p >= 0.005 else "< 0.01", drawn
+    seeds = over_seeds(differences)
+    told = f"{seeds.difference:+.2f} ({_range(seeds)})" if seeds else ""
+    return told, f"{p:.2f}" if p >= 0.005 else "<0.01", drawn
+
+
+def _range(interval: Interval) -> str:
+    return f"{interval.low:+.2f}…{interval.high:+.2f}"
 
 
 def task_table(study: Study) -> list[str]:
     """Points over cosine SFT on test by sub-dataset, for the methods of the paper."""
-    labels = [label for label in METHODS if label != REFERENCE and label in study]
-    labels = [each for each in labels if "soup" not in each or each == "soup-lr1e-4-e5"]
+    labels = [label for label in BY_TASK if label in study]
     against = study[REFERENCE]
     names = list(next(iter(against.values())).test)
     rows = []

@@ -71,16 +71,16 @@ def build_parser() -> ArgumentParser:
         prog="msft",
         description="Fine-tune a language model on several datasets at once, each for as long as "
         "it improves. Start with `msft demo`, then `msft init`.",
-        epilog="Exit codes: 0 done, 1 error, 2 wrong usage, recipe or data, 3 too little disk or "
-        "memory, 4 stopped by a signal. The commands take --help too.",
+        epilog="Exit codes: 0 done, 1 error, 2 wrong usage, recipe or data, 3 no room, 4 stopped.",
     )
     parser.add_argument("--version", action="version", version=f"msft {__version__}")
-    parser.add_argument("--debug", action="store_true", help="show a traceback on errors")
+    traceback = "show a traceback on errors"
+    parser.add_argument("--debug", action="store_true", help=traceback)
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name, (summary, add_arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=_sentence(summary))
-        command.add_argument("--debug", action="store_true", default=SUPPRESS)
+        command.add_argument("--debug", action="store_true", default=SUPPRESS, help=traceback)
         command.set_defaults(function=name)
         add_arguments(command)
     return parser
@@ -97,9 +97,7 @@ def _demo(parser: ArgumentParser) -> None:
 
 
 def _init(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "file", nargs="?", default="recipe.yaml", help="recipe to write (%(default)s)"
-    )
+    parser.add_argument("file", nargs="?", default="recipe.yaml", help="the recipe (%(default)s)")
 
 
 def _validate(parser: ArgumentParser) -> None:
@@ -187,7 +185,7 @@ def _analyze(parser: ArgumentParser) -> None:
     analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
     for name, summary in ANALYSES.items():
         analysis = analyses.add_parser(name, help=summary, description=_sentence(summary))
-        analysis.add_argument("--debug", action="store_true", default=SUPPRESS)
+        analysis.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
         _json(analysis)
         if name == "headroom":
             analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")

@@ -28,7 +28,7 @@ def test_what_it_writes_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) ->
     assert main(["train", "recipe.yaml", "--out", "example", *shorter]) == 0
     summary = json.loads(Path("example/summary.json").read_text())
     assert summary["status"] == "finished"
-    assert set(summary["best"]["test"]["datasets"]) == {"routing", "parity"}
+    assert set(summary["best"]["test"]["datasets"]) == {"routing", "boxes"}
     assert summary["best"]["test"]["mean"] > 0.2, "the model that was given has 0"
 
 
@@ -56,11 +56,11 @@ def test_three_lines_make_it_the_users_own(capsys: pytest.CaptureFixture[str]) -
 def test_it_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init"]) == 0
     assert main(["init", "second.yaml"]) == 0, "the same rows may be there"
-    rows = Path("example-rows/parity.jsonl")
+    rows = Path("example-rows/boxes.jsonl")
     assert len(rows.read_text().splitlines()) == 300
     rows.write_text("mine\n")
     assert main(["init", "third.yaml"]) == 2
-    assert "example-rows/parity.jsonl exists already" in capsys.readouterr().err
+    assert "example-rows/boxes.jsonl exists already" in capsys.readouterr().err
     assert rows.read_text() == "mine\n"
     assert not Path("third.yaml").exists()
     Path("sub").mkdir()

@@ -76,6 +76,7 @@ def test_defaults_are_the_contracts() -> None:
         "engine": "auto",
         "report_to": "none",
         "validation_loss": False,
+        "samples": 3,
         "push_to_hub": False,
         "hub_model_id": None,
         "hub_private_repo": True,

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Callable
 from importlib.resources import files
-from itertools import cycle
 from pathlib import Path
-from random import Random
 
 from msft.app.admission import refuse_unwritable
 from msft.errors import UsageError
+from msft.search.draws import sampled
 
 ROWS = "example-rows"
 """The folder of the example rows, beside the recipe. The template names its files."""
@@ -50,37 +49,30 @@ def write_starter(path: Path) -> str:
 def example_files() -> dict[str, str]:
     """The files of the folder by name: two small tasks, as JSON lines of prompt and completion."""
     made = {}
-    for name, draw in (("routing", _routing), ("parity", _parity)):
-        pairs = iter(_distinct(draw, name))
+    for name, (count, row) in TASKS.items():
+        drawn = iter(sampled(count, sum(SIZES.values()), 0, name))
         for split, size in SIZES.items():
-            lines = [
-                json.dumps({"prompt": prompt, "completion": completion})
-                for prompt, completion in (next(pairs) for _ in range(size))
-            ]
-            made[f"{name}.jsonl" if split == "train" else f"{name}.{split}.jsonl"] = (
-                "\n".join(lines) + "\n"
-            )
+            rows = (row(next(drawn)) for _ in range(size))
+            lines = (json.dumps({"prompt": asked, "completion": said}) for asked, said in rows)
+            file = f"{name}.jsonl" if split == "train" else f"{name}.{split}.jsonl"
+            made[file] = "".join(line + "\n" for line in lines)
     return made
 
 
-def _distinct(draw: Callable[[Random], Pair], name: str) -> list[Pair]:
-    """As many pairs as all splits need, no prompt twice, always the same ones."""
-    random = Random(name)
-    pairs: dict[str, str] = {}
-    while len(pairs) < sum(SIZES.values()):
-        prompt, completion = draw(random)
-        pairs[prompt] = completion
-    return list(pairs.items())
-
-
-def _routing(random: Random) -> Pair:
+def _routing(number: int) -> Pair:
     """The letter of a ticket decides where it goes."""
-    departments = dict(zip("ABCDEFGH", cycle(["billing", "support", "sales", "shipping"])))
-    letter = random.choice("ABCDEFGH")
-    return f"Ticket {letter}-{random.randrange(1000):03d} goes to", f" {departments[letter]}"
+    letter, digits = divmod(number, 1000)
+    department = ("billing", "support", "sales", "shipping")[letter % 4]
+    return f"Ticket {'ABCDEFGH'[letter]}-{digits:03d} goes to", f" {department}"
 
 
-def _parity(random: Random) -> Pair:
-    """The last digit decides whether a number is even."""
-    number = random.randrange(1000, 10000)
-    return f"The number {number} is", " odd" if number % 2 else " even"
+def _boxes(number: int) -> Pair:
+    """The first digit decides whether a box is large."""
+    return f"Box {number + 1000} is", " large" if number >= 4000 else " small"
+
+
+TASKS: dict[str, tuple[int, Callable[[int], Pair]]] = {
+    "routing": (8000, _routing),
+    "boxes": (9000, _boxes),
+}
+"""How many rows each task could have, and the row of a number."""

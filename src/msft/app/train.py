@@ -53,7 +53,7 @@ def train(
     shared: Path | None = None,
     datasets: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Train a recipe. The same call on the same folder resumes, or returns a finished run.
+    """Train a recipe, or go on with it: the same call on the same folder resumes.
 
     out: the run folder (default: the recipe's `output_dir`).
     progress: receives every event and step.

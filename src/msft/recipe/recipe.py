@@ -50,7 +50,7 @@ _NOT_KEYS = ("notes", "folder", "places")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a run is asked to do. docs/recipe.md explains every key and its default.
+    """A run. Defaults are the paper's; see docs for every key.
 
     datasets: dicts are taken too, in any sequence; a tuple of specs once it is built.
     compute_budget: epochs of one roll-out (msft, continual).
