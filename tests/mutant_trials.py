@@ -26,6 +26,10 @@ from mutant_changes import SOURCE, Mutant
 from mutant_forks import BROKEN, NOTICED, SURVIVED, forked
 from mutant_tests import QUIET, Tests, test_files
 
+LONGEST = 2.0
+"""Seconds of a test. What only longer ones would notice, such as simulations of a level, counts as
+not noticed: it lacks a test of its value."""
+
 
 def try_all(
     mutants: Sequence[Mutant],
@@ -36,7 +40,8 @@ def try_all(
 ) -> None:
     """Tells of each mutant which test notices it, or what else did; None where nothing does."""
     files = [name for path in paths for name in test_files(path)]
-    known = {name: test for name, test in tests.items() if name.split("::")[0] in files}
+    known = {n: test for n, test in tests.items() if n.split("::")[0] in files}
+    known = {n: test for n, test in known.items() if test.seconds <= LONGEST}
     at_import = frozenset.intersection(*(test.calls for test in known.values()))
 
     def limits(mutant: Mutant) -> dict[str, float]:

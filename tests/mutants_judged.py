@@ -10,6 +10,9 @@ ROUNDING_LINE = (
 EXCESS = "excess = max(0.0, fsum(found) / len(found) - 1) if found else 0.0"
 SIDE = "if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side"
 FORMULA = "if abs(t) < 1:  # where df / (df + t²) may round to 1"
+STOP = "if abs(c * d - 1) < 1e-15:"
+GOES_ON = "it takes all 10,000 terms, of which the later ones are 1: slower, and the same number"
+BINOMIAL = "hit, miss, whole = log(moved / rows), log1p(-moved / rows), lgamma(rows + 1)"
 STATE = 'twister.set_state(("MT19937", np.array(state, dtype=np.uint32), at, 0, 0.0))'
 BELOW = (
     "below = float((totals < -1e-12).mean())  # sums of floats that should be 0 are not below it"
@@ -58,15 +61,31 @@ JUDGED: dict[Key, str] = {
         "1 is then on the other side of the fraction, which gives 1 - I(0; b, a) = 1"
     ),
     (STATISTICS, SIDE, "Gt -> GtE"): "at the bound both sides converge equally fast",
+    (STATISTICS, SIDE, "1 -> 2"): "between the two bounds the fraction converges on either side",
     (STATISTICS, "for m in range(1, 10_000):", "10000 -> 10001"): (
         "the fraction converges long before"
     ),
-    (STATISTICS, "if abs(c * d - 1) < 1e-15:", "Lt -> LtE"): (
+    (STATISTICS, STOP, "Sub -> Add"): GOES_ON,
+    (STATISTICS, STOP, "Mult -> Div"): GOES_ON,
+    (STATISTICS, STOP, "1 -> 2"): GOES_ON,
+    (STATISTICS, STOP, "Lt -> LtE"): (
         "no double lies exactly 1e-15 from 1; one step more would not change the fraction"
     ),
     (STATISTICS, "return value if abs(value) > tiny else tiny", "Gt -> GtE"): (
         "a value of exactly tiny is returned either way"
     ),
+    (STATISTICS, "return value if abs(value) > tiny else tiny", "abs -> float"): (
+        "on the side of the bound that is taken, no denominator of the fraction is negative"
+    ),
+    (
+        STATISTICS,
+        "return t, min(1.0, 2 * t_survival(abs(t), count - 1))",
+        "1.0 -> 2.0",
+    ): "the tail from 0 on is one half at most; the limit is against rounding",
+    (STATISTICS, BINOMIAL, "Add -> Sub"): (
+        "a factor of all terms, and a draw is scaled by their sum"
+    ),
+    (STATISTICS, BINOMIAL, "1 -> 2"): "a factor of all terms, and a draw is scaled by their sum",
     (STATISTICS, STATE, "0 -> 1"): "says that a normal number is held, and none is ever drawn",
     (STATISTICS, STATE, "0.0 -> 1.0"): "the normal number that is held, and none is ever drawn",
     (STATISTICS, BELOW, "Lt -> LtE"): "no sum of rows is exactly -1e-12",
