@@ -151,7 +151,7 @@ def test_missing_files_are_told_all_at_once_with_line_and_sub_dataset(folder: Pa
 
 
 def test_columns_are_renamed_and_others_are_not_read() -> None:
-    rows = [{"question": "say hi", "answer": " hi", "messages": None, "prompt": 7}]
+    rows = [{"question": "say hi", "answer": " hi", "messages": [{"role": "user"}], "prompt": 7}]
     other = [{"question": "say ho", "answer": " ho"}]
     columns = {"prompt": "question", "completion": "answer"}
     (found,) = load_datasets(recipe(train=rows, validation=other, columns=columns))
