@@ -199,7 +199,7 @@ def test_the_report_has_the_average_its_controls_and_the_best_tick(folders: list
     page = write_report(folders[0]).read_text()
     assert "Averages of the same training" in page
     assert "The result is a0, the mean of the weights after epochs" in page
-    assert "chosen on validation from" not in page
+    assert "Validation chose" not in page
     assert "the average, of the ticks with a ring" in page
 
 

@@ -74,6 +74,7 @@ def test_defaults_are_the_contracts() -> None:
         "micro_batch_tokens": None,
         "deterministic": False,
         "engine": "auto",
+        "samples": 3,
         "report_to": "none",
         "validation_loss": False,
         "samples": 3,

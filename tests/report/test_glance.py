@@ -107,6 +107,10 @@ def test_markers_sit_on_the_line_and_raw_scores_are_small_points(smoothed: Histo
     dots = {line.get_markersize(): places_of(line) for line in lines if line.get_marker() == "o"}
     assert {*dots} == {2.6, 4.5, 7.5}  # raw scores, peaks, where it left
     assert {*dots[4.5], *dots[7.5]} <= drawn
+    name = exclusion.name
+    tops = [(b.number, b.peaks[name]) for b in branches if name in b.peaks]
+    heights = [deciding_curve(smoothed, number, name)[tick] for number, tick in tops]
+    assert [y for _, y in dots[4.5]] == pytest.approx([100 * float(h or 0) for h in heights])
     raw = [100 * float(value) for value in smoothed.curve(0, exclusion.name)]
     assert [y for _, y in dots[2.6]][: len(raw)] == pytest.approx(raw)
     left = deciding_curve(smoothed, exclusion.stage, exclusion.name)[exclusion.tick]
@@ -145,7 +149,7 @@ def test_the_top_has_model_data_rate_batch_date_duration_and_cost(folder: Path) 
         "data": ("40 rows", "in 3 sub-datasets"),
         "learning rate": ("1e-05", "cosine"),
         "batch": ("64", "rows a step"),
-        "date": (began, "UTC, when it began"),
+        "date": (began[:10], f"begun at {began[11:]} UTC"),
         "duration": ("2 min", "to the last step, on cpu"),
         "cost": found["cost"],
     }

@@ -149,18 +149,18 @@ def test_one_epoch_is_no_plural(folder: Path) -> None:
     curves = {"early": hits(10, 10, 10, 10, 10), "late": hits(10, 20, 30, 40, 60)}
     (run,) = compared_runs([written(folder / "run", curves)])
     (section,) = run_sections(run.history)
-    assert "the peak of the mean at 1 epoch (the paper's Fig. 2)" in section.text
+    assert "that of the mean, which is at 1 epoch (the paper's Fig. 2)" in section.text
     assert section.text.endswith("The furthest is early, 1 epoch away.")
     assert choice_text(run.history, run.summary) == (
-        "Checkpoint r0-t4 was chosen on validation from 5 candidates, lies 1 epoch down its path, "
-        "and training took 1 epoch in all."
+        "Validation chose checkpoint r0-t4 from 5 checkpoints. It lies 1 epoch from the base "
+        "model. Training took 1 epoch in all, as planned."
     )
     values = dict(setting_rows(run.history))
     assert values["compute_budget"] == "1 epoch, 4 ticks"
     assert values["num_train_epochs"] == "2 epochs, 8 ticks"
     (run,) = compared_runs([written(folder / "half", {"a": hits(1, 2, 3), "b": hits(3, 2, 1)})])
     (section,) = run_sections(run.history)
-    assert "the mean at 0 epochs" in section.text
+    assert "the mean, which is at 0 epochs" in section.text
     assert section.text.endswith("The furthest is a, 0.5 epochs away.")
 
 

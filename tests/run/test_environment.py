@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from msft.run.environment import read_environments, read_groups, record_environment
+from msft.run.environment import begun_on, read_environments, read_groups, record_environment
 
 OLD, NEW = {"msft": "0.1", "torch": "2.10"}, {"msft": "0.1", "torch": "2.11"}
 
@@ -13,7 +13,8 @@ OLD, NEW = {"msft": "0.1", "torch": "2.10"}, {"msft": "0.1", "torch": "2.11"}
 def test_groups_stand_beside_the_versions_and_are_none_of_them(tmp_path: Path) -> None:
     path = tmp_path / "environment.json"
     record_environment(path, OLD, {"a": "math"})
-    assert json.loads(path.read_text()) == [OLD | {"groups": {"a": "math"}}]
+    (item,) = json.loads(path.read_text())
+    assert item == OLD | {"groups": {"a": "math"}, "began": begun_on(path)}
     assert read_environments(path) == [OLD]
     assert read_groups(path) == {"a": "math"}
     record_environment(path, NEW, {"a": "math"})

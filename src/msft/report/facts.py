@@ -48,7 +48,7 @@ def facts_of(runs: Sequence[RunOnDisk]) -> list[Fact]:
             _either(_written(run, "lr_scheduler_type") for run in runs),
         ),
         ("batch", _either(_written(run, "train_batch_size") for run in runs), "rows a step"),
-        ("date", _date(runs), "UTC, when it began"),
+        ("date", *_date(runs)),
         (
             "duration",
             duration(sum(times)) if times else "",
@@ -80,10 +80,13 @@ def _model(run: RunOnDisk) -> str:
     return masked(path.name if path.is_absolute() or name.startswith((".", "~")) else name)
 
 
-def _date(runs: Sequence[RunOnDisk]) -> str:
-    dates = sorted(filter(None, (begun_on(RunFolder(run.folder).environment) for run in runs)))
-    ends = [*dict.fromkeys(dates[:1] + dates[-1:])]
-    return " to ".join(ends)
+def _date(runs: Sequence[RunOnDisk]) -> tuple[str, str]:
+    """The day on which the first began, and the last if that is another one; and the time."""
+    begun = sorted(filter(None, (begun_on(RunFolder(run.folder).environment) for run in runs)))
+    if not begun:
+        return "", ""
+    days = dict.fromkeys(each.partition(" ")[0] for each in (begun[0], begun[-1]))
+    return " to ".join(days), f"begun at {begun[0].partition(' ')[2]} UTC"
 
 
 def _device(runs: Sequence[RunOnDisk]) -> str:
