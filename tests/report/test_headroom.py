@@ -246,6 +246,8 @@ def test_mixed_metrics_count_as_the_mean_of_gains_does(tmp_path: Path) -> None:
     gains = {name: gain.naive for name, gain in found.datasets.items()}
     gains["early"] /= base
     assert found.mean.naive == pytest.approx(sum(gains.values()) / 3)
+    for gain in found.datasets.values():  # the rows are in the unit of the score
+        assert gain.crossfitted == pytest.approx(gain.naive, abs=0.05)
     assert "in mean gain" in headroom_words(history, found)
 
 

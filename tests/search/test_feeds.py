@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msft.search.draws import shuffled
 from msft.search.feeds import (
     SHUFFLED,
     Cycles,
@@ -184,12 +185,20 @@ def test_a_cycle_goes_through_the_rows_of_the_first_epoch_again_and_again() -> N
     cycles = Cycles(where)
     rows = [cycles.next(1) for _ in range(12)]
     assert cycles.taken == [0, 12]
-    assert sorted(rows[:6]) == sorted(row for row in mixture.epoch(20, 0, 0) if row[0] == "b")
-    assert rows[:6] == rows[6:]
+    epoch = [row for row in mixture.epoch(20, 0, 0) if row[0] == "b"]
+    assert rows == 2 * [epoch[number] for number in shuffled(6, 20, "cycle", 0, "b")]
+
+
+class Own:
+    """A feed without settings."""
+
+    def open(self, place: Place) -> Feed:
+        return SHUFFLED.open(place)
 
 
 def test_the_log_describes_a_feed_by_name_and_settings() -> None:
     assert described(SHUFFLED) == {"name": "shuffled"}
+    assert described(Own()) == {"name": "own"}
     assert described(Ies(0.01, 1, False, True)) == {
         "name": "ies",
         "threshold": 0.01,
