@@ -77,7 +77,6 @@ def test_defaults_are_the_contracts() -> None:
         "samples": 3,
         "report_to": "none",
         "validation_loss": False,
-        "samples": 3,
         "push_to_hub": False,
         "hub_model_id": None,
         "hub_private_repo": True,
