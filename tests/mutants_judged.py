@@ -99,6 +99,14 @@ JUDGED: dict[Key, str] = {
         "found: NDArray[np.intp] = np.argmax(curves >= curves.max(axis=0) - 1e-12, axis=0)",
         "GtE -> Gt",
     ): "no candidate lies exactly 1e-12 below the highest one",
+    ("report/compare/headroom.py", "counts = [1] * len(lines[0])", "0 -> 1"): (
+        "every candidate has the same rows"
+    ),
+    (
+        "report/compare/headroom.py",
+        "weights = np.array(counts if loss else [1] * len(lines[0]), dtype=float)",
+        "0 -> 1",
+    ): "every candidate has the same rows",
     ("search/rehearsal.py", "seed: ClassVar[int] = 0", "0 -> 1"): (
         "of a first question only the number of ticks counts, which no seed changes"
     ),

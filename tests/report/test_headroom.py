@@ -98,7 +98,9 @@ def test_real_headroom_is_found_and_its_interval_is_above_nothing(tmp_path: Path
     found = found_in(tmp_path)
     assert found.mean.low > 0
     assert found.mean.low < found.mean.crossfitted < found.mean.high
-    assert found.datasets["early"].low > 0.05
+    early = found.datasets["early"]
+    assert early.low > 0.05
+    assert early.crossfitted == pytest.approx(early.naive, rel=0.3)
     assert "Some of it would hold" in headroom_words(read_history(tmp_path), found)
 
 
