@@ -1,4 +1,4 @@
-"""What safety costs: the share of a run's time that goes into hashes, checksums, syncing and checks.
+"""What safety costs: the share of a run that goes into hashes, checksums, syncing and checks.
 
     PYTHONPATH=src python bench/safety_cost.py [RECIPE] [--set KEY=VALUE ...]
 

@@ -28,7 +28,7 @@ def main(place: str) -> None:
     decoder = Decoder(model, [END], 10**6)
     said = decoder.generate([row.tokens for row in rows], [6] * 8).rows
     likelihoods = decoder.measure(rows)().rows
-    msft.train(recipe_of(folder, method="sft", num_train_epochs=1), folder / "run")
+    msft.train(recipe_of(folder, method="sft", num_train_epochs=1), folder / "run", quiet=True)
     print(
         json.dumps(
             {
