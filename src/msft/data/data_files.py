@@ -64,6 +64,7 @@ def refuse_bomb(path: Path, unpacked: int, most: int) -> None:
 def files_named(written: str, folder: Path) -> list[Path]:
     """The file that this names, or those that fit the pattern, by name; from `folder`."""
     path = folder / Path(written).expanduser()
+    _refuse_endless(path)
     with in_words(path):  # a name may be too long to be asked for
         is_name = not _PATTERN.search(written) or path.exists()
     if is_name:
@@ -89,11 +90,7 @@ def fixed_name(written: str, folder: Path) -> str:
 
 def refuse_unreadable(path: Path) -> None:
     """DataError where a file is missing, or cannot be one of rows by its first four bytes."""
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise DataError(
-            f"{str(path)[:60]}…: a path of {len(str(path)):,} characters, which is longer than any "
-            "system allows; name the file"
-        )
+    _refuse_endless(path)
     with in_words(path):  # a name may be too long to be asked for
         is_folder = path.is_dir()
     if is_folder:
@@ -107,6 +104,15 @@ def refuse_unreadable(path: Path) -> None:
         raise DataError(f"{path}: unknown kind of file; expected {', '.join(SUFFIXES)}{hint}")
     with in_words(path):
         _refuse_special(path)
+
+
+def _refuse_endless(path: Path) -> None:
+    """DataError, in a few words, for a path that no system has."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise DataError(
+            f"{str(path)[:60]}…: a path of {len(str(path)):,} characters, which is longer than any "
+            "system allows; name the file"
+        )
 
 
 @contextmanager
