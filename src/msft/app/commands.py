@@ -29,7 +29,7 @@ def init(options: argparse.Namespace) -> None:
     """Write a commented recipe and example rows."""
     from msft.app.starter import write_starter
 
-    print(write_starter(Path(options.file)))
+    show(write_starter(Path(options.file)))
 
 
 def validate(options: argparse.Namespace) -> None:
