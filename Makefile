@@ -48,7 +48,7 @@ paper: .venv/installed  ## every table and figure of the paper, on the tiny mode
 	@echo 'Fig. 6                        paper/budget/budgets.json, budgets.svg'
 
 test: .venv/installed  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 # Triton is a gigabyte, so it lies beside what everybody installs.
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter

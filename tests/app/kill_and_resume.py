@@ -27,7 +27,7 @@ from toys import recipe_of, write_data
 
 from msft.app.train import train
 
-KILLS = 3
+KILLS = 2
 LIBRARIES = (
     *("msft.engine.build", "msft.app.session", "msft.report.page", "matplotlib.figure"),
     "transformers.models.llama.modeling_llama",

@@ -21,7 +21,6 @@ ROLLING = {"learning_rate": 2e-2, "ema_decay": 0.8, "compute_budget": 2}
 
 
 RUNS: list[dict[str, Any]] = [
-    {"method": "sft", "ema_decay": 0.9},
     {"method": "sft", "ema_decay": 0.9, "engine": "simple", "num_train_epochs": 1},
     {"method": "msft", **ROLLING, "method_options": {"max_stages": 3}},
     {
