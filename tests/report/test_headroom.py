@@ -25,11 +25,12 @@ from msft.report.compare.headroom import (
 from msft.report.headroom_in_words import headroom_words
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
-from msft.run.log import Measured, Opened
+from msft.run.log import Asked, Ended, Measured, Opened, Reached
 from msft.run.worker import Scored
 from msft.search.draws import number
-from msft.search.rollout import BASE, Tokens
+from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
 from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.store.store import Disk
 from msft.testing import Learner, SimulatedEngine, simulate
 
 NOISE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "noise.py"))
@@ -251,6 +252,42 @@ def test_mixed_metrics_count_as_the_mean_of_gains_does(tmp_path: Path) -> None:
     for gain in found.datasets.values():  # the rows are in the unit of the score
         assert gain.crossfitted == pytest.approx(gain.naive, abs=0.05)
     assert "in mean gain" in headroom_words(history, found)
+
+
+def test_mixed_metrics_by_hand_in_a_folder_without_tokens() -> None:
+    """The gains of the loss are over the base model's: 0.9 and 0.95 of it, so with the other's
+    -0.2 the first tick is the peak of the mean. Over the first tick's loss the second would be."""
+    rows = {"a": 8, "b": 8}
+    peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
+    settings = {"evals_per_epoch": 1, "compute_budget": 2, "train_ticks": 2, "mean": "macro"}
+    curves = {"base": (80.0, 0.5), "r0-t1": (8.0, 0.5), "r0-t2": (4.0, 0.3)}
+    scores: dict[str, Scores] = {
+        place: {"a": nll(loss, 8), "b": value(own)} for place, (loss, own) in curves.items()
+    }
+    disk = Disk(1, 2, 100)
+    history = History(
+        [
+            Opened("sft", 20, 1000, rows, settings | {"peaks": peaks}, {}),
+            Asked(0, BASE, rows, {}, 2, {"name": "shuffled"}, "fresh", True),
+            Measured(BASE, "validation", Tokens(), scores["base"]),
+            *(
+                Reached(checkpoint_id(0, tick), 1, (8.0, 8), Tokens(), disk, scores[f"r0-t{tick}"])
+                for tick in (1, 2)
+            ),
+            Ended("budget", checkpoint_id(0, 1)),
+        ]
+    )
+    verdicts = {}
+    for place, (loss, own) in curves.items():
+        verdicts[CheckpointId(place), "validation", "a"] = [loss / 4] * 4
+        verdicts[CheckpointId(place), "validation", "b"] = [own] * 4
+    found = headroom_of(history, verdicts, {})
+    assert (found.mean_tick, found.ticks) == (1, {"a": 2, "b": 0})
+    assert found.datasets["a"].naive == pytest.approx(0.5)
+    assert found.datasets["a"].crossfitted == pytest.approx(0.5), (
+        "rows are in the unit of the score"
+    )
+    assert found.datasets["b"].crossfitted == 0
 
 
 def test_a_folder_of_an_earlier_version_has_no_tokens_and_is_read_all_the_same(
