@@ -128,6 +128,24 @@ def test_training_is_told_by_sub_dataset_with_rate_and_norm(
     assert (step, rate) == (losses[0][0], 0.5 / losses[0][0])
 
 
+def test_samples_are_told_at_the_end(events: list[Event], tmp_path: Path) -> None:
+    best = History(events).best
+    lines = [
+        {"checkpoint": place, "split": "validation", "dataset": "quick", "row": 3}
+        | {"prompt": "2 + 2 =\nis", "reference": "4", "answer": answer, "worth": answer == "4"}
+        for place, answer in ((BASE, "5"), (best, "4"), ("r9-t9", "6"))
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "samples.jsonl").write_text(text)
+    tracker = whole(events, tmp_path)
+    ((step, told),) = tracker.series("samples/quick")
+    assert step == tracker.told[-1][0]
+    assert told == (
+        "    prompt: 2 + 2 =\n    is\n    reference: 4\n    base model: 5\n    result: 4\n"
+        "    score: True"
+    )
+
+
 def test_the_values_are_those_of_the_log(events: list[Event], tmp_path: Path) -> None:
     tracker = whole(events, tmp_path)
     history = History(events)

@@ -12,6 +12,8 @@ from msft.app.trackers import Told, Tracker, Trackers, Values, read_told
 from msft.errors import RecipeError, UsageError
 
 PROJECT = "msft"
+MOST_TAG = 5000
+"""Characters of a tag of MLflow."""
 
 
 def refuse_missing(report_to: str | Sequence[str]) -> None:
@@ -115,7 +117,7 @@ class _NumbersAndTags:
         texts = {key: value for key, value in values.items() if isinstance(value, str)}
         self._tracker.log({k: v for k, v in values.items() if k not in texts}, step=step)
         for key, text in texts.items():
-            import_module("mlflow").set_tag(f"{key} at step {step}", text)
+            import_module("mlflow").set_tag(f"{key} at step {step}", text[:MOST_TAG])
 
 
 _STARTS: dict[str, Callable[[Path, Mapping[str, Any], Told], Tracker]] = {

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msft.app.sample_texts import sample_texts
 from msft.files import read_text, remove
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
-from msft.run.log import Asked, Averaged, Decided, Event, Measured, Reached
+from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST
@@ -102,6 +103,8 @@ class Trackers:
         values = {**described(history, event, self._trained), **self._jump(event)}
         if values:
             values |= {f"eval/{name}/loss": loss for name, loss in (losses or {}).items()}
+        if isinstance(event, Ended):
+            values |= sample_texts(self._memory.with_name("samples.jsonl"), event.best)
         for name, told in self._present():
             if self._events > told.events and self._tell(name, values, self._trained):
                 told.events = self._events
