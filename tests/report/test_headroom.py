@@ -254,18 +254,13 @@ def test_mixed_metrics_count_as_the_mean_of_gains_does(tmp_path: Path) -> None:
     assert "in mean gain" in headroom_words(history, found)
 
 
-def test_mixed_metrics_by_hand_in_a_folder_without_tokens() -> None:
-    """The gains of the loss are over the base model's: 0.9 and 0.95 of it, so with the other's
-    -0.2 the first tick is the peak of the mean. Over the first tick's loss the second would be."""
+def by_hand(scores: dict[str, Scores]) -> History:
+    """A finished run of `a` and `b` with the scores of the base model and two ticks."""
     rows = {"a": 8, "b": 8}
     peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
     settings = {"evals_per_epoch": 1, "compute_budget": 2, "train_ticks": 2, "mean": "macro"}
-    curves = {"base": (80.0, 0.5), "r0-t1": (8.0, 0.5), "r0-t2": (4.0, 0.3)}
-    scores: dict[str, Scores] = {
-        place: {"a": nll(loss, 8), "b": value(own)} for place, (loss, own) in curves.items()
-    }
     disk = Disk(1, 2, 100)
-    history = History(
+    return History(
         [
             Opened("sft", 20, 1000, rows, settings | {"peaks": peaks}, {}),
             Asked(0, BASE, rows, {}, 2, {"name": "shuffled"}, "fresh", True),
@@ -276,6 +271,15 @@ def test_mixed_metrics_by_hand_in_a_folder_without_tokens() -> None:
             ),
             Ended("budget", checkpoint_id(0, 1)),
         ]
+    )
+
+
+def test_mixed_metrics_by_hand_in_a_folder_without_tokens() -> None:
+    """The gains of the loss are over the base model's: 0.9 and 0.95 of it, so with the other's
+    -0.2 the first tick is the peak of the mean. Over the first tick's loss the second would be."""
+    curves = {"base": (80.0, 0.5), "r0-t1": (8.0, 0.5), "r0-t2": (4.0, 0.3)}
+    history = by_hand(
+        {place: {"a": nll(loss, 8), "b": value(own)} for place, (loss, own) in curves.items()}
     )
     verdicts = {}
     for place, (loss, own) in curves.items():
@@ -288,6 +292,13 @@ def test_mixed_metrics_by_hand_in_a_folder_without_tokens() -> None:
         "rows are in the unit of the score"
     )
     assert found.datasets["b"].crossfitted == 0
+
+
+def test_a_sub_dataset_that_is_not_scored_at_a_tick_is_named() -> None:
+    both = {"a": value(0.5), "b": value(0.5)}
+    history = by_hand({"base": both, "r0-t1": both, "r0-t2": {"a": value(0.5)}})
+    with pytest.raises(UsageError, match="b is not scored at r0-t2"):
+        headroom_of(history, {}, {})
 
 
 def test_a_folder_of_an_earlier_version_has_no_tokens_and_is_read_all_the_same(
