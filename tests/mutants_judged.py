@@ -113,4 +113,19 @@ JUDGED: dict[Key, str] = {
     ("search/rehearsal.py", "return (first.ticks if first else 0) + method.averages", "0 -> 1"): (
         "where there is no first roll-out, the case of contenders has matched"
     ),
+    (STATISTICS, "while t_survival(high, df) > 1 - share:", "Gt -> GtE"): (
+        "bisection finds the same root from a wider interval"
+    ),
+    (STATISTICS, "low, high = 0.0, 1.0", "1.0 -> 2.0"): (
+        "bisection finds the same root from a wider interval"
+    ),
+    (STATISTICS, "low, high = high, 2 * high", "2 -> 3"): (
+        "bisection finds the same root from a wider interval"
+    ),
+    (STATISTICS, "for _ in range(60):", "60 -> 61"): "60 halvings are below the last digit already",
+    (
+        STATISTICS,
+        "low, high = (middle, high) if t_survival(middle, df) > 1 - share else (low, middle)",
+        "Gt -> GtE",
+    ): "the two ends meet at the root from either side",
 }

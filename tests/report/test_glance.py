@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from mortal import Case, quick_folder
 from msft.report import write_comparison, write_report
 from msft.report.compare.intervals import Intervals
-from msft.report.compare.statistics import paired_interval, t_quantile
 from msft.report.deciding import deciding_curve
 from msft.report.decisions import decision_rows
 from msft.report.facts import RunOnDisk, facts_of
@@ -187,14 +186,3 @@ def test_samples_and_the_glossary_stand_on_both_pages(folder: Path, smoothed: Hi
         assert words == ["Sub-dataset", "Tick", "Roll-out", "Peak", "Roll-back", "p"]
     (place / "samples.jsonl").unlink()
     assert 'id="samples"' not in write_report(place).read_text()
-
-
-def test_students_interval_is_scipys() -> None:
-    from scipy import stats
-
-    for df in (1, 2, 9, 100):
-        assert t_quantile(0.975, df) == pytest.approx(stats.t.ppf(0.975, df))
-    gaps = [1.0, 2.5, 0.5]
-    low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
-    assert paired_interval(gaps) == pytest.approx((low, high))
-    assert paired_interval([1.0, 1.0]) is None

@@ -16,8 +16,10 @@ from msft.report.compare.statistics import (
     incomplete_beta,
     mean,
     paired_bootstrap,
+    paired_interval,
     paired_t,
     sample_sd,
+    t_quantile,
     t_survival,
 )
 from msft.search.draws import stream
@@ -164,3 +166,13 @@ def test_first_places_with_ties() -> None:
     ]
     assert first_places(rounds) == {"a": Places(3, 2), "b": Places(2, 1), "c": Places(2, 2)}
     assert first_places([]) == {}
+
+
+def test_students_interval_is_scipys() -> None:
+    for df in (1, 2, 9, 100):
+        for share in (0.6, 0.975):
+            assert t_quantile(share, df) == pytest.approx(stats.t.ppf(share, df), rel=1e-9)
+    gaps = [1.0, 2.5, 0.5]
+    low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert paired_interval(gaps) == pytest.approx((low, high))
+    assert paired_interval([1.0, 1.0]) is None

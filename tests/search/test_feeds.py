@@ -20,7 +20,7 @@ from msft.search.feeds import (
     steps_of,
 )
 from msft.search.methods.ies import Ies
-from msft.search.mixture import Mixture
+from msft.search.mixture import Mixture, Part
 from msft.search.rollout import CheckpointId
 from msft.testing import Learner, simulate
 
@@ -187,6 +187,23 @@ def test_a_cycle_goes_through_the_rows_of_the_first_epoch_again_and_again() -> N
     assert cycles.taken == [0, 12]
     epoch = [row for row in mixture.epoch(20, 0, 0) if row[0] == "b"]
     assert rows == 2 * [epoch[number] for number in shuffled(6, 20, "cycle", 0, "b")]
+
+
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_a_cycle_of_a_weighted_part_has_all_its_rows_unless_it_was_excluded(
+    rehearsed: bool,
+) -> None:
+    part = Part("a", 8, 4, rehearsed=rehearsed, anew=True)
+    cycles = Cycles(replace(place(), mixture=Mixture((part,))))
+    rows = {cycles.next(0) for _ in range(24)}
+    assert rows == {("a", n) for n in (part.epoch(20, 0, 0) if rehearsed else range(8))}
+    assert len(rows) == (4 if rehearsed else 8)
+
+
+def test_a_cycle_of_a_part_that_is_drawn_once_has_its_rows_of_an_epoch() -> None:
+    part = Part("a", 8, 4)
+    cycles = Cycles(replace(place(), mixture=Mixture((part,))))
+    assert {cycles.next(0)[1] for _ in range(24)} == set(part.epoch(20, 0, 0))
 
 
 class Own:
