@@ -129,3 +129,9 @@ def test_keep_goes_with_a_weight(weight: float) -> None:
     kept = Mixture((Part.weighted("a", 8, weight, keep=True), USUAL))
     assert kept.droppable == ("usual",)
     assert kept.without(("usual",)).rows == 8 * weight
+
+
+def test_a_sample_is_drawn_anew_only_where_there_is_a_weight() -> None:
+    assert Part.weighted("a", 8, 0.5) == Part("a", 8, 4, anew=True)
+    assert Part.weighted("a", 8, 2, keep=True) == Part("a", 8, 16, keep=True, anew=True)
+    assert Part.weighted("a", 8, 1) == Part("a", 8, 8)
