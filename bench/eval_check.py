@@ -3,8 +3,8 @@
     PYTHONPATH=src:tests/engine python bench/eval_check.py
 
 A random Llama of SmolLM2-135M's shape in bf16; 400 rows in two groups with 1,200 tokens before
-each. A random model's best two logits are often nearly equal, so rows part early in bf16, whoever
-computes them. What says more: given what was said, is each token the best one of a plain forward
+each. A random model's best two logits are often nearly equal, so rows part early in bf16, in
+either of them. What says more: given what was said, is each token the best one of a plain forward
 pass in fp32, and how much worse is it if not? Fast and plain should do equally well there.
 """
 

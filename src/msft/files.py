@@ -1,7 +1,7 @@
 """Files under our names: regular ones only. A link is not followed, a pipe is not waited for.
 
 Somebody who can write into a run folder may have put anything under a name that msft will open. So
-whoever reads or writes such a file does it through these functions.
+all code that reads or writes such a file uses these functions.
 """
 
 import errno

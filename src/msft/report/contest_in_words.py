@@ -30,7 +30,7 @@ def headline(contest: Contest) -> str:
 
 
 def _against(contest: Contest, known: Mapping[str, Number]) -> str:
-    """How far the others are from the baseline, whoever is ahead; of many, the best of them."""
+    """How far the other methods are above or below the baseline; of many, only the best."""
     baseline, unit = contest.baseline, contest.unit()
     others = [each for each in contest.entrants if each is not baseline and each.label in known]
     if baseline.label not in known or not others:
