@@ -10,12 +10,11 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
-from math import sqrt
 from pathlib import Path
 
 from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
 
-from msft.report.compare.statistics import mean, sample_sd, t_survival
+from msft.report.compare.statistics import mean, paired_t
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "studies" / "gain"
@@ -93,16 +92,15 @@ def _figure(entries: list[Entry], key: str) -> float:
 
 def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
     """The difference with its interval over seeds, p of a paired t test, the interval over rows."""
-    differences = [one.mean - two.mean for one, two in pairs]
+    scores = [[each.mean for each in side] for side in zip(*pairs, strict=True)]
+    differences = [one - two for one, two in zip(*scores, strict=True)]
     rows = over_rows(pairs)
     drawn = "" if rows is None else _range(rows)
-    spread = sample_sd(differences)
-    if spread is None:
+    seeds, tested = over_seeds(differences), paired_t(*scores)
+    if seeds is None or tested is None:
         return f"{100 * differences[0]:+.2f}", "", drawn
-    t = abs(float(mean(differences))) / (spread / sqrt(len(differences)))
-    p = 2 * t_survival(t, len(differences) - 1)
-    seeds = over_seeds(differences)
-    told = f"{seeds.difference:+.2f} ({_range(seeds)})" if seeds else ""
+    p = tested[1]
+    told = f"{seeds.difference:+.2f} ({_range(seeds)})"
     return told, f"{p:.2f}" if p >= 0.005 else "<0.01", drawn
 
 

@@ -19,11 +19,10 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from msft.report.compare.statistics import mean, paired_bootstrap, sample_sd, t_survival
+from msft.report.compare.statistics import mean, paired_bootstrap, paired_interval
 from msft.search.draws import sampled
 
 TRIAL_ROWS, TRIAL_SEED = 500, 20
@@ -123,22 +122,11 @@ def study_of(folder: Path, seeds: set[int] | None, unseen: Path | None) -> dict[
 
 
 def over_seeds(differences: Sequence[float]) -> Interval | None:
-    """Student's t over seeds, in points; None of fewer than two."""
-    spread = sample_sd(differences)
-    if spread is None:
+    """Student's t over seeds, in points; None of fewer than two, and of equal ones."""
+    interval = paired_interval(differences)
+    if interval is None:
         return None
-    centre, count = float(mean(differences)), len(differences)
-    half = t_quantile(count - 1) * spread / sqrt(count)
-    return Interval(100 * centre, 100 * (centre - half), 100 * (centre + half))
-
-
-def t_quantile(df: int, tail: float = 0.025) -> float:
-    """t with P(T > t) = tail, by halving."""
-    low, high = 0.0, 1000.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_survival(middle, df) > tail else (low, middle)
-    return low
+    return Interval(100 * float(mean(differences)), *(100 * end for end in interval))
 
 
 def over_rows(pairs: Sequence[tuple[Entry, Entry]]) -> Interval | None:

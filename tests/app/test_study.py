@@ -166,11 +166,6 @@ def test_differences_and_intervals_by_hand(
     assert "| msft | 2 | 2 of 3 | 2 of 2 | budget 2 |" in said
 
 
-def test_the_quantile_of_student_s_t(tables: Any) -> None:
-    assert tables.t_quantile(4) == pytest.approx(2.776445, rel=1e-6)
-    assert tables.t_quantile(9) == pytest.approx(2.262157, rel=1e-6)
-
-
 def test_a_soup_s_line_is_several_entries(tables: Any, tmp_path: Path) -> None:
     score = {"mean": 0.5, "datasets": {"a": 0.5}}
     point = {"checkpoint": "r0-t1", "validation": score, "test": score}

@@ -172,6 +172,8 @@ def test_students_interval_is_scipys() -> None:
     for df in (1, 2, 9, 100):
         for share in (0.6, 0.975):
             assert t_quantile(share, df) == pytest.approx(stats.t.ppf(share, df), rel=1e-9)
+    assert t_quantile(0.975, 4) == pytest.approx(2.776445, rel=1e-6)
+    assert t_quantile(0.975, 9) == pytest.approx(2.262157, rel=1e-6)
     gaps = [1.0, 2.5, 0.5]
     low, high = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
     assert paired_interval(gaps) == pytest.approx((low, high))
