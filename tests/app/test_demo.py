@@ -1,5 +1,7 @@
 """The demo: its mixture is what its docstrings say, and its runs end in one honest table."""
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,20 +61,23 @@ def test_the_recipe_in_recipes_is_the_demo_s() -> None:
 
 
 def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = demo.RECIPE.read_text()
     for old, new in (
         ("budget: 4", "budget: 2"),
         ("epochs: 8", "epochs: 1"),
-        (", benchmark", ", validation_rows: 20, test_rows: 20, benchmark"),
+        (", benchmark", ", train_rows: 64, validation_rows: 20, test_rows: 20, benchmark"),
     ):
         assert old in short
         short = short.replace(old, new)
     quick = tmp_path / "quick.yaml"
     quick.write_text(short)
-    demo.run_demo(tmp_path / "out", 0, quick)
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", "/bin/false")  # the processes beside it fail
+        demo.run_demo(tmp_path / "out", 0, quick, cores=2)
     first = capsys.readouterr().out
+    assert first.count("stage 0") == 3, "who failed is trained here"
     demo.run_demo(tmp_path / "out", 0, quick)
     again = capsys.readouterr().out
     table = first[first.index("validation (selected on)") :]
@@ -93,3 +98,11 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     assert max(len(line) for line in (first + again).splitlines() if " " in line) <= 80
     with pytest.raises(ValueError, match="seed 0"):
         demo.run_demo(tmp_path / "out", 1, quick)
+    alone = (tmp_path / "out" / "sft" / "run.jsonl").read_bytes()
+    for run in ("sft", "msft"):
+        shutil.rmtree(tmp_path / "out" / run)
+    demo.run_demo(tmp_path / "out", 0, quick, cores=2)
+    beside = capsys.readouterr().out
+    assert beside.count("stage 0") == 1, "SFT trains in a process of its own"
+    assert table in beside
+    assert (tmp_path / "out" / "sft" / "run.jsonl").read_bytes() == alone

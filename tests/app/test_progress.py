@@ -321,7 +321,7 @@ def test_a_stage_in_which_nobody_leaves_is_said() -> None:
     board = Board()
     said = event_text(Decided("go_on", checkpoint_id(1, 8)), board)
     why = "all were still at their highest"
-    assert said == f"  → nobody left: {why}; training goes on from checkpoint r1-t8"
+    assert said == f"  → no sub-dataset left: {why}; training goes on from checkpoint r1-t8"
 
 
 def test_a_stage_in_which_nobody_fell_for_sure_is_said(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_stage_in_which_nobody_fell_for_sure_is_said(tmp_path: Path) -> None:
         board.event(event, live=False)
         said.append(event_text(event, board))
     on = "training goes on from checkpoint r0-t8"
-    assert f"  → nobody left: nobody fell for sure; {on}" in said
+    assert f"  → no sub-dataset left: none surely fell; {on}" in said
 
 
 # Remarks: what noise may have decided, said when it happens.

@@ -129,7 +129,7 @@ def test_every_method_gets_a_report_with_all_sections(method: str, folder: Path)
         assert name in page.texts["scores"]
     left = [name for stage in history.stages for name, _ in stage.excluded]
     assert all(f"{name}" in page.text("decisions") for name in left)
-    assert ("excludes nobody" in page.text("decisions")) == (not left)
+    assert ("excludes no sub-dataset" in page.text("decisions")) == (not left)
     for section in ("timeline", "curves", "loss", "flops", "disk"):
         between = page.html.split(f'<section id="{section}">')[1].split("</section>")[0]
         assert "<svg" in between
@@ -145,7 +145,7 @@ def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Pat
         f"{name} {tick / 2:g} {number(history.known(places[tick])[name].value, 'accuracy')}" in text
     )
     assert "too few ticks to test" in text, "a roll-out has three"
-    assert "nobody: every sub-dataset was still at its highest" in text
+    assert "none: every sub-dataset was still at its highest" in text
 
 
 def test_the_decision_table_and_sure_exclusion_have_one_notion_of_sure(folder: Path) -> None:

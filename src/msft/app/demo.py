@@ -1,66 +1,119 @@
 """The demo: SFT, an average and mSFT on the embedded mixture, side by side on unseen rows."""
 
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from msft.app.admission import refuse_unwritable
 from msft.app.terminal.screen import show, show_path, width
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
 from msft.errors import UsageError
-from msft.recipe.recipe import Recipe, load_recipe
+from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
 from msft.run.folder import RunFolder, read_history
 from msft.run.log import Opened
 from msft.text import listed
+from msft.threads import usable_cores
 
 RECIPE = Path(__file__).parent / "tiny.yaml"
 SFT = ["method=sft", "method_options={}"]
 METHODS: dict[str, tuple[str, list[str]]] = {
     "sft": (
-        "SFT with cosine decay, the schedule that is best for it here",
+        "SFT with cosine decay (the schedule that is best for it here)",
         [*SFT, "ema_decay=null", "lr_scheduler_type=cosine"],
     ),
-    "sft-ema": ("SFT with a constant rate, and a moving average of its weights", SFT),
-    "msft": ("mSFT on a moving average: who falls for sure leaves", []),
+    "sft-ema": ("SFT with a constant rate and a moving average of its weights", SFT),
+    "msft": ("mSFT on a moving average; a sub-dataset that surely falls leaves", []),
 }
 """The runs: a folder's name, what it is in words, and how it differs from the recipe."""
 
 
-def run_demo(out: Path, seed: int, recipe: Path = RECIPE) -> None:
-    """The runs into `out`, resuming or skipping what is done, and the comparison."""
+SHOWN = "msft"
+"""The run that the terminal follows."""
+
+
+def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = None) -> None:
+    """The runs into `out`, resuming or skipping what is done, and the comparison.
+
+    With two cores or more the runs of SFT train in processes of their own beside mSFT's.
+    """
     begun = time.monotonic()
     refuse_unwritable(out)
     folders = [out / method for method in METHODS]
-    if not all(_is_finished(folder, seed) for folder in folders):
+    missing = [method for method in METHODS if not _is_finished(out / method, seed)]
+    if missing:
         print("Six synthetic sub-datasets, a random model of 410,000 weights, three methods.\n")
-        for method, (words, overrides) in METHODS.items():
-            print(f"{words}:")
-            _run(method, load_recipe(recipe, [*overrides, f"seed={seed}"]), out / method)
+        beside = [method for method in missing if method != SHOWN]
+        alone = (usable_cores() if cores is None else cores) < 2 or SHOWN not in missing
+        with _processes([] if alone else beside, seed, recipe, out):
+            if not alone:
+                _run(SHOWN, seed, recipe, out)
+        for method in missing:
+            if not _is_finished(out / method, seed):
+                _run(method, seed, recipe, out)
         print(f"the three runs took {time.monotonic() - begun:.0f} s\n")
     page = write_comparison(folders, out)
     show(comparison_text(folders, width()))
-    show(f"{_who_left(out / 'msft')} The mixture is synthetic (seed {seed}).")
+    show(f"{_excluded(out / 'msft')} The mixture is synthetic (seed {seed}).")
     show_path("Look at", page)
 
 
-def _who_left(folder: Path) -> str:
+@contextmanager
+def _processes(methods: list[str], seed: int, recipe: Path, out: Path) -> Iterator[None]:
+    """These methods train beside the block, without a word; at its end they are waited for.
+
+    A process that fails says nothing either: its run is taken up again here, where its error shows.
+    """
+    if methods:
+        words = listed([METHODS[method][0] for method in methods])
+        show(f"In processes of their own: {words}.")
+    running = [
+        subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "msft", "train", str(recipe), "--quiet"]
+            + ["--out", str(out / method)]
+            + [part for each in _overrides(method, seed) for part in ("--set", each)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for method in methods
+    ]
+    try:
+        yield
+        for process in running:
+            process.wait()
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
+
+
+def _overrides(method: str, seed: int) -> list[str]:
+    return [*METHODS[method][1], f"seed={seed}"]
+
+
+def _excluded(folder: Path) -> str:
     """Which sub-datasets have wrong labels, and which ones mSFT excluded."""
     names = [exclusion.name for exclusion in read_history(folder).exclusions]
     hit = sum(name in MISLABELLED for name in names)
     left = f"mSFT excluded {listed(names)}: {hit} of {len(names)} are among them."
     return (
         f"{100 * WRONG:.0f} % of the training labels of {listed(MISLABELLED)} are wrong; "
-        "nobody told mSFT. "
-        f"{left if names else 'mSFT excluded nobody.'}"
+        "mSFT is not told. "
+        f"{left if names else 'mSFT excluded none.'}"
     )
 
 
-def _run(method: str, recipe: Recipe, folder: Path) -> None:
+def _run(method: str, seed: int, recipe: Path, out: Path) -> None:
     from msft.app.terminal.progress import progress
     from msft.app.train import train
 
-    with progress(f"{method} on the demo mixture", folder=folder) as shown:
-        train(recipe, folder, shown)
+    print(f"{METHODS[method][0]}:")
+    with progress(f"{method} on the demo mixture", folder=out / method) as shown:
+        train(load_recipe(recipe, _overrides(method, seed)), out / method, shown)
     print()
 
 

@@ -89,7 +89,7 @@ def honesty_table(contest: Contest) -> Table | None:
         "honesty",
         "What selected and what reports",
         "Validation chose every checkpoint. The more it chose from, the more its score flatters. "
-        "Test decided nothing. Epochs: all that were trained."
+        "No decision used test. Epochs: all that were trained."
         if TEST in scores
         else "Validation chose every checkpoint, and nothing was scored on test. So these scores "
         "flatter, and the more so the more there was to choose from. Epochs: all trained.",

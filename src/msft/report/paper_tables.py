@@ -230,7 +230,7 @@ def places_table(contest: Contest) -> Table | None:
 def where(split: str) -> str:
     """What scores on a split are worth."""
     if split == TEST:
-        return "Scored on test, which decided nothing."
+        return "Scored on test; the checkpoints were chosen on validation."
     return "Scored on validation, which also chose the checkpoints, so the scores flatter."
 
 

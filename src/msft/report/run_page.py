@@ -52,12 +52,13 @@ _HOW = {
     "continual": "Sub-datasets are trained one after the other. Each one stops at its own peak.",
     "sro": "One roll-out (stage 0) finds every peak. Then training starts again from the base "
     "model, and each sub-dataset leaves at its peak.",
-    "soft_sro": "This method excludes nobody. One roll-out (stage 0) finds every peak. A second "
-    "one sees each sub-dataset in proportion to its peak. These are the peaks of the first:",
-    "soup": "This method excludes nobody and trains as SFT does. Its result is the mean of the "
-    "weights over several ticks. This is where each sub-dataset peaked, from tick 1 on:",
+    "soft_sro": "This method excludes no sub-dataset. One roll-out (stage 0) finds every peak. "
+    "A second one sees each sub-dataset in proportion to its peak. These are the peaks of the "
+    "first:",
+    "soup": "This method excludes no sub-dataset and trains as SFT does. Its result is the mean "
+    "of the weights over several ticks. This is where each sub-dataset peaked, from tick 1 on:",
 }
-_HOW_NOT = "This method excludes nobody. This is where each sub-dataset peaked by itself:"
+_HOW_NOT = "This method excludes no sub-dataset. This is where each sub-dataset peaked by itself:"
 
 
 def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
@@ -235,10 +236,11 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
 
 def _scores_text(history: History, reports: str) -> str:
     tested = history.best and history.known(history.best, TEST)
-    text = "Validation chooses the checkpoint. Test decides nothing."
+    text = "The checkpoint was chosen on validation."
     if history.reported:
-        text = "Validation finds the peaks. Test decides nothing."
-    text += " The reported scores are from validation." if reports == SELECTION else ""
+        text = "The peaks were found on validation."
+    if reports == SELECTION or tested:
+        text += f" The reported scores are from {'validation' if reports == SELECTION else 'test'}."
     if not tested:
         text += " The test split has not been scored."
     elif mean_of(history, BASE, TEST) is None:

@@ -126,7 +126,7 @@ def _search(content: Mapping[str, Any]) -> list[str]:
     if content["method"] == "msft":
         lines += [
             "best: the largest sub-dataset left leaves after every stage, as soon as it can.",
-            "worst: nobody ever overfits, until max_stages or max_epochs ends the search.",
+            "worst: no sub-dataset ever overfits, until max_stages or max_epochs ends the search.",
         ]
     return lines
 

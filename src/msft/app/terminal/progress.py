@@ -105,9 +105,9 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
             return f"  → {gone} left; {where} {there}"
         case Decided(what="go_on"):
             tested = any(stage.falls for stage in history.stages[-1:])
-            why = "nobody fell for sure" if tested else STILL_RISING
+            why = "none surely fell" if tested else STILL_RISING
             from_there = f"training goes on from {checkpoint_in_words(event.checkpoint)}"
-            return f"  → nobody left: {why}; {from_there}"
+            return f"  → no sub-dataset left: {why}; {from_there}"
         case Ended():
             best, mean = checkpoint_in_words(event.best), mean_text(history, event.best)
             return f"done: {ENDINGS[event.by]}; the best is {best}, {mean}"

@@ -11,7 +11,7 @@ from msft.text import counted, named_mean
 
 ENDINGS: dict[EndedBy, str] = {
     "all_excluded": "every sub-dataset has left",
-    "no_gain": "a stage excluded nobody and did not raise the best mean",
+    "no_gain": "a stage excluded no sub-dataset and did not raise the best mean",
     "max_stages": "max_stages was reached",
     "max_epochs": "max_epochs was reached",
     "budget": "all epochs are trained",
