@@ -7,9 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from msft.data.encoding import encoded_texts
 from msft.engine.model.gguf import read_header, read_once
 from msft.engine.model.shape import named_shape
-from msft.engine.model.tokenizers import gguf_header, load_context, load_tokenizer
+from msft.engine.model.tokenizers import (
+    begin_texts,
+    gguf_header,
+    load_context,
+    load_tokenizer,
+    tiny_tokenizer,
+)
 from msft.errors import RecipeError
 
 U32, I32, F32, BOOL, STRING, LIST, U64 = 4, 5, 6, 7, 8, 9, 10
@@ -128,3 +135,22 @@ def test_a_file_is_read_once_for_transformers(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ValueError, match="in the middle"), read_once():
         raise ValueError("in the middle")
     assert package.GGUFReader is reader
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [
+        ({"add_bos_token": True, "bos_token_id": 1}, [1, 67]),
+        ({"add_bos_token": False, "bos_token_id": 1}, [67]),
+        ({"add_bos_token": True}, [67]),
+        ({"bos_token_id": 1}, [67]),
+    ],
+)
+def test_a_text_begins_with_the_token_that_the_file_asks_for(
+    asked: dict[str, object], tokens: list[int]
+) -> None:
+    tokenizer = tiny_tokenizer()
+    begin_texts(tokenizer, {f"tokenizer.ggml.{key}": value for key, value in asked.items()})
+    assert tokenizer("b").input_ids == tokens
+    assert tokenizer.encode("b", add_special_tokens=False) == tokens[-1:]
+    assert encoded_texts(["b"], tokenizer, special=True) == [tokens]

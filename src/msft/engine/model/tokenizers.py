@@ -40,9 +40,24 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
         end = header[0].get("tokenizer.ggml.eos_token_id")
         if end is not None:
             tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+        begin_texts(tokenizer, header[0])
     if tokenizer.eos_token_id is None:
         raise RecipeError(f"model {name!r} has a tokenizer without an end-of-text token")
     return tokenizer
+
+
+def begin_texts(tokenizer: Any, header: dict[str, Any]) -> None:
+    """Let a text begin with the token that a GGUF file asks for, which transformers leaves out."""
+    begin = header.get("tokenizer.ggml.bos_token_id")
+    if begin is None or not header.get("tokenizer.ggml.add_bos_token"):
+        return
+    from tokenizers.processors import TemplateProcessing
+
+    token = tokenizer.convert_ids_to_tokens(begin)
+    tokenizer.bos_token = token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=[token, "$A"], pair=[token, "$A", token, "$B"], special_tokens=[(token, begin)]
+    )
 
 
 def tokenizer_for(recipe: Recipe, name: str) -> Any:
