@@ -37,7 +37,12 @@ from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
 
 ROOT = Path(__file__).parent.parent
-MIXTURES = {"clean": "smollm2-learnable", "noisy": "smollm2-learnable-noisy"}
+MIXTURES = {
+    "clean": "smollm2-learnable",
+    "noisy": "smollm2-learnable-noisy",
+    "gemma": "smollm2-learnable",
+}
+"""Recipes by the first word of a row; `gemma` needs `--set model_name_or_path=….gguf`."""
 KINDS = ("span", "peaks", "last", "all", "random")
 """Averages of one roll-out; the first is the result."""
 SURE = "method_options.exclude={confidence: 0.95}"
