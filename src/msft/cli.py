@@ -181,6 +181,11 @@ def _replay(parser: ArgumentParser) -> None:
     _json(parser)
 
 
+def _merge(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="folder of a run with use_peft: true")
+    parser.add_argument("--out", required=True, help="folder for the merged model; a new one")
+
+
 def _analyze(parser: ArgumentParser) -> None:
     analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
     for name, summary in ANALYSES.items():
@@ -278,6 +283,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "compare": ("run methods and seeds, then make the paper's tables", _compare),
     "report": ("rebuild report.html from the logs of runs", _report),
     "replay": ("train the schedule that a search found, in one run", _replay),
+    "merge": ("write the adapter of a run and its base as one model folder", _merge),
     "analyze": ("run the paper's analyses, or measure headroom", _analyze),
     "env": ("print versions and devices, for bug reports", _json),
 }

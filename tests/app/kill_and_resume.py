@@ -39,6 +39,8 @@ def main(folder: Path, *every: str) -> int:
     torch.set_num_threads(1)
     for library in LIBRARIES:
         import_module(library)
+    if any(json.loads(keys).get("use_peft") for keys in every):
+        import_module("peft")
     wrong = 0
     for number, keys in enumerate(every):
         place = folder / str(number)
@@ -77,7 +79,9 @@ def _forked(work: Callable[[], object], kill_after: float | None = None) -> int:
 
 
 def _weights(folder: Path) -> str:
-    return hashlib.sha256((folder / "best" / "model.safetensors").read_bytes()).hexdigest()
+    whole = folder / "best" / "model.safetensors"
+    file = whole if whole.exists() else whole.with_name("adapter_model.safetensors")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 FACTS: dict[str, Callable[[Path], object]] = {
