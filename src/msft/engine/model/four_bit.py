@@ -43,7 +43,10 @@ def unpacked(parts: Sequence[Tensor], out: Tensor) -> Tensor:
         quant_type="nf4",
         dtype=out.dtype,
     )
-    bnb.dequantize_4bit(made, state, out=out)
+    if out.is_cuda:
+        bnb.dequantize_4bit(made, state, out=out)
+    else:
+        out.copy_(bnb.dequantize_4bit(made, state))
     return out
 
 
