@@ -92,8 +92,7 @@ def _sentence(summary: str) -> str:
 
 def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="msft-demo", help="folder for the runs (%(default)s)")
-    seed = "another mixture and order (%(default)s)"
-    parser.add_argument("--seed", type=int, default=0, help=seed)
+    parser.add_argument("--seed", type=int, default=0, help="mixture and order (%(default)s)")
 
 
 def _init(parser: ArgumentParser) -> None:

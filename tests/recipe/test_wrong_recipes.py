@@ -46,7 +46,12 @@ def second(lines: str) -> str:
 RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     # what is wrong, the file, the line, what the message says
     ("unknown key", key("learning_rat: 1"), 4, ("'learning_rat'", "did you mean 'learning_rate'")),
-    ("adapter", key("adapter: qlora"), 4, ("unknown key 'adapter'; write use_peft: true",)),
+    (
+        "adapter",
+        key("adapter: qlora"),
+        4,
+        ("unknown key 'adapter'; write use_peft: true for LoRA",),
+    ),
     ("rank", key("lora_rank: 8"), 4, ("unknown key 'lora_rank'; write lora_r",)),
     ("rank alone", key("lora_r: 8"), 4, ("lora_r is 8", "add use_peft: true", "leave lora_r out")),
     ("quantised", key("load_in_4bit: true"), 4, ("load_in_4bit is True", "add use_peft: true")),

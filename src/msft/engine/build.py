@@ -10,9 +10,16 @@ from msft.data.corpus import Corpus, load_corpus
 from msft.engine.adapters.injection import adapted
 from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, sees_ahead
-from msft.engine.memory_model import EVALUATED_TOKENS, demand_of, fit_of, in_bf16
+from msft.engine.memory_model import (
+    EVALUATED_TOKENS,
+    FP32,
+    SAFETY,
+    demand_of,
+    fit_of,
+    in_bf16,
+)
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
-from msft.engine.model.shape import shape_of
+from msft.engine.model.shape import named_shape, shape_of
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.engine.paths import layers_of
 from msft.engine.simple import SimpleEngine, SimplePredictor
@@ -72,11 +79,19 @@ def engine_of(
     notice: Callable[[str], None] = lambda text: None,
 ) -> FastEngine | SimpleEngine:
     """The engine that a recipe asks for, with its model loaded."""
-    host = (
-        torch.device("cpu") if recipe.use_peft else device
-    )  # frozen weights move as they are held
-    loaded, fast = load_suited(recipe, recipe.model(), host, tokenizer, notice)
+    name = recipe.model()
+    loaded, fast = load_suited(recipe, name, _first_device(recipe, name, device), tokenizer, notice)
     return engine_over(loaded, fast, recipe, corpus, device)
+
+
+def _first_device(recipe: Recipe, name: str, device: torch.device) -> torch.device:
+    """Where a model is loaded and tried in fp32. Beside an adapter weights are held in less, so
+    they may fit where fp32 does not; then the host has them first."""
+    if not recipe.use_peft or device.type != "cuda":
+        return device
+    needed = FP32 * named_shape(name, recipe.trust_remote_code).parameters
+    fits = needed / SAFETY < torch.cuda.mem_get_info(device)[0]
+    return device if fits else torch.device("cpu")
 
 
 def engine_over(

@@ -80,38 +80,27 @@ _NOISE = "not there; leave it out: the loss is the plain one"
 _MIXED = "leave it out: every row is seen once an epoch; weight in a sub-dataset changes that"
 
 _ADAPTER = {
-    **_same(
-        "adapter peft_config",
-        "write use_peft: true for LoRA (with load_in_4bit: true for QLoRA), or leave it out to "
-        "train all weights",
-        "use_peft",
-    ),
+    **_write("adapter peft_config", "use_peft", ": true for LoRA, with load_in_4bit for QLoRA"),
     **_write("lora_rank", "lora_r"),
     **_write("peft_use_dora", "use_dora"),
     **_write("peft_use_rslora", "use_rslora"),
-    **_same(
-        "lora_target lora_target_linear",
-        "write lora_target_modules: all-linear, or a list of layers' names",
-        "lora_target_modules",
-    ),
-    **_same(
+    **_write("lora_target lora_target_linear", "lora_target_modules", ": all-linear, or names"),
+    **_write(
         "load_in_8bit quantization_bit quantization_method bnb_4bit_quant_type "
         "bnb_4bit_use_double_quant use_bnb_nested_quant",
-        "write load_in_4bit: true (NF4, quantised twice), the only quantisation there is",
         "load_in_4bit",
+        ": true (NF4, quantised twice), the only quantisation there is",
     ),
     **_same(
-        "lora_modules_to_save modules_to_save additional_target peft_layers_to_transform "
-        "lora_layers_to_transform",
+        "lora_modules_to_save modules_to_save additional_target peft_layers_to_transform",
         "not there; leave it out: an adapter has the layers of lora_target_modules, in every block",
     ),
-    **_same(
+    **_write(
         "lora_model_dir adapter_name_or_path",
-        "write the adapter's folder as model_name_or_path: it is merged into its base",
         "model_name_or_path",
+        ": the adapter's folder, which is merged into its base",
     ),
 }
-"""Keys of adapters that are called otherwise here, or are not there."""
 
 FOREIGN: dict[str, Foreign] = {
     **_NOT_YET,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from msft.engine.model.adapter_folders import ADAPTER
 from msft.engine.model.four_bit import FourBitLinear
@@ -124,8 +124,17 @@ def adapted(
             parameter.data = parameter.data.to(device=device, dtype=dtype)
     for each in (model, twin):
         each.to(device)  # buffers, in their own dtype
+    model.get_input_embeddings().register_forward_hook(_with_gradient)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what held the weights before is free for training
     plain = LoadedModel(twin, loaded.tokenizer, loaded.name)
     return Adapted(loaded, plain, trained, layers, packed, config, options, shape, fingerprint)
+
+
+def _with_gradient(module: Any, given: Any, embedded: Tensor) -> Tensor:
+    """The first layer's input has a gradient too, as those of all others have: compiled layers
+    share one code then. Nobody reads it, and it costs next to nothing."""
+    return embedded.requires_grad_() if torch.is_grad_enabled() else embedded
 
 
 def _own_parameters(module: Any) -> Iterator[tuple[str, nn.Parameter]]:

@@ -26,7 +26,7 @@ class ModelShape:
     inner: int
     vocabulary: int
     keys: int
-    linears: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
+    linears: tuple[tuple[str, int, int], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def largest(self) -> int:
