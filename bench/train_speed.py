@@ -291,10 +291,15 @@ def _padded(rows: Sequence[Encoded], device: torch.device) -> dict[str, Any]:
 
 
 def with_trl(
-    variant: Variant, source: Source, recipe: Any, rows: Rows, clock: Callable[[], Clock]
+    variant: Variant,
+    source: Source,
+    recipe: Any,
+    rows: Rows,
+    clock: Callable[[], Clock],
+    adapter: Any = None,
 ) -> Clock:
-    """SFTTrainer on rows that are encoded already, in our order."""
-    return _fitting(partial(_trl, variant, source, rows, clock))
+    """SFTTrainer on rows that are encoded already, in our order; adapter: a config of peft's."""
+    return _fitting(partial(_trl, variant, source, rows, clock, adapter))
 
 
 def _trl(
@@ -302,6 +307,7 @@ def _trl(
     source: Source,
     rows: Rows,
     clock: Callable[[], Clock],
+    adapter: Any,
     micro: int,
     recompute: bool,
 ) -> Clock:
@@ -378,6 +384,7 @@ def _trl(
             train_dataset=datasets.Dataset.from_dict(columns),
             processing_class=source.tokenizer,
             callbacks=[Ticks()],
+            peft_config=adapter,
         )
         trainer.remove_callback(PrinterCallback)
         try:

@@ -92,8 +92,7 @@ def _sentence(summary: str) -> str:
 
 def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="msft-demo", help="folder for the runs (%(default)s)")
-    seed = "another mixture and order (%(default)s)"
-    parser.add_argument("--seed", type=int, default=0, help=seed)
+    parser.add_argument("--seed", type=int, default=0, help="mixture and order (%(default)s)")
 
 
 def _init(parser: ArgumentParser) -> None:
@@ -179,6 +178,11 @@ def _replay(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="run folder (default: runs/replay)")
     parser.add_argument("--quiet", action="store_true", help="print only the result")
     _json(parser)
+
+
+def _merge(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="folder of a run with use_peft: true")
+    parser.add_argument("--out", required=True, help="folder for the merged model; a new one")
 
 
 def _analyze(parser: ArgumentParser) -> None:
@@ -278,6 +282,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "compare": ("run methods and seeds, then make the paper's tables", _compare),
     "report": ("rebuild report.html from the logs of runs", _report),
     "replay": ("train the schedule that a search found, in one run", _replay),
+    "merge": ("write the adapter of a run and its base as one model folder", _merge),
     "analyze": ("run the paper's analyses, or measure headroom", _analyze),
     "env": ("print versions and devices, for bug reports", _json),
 }

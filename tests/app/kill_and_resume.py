@@ -2,7 +2,7 @@
 
     python kill_and_resume.py FOLDER KEYS...
 
-KEYS: those that make the recipe of one run, as JSON.
+KEYS: those that make the recipe of one run, as JSON; `kills` and `rows` are of this script.
 
 Runs in a process of its own and forks the runs. Libraries are imported before, so that the time of
 a run is that of its work, and kills hit that. Prints what differs; nothing if all is well. What the
@@ -39,6 +39,8 @@ def main(folder: Path, *every: str) -> int:
     torch.set_num_threads(1)
     for library in LIBRARIES:
         import_module(library)
+    if any(json.loads(keys).get("use_peft") for keys in every):
+        import_module("peft")
     wrong = 0
     for number, keys in enumerate(every):
         place = folder / str(number)
@@ -50,15 +52,17 @@ def main(folder: Path, *every: str) -> int:
 
 
 def _differences(folder: Path, keys: str) -> list[str]:
-    write_data(folder)
-    recipe = recipe_of(folder, **json.loads(keys))
+    chosen = json.loads(keys)
+    kills, rows = chosen.pop("kills", KILLS), chosen.pop("rows", 48)
+    write_data(folder, rows, rows // 3)
+    recipe = recipe_of(folder, **chosen)
     begun = time.monotonic()
     alone, mortal = folder / "alone", folder / "mortal"
     if _forked(lambda: train(recipe, alone)) != 0:
         return ["the uninterrupted run failed"]
     seconds = time.monotonic() - begun
     random = Random(f"kill {keys}")
-    for _ in range(KILLS):
+    for _ in range(kills):
         _forked(lambda: train(recipe, mortal), kill_after=random.uniform(0.1, 0.7) * seconds)
     if _forked(lambda: train(recipe, mortal)) != 0:
         return ["the resumed run failed"]
@@ -77,7 +81,9 @@ def _forked(work: Callable[[], object], kill_after: float | None = None) -> int:
 
 
 def _weights(folder: Path) -> str:
-    return hashlib.sha256((folder / "best" / "model.safetensors").read_bytes()).hexdigest()
+    whole = folder / "best" / "model.safetensors"
+    file = whole if whole.exists() else whole.with_name("adapter_model.safetensors")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 FACTS: dict[str, Callable[[Path], object]] = {

@@ -168,7 +168,7 @@ def test_a_key_of_another_tool_in_a_sub_dataset(tmp_path: Path, key: str) -> Non
         ("finetuning_type: full", "all weights are trained"),
         ("train_rows: 3", "a key of each sub-dataset; write it under datasets"),
         ("  seed: 3", "a key of the recipe; write it outside of datasets"),
-        ("  lora_r: 3", "LoRA and quantised training are not there yet"),
+        ("  lora_rank: 3", "write lora_r"),
     ],
 )
 def test_what_is_answered(tmp_path: Path, line: str, says: str) -> None:

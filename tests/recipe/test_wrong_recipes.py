@@ -46,10 +46,36 @@ def second(lines: str) -> str:
 RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     # what is wrong, the file, the line, what the message says
     ("unknown key", key("learning_rat: 1"), 4, ("'learning_rat'", "did you mean 'learning_rate'")),
-    ("adapter", key("adapter: qlora"), 4, ("LoRA and quantised training are not there yet",)),
-    ("rank", key("lora_r: 8"), 4, ("unknown key 'lora_r'; LoRA and quantised training are not",)),
-    ("quantised", key("load_in_4bit: true"), 4, ("LoRA and quantised training are not there",)),
-    ("TRL's adapter", key("use_peft: true"), 4, ("LoRA and quantised training are not there",)),
+    (
+        "adapter",
+        key("adapter: qlora"),
+        4,
+        ("unknown key 'adapter'; write use_peft: true for LoRA",),
+    ),
+    ("rank", key("lora_rank: 8"), 4, ("unknown key 'lora_rank'; write lora_r",)),
+    ("rank alone", key("lora_r: 8"), 4, ("lora_r is 8", "add use_peft: true", "leave lora_r out")),
+    ("quantised", key("load_in_4bit: true"), 4, ("load_in_4bit is True", "add use_peft: true")),
+    ("merged", key("merge_adapter: true"), 4, ("merge_adapter is True", "add use_peft: true")),
+    ("no rank", key("use_peft: true\nlora_r: 0"), 5, ("lora_r is 0; expected 1 to 4096",)),
+    (
+        "all dropped",
+        key("use_peft: true\nlora_dropout: 1"),
+        5,
+        ("lora_dropout is 1; expected 0 or more, below 1",),
+    ),
+    (
+        "layers as text",
+        key("use_peft: true\nlora_target_modules: q_proj"),
+        5,
+        ("'q_proj'; expected all-linear, or a list",),
+    ),
+    (
+        "a layer twice",
+        key("use_peft: true\nlora_target_modules: [q_proj, q_proj]"),
+        5,
+        ("name each layer once",),
+    ),
+    ("eight bits", key("load_in_8bit: true"), 4, ("write load_in_4bit: true",)),
     (
         "Axolotl's fraction",
         key("val_set_size: 0.1"),

@@ -12,6 +12,12 @@ from msft.app.hub_upload import refuse_unpushable
 from msft.app.tracker_backends import refuse_missing
 from msft.data.data_files import fixed_name
 from msft.data.loading import may_have, refuse_missing_files
+from msft.engine.model.adapter_folders import (
+    base_of,
+    is_adapter,
+    refuse_broken_adapter,
+    refuse_no_peft,
+)
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
@@ -49,13 +55,24 @@ def refuse_untrainable(recipe: Recipe) -> None:
     """Refuse what `msft train` cannot do in any folder."""
     refuse_missing(recipe.report_to)
     refuse_unpushable(recipe)
+    refuse_no_packages(recipe)
     refuse_absent(recipe, recipe.model())
+
+
+def refuse_no_packages(recipe: Recipe) -> None:
+    """RecipeError where an adapter is asked for and what it needs is not installed."""
+    if recipe.use_peft:
+        why = "load_in_4bit" if recipe.load_in_4bit else "use_peft"
+        refuse_no_peft(f"{why} is true", recipe.load_in_4bit)
 
 
 def refuse_absent(recipe: Recipe, model: str) -> None:
     """RecipeError or DataError where something that is named is not there: a model, the data
     folder, a file of rows, a metric. What the hub should have is not looked for."""
-    if model != TINY:
+    if is_adapter(model):
+        base_of(model)
+        refuse_broken_adapter(Path(model))
+    elif model != TINY:
         gguf_header(model)
     if recipe.data_dir is not None:
         recipe.data_folder()
@@ -131,7 +148,7 @@ def refuse_planted(folder: RunFolder) -> None:
     written = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
     for path in (folder.log, lock, *written, folder.environment, folder.report, folder.losses):
         refuse_other_kind(path)
-    for path in (folder.best, folder.checkpoints):
+    for path in (folder.best, folder.base, folder.checkpoints):
         refuse_other_kind(path, FOLDER)
 
 

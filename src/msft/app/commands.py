@@ -55,11 +55,12 @@ def validate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost, before any training."""
-    from msft.app.admission import refuse_absent, run_folder
+    from msft.app.admission import refuse_absent, refuse_no_packages, run_folder
 
     recipe = _recipe(options)
     out = run_folder(recipe, options.out).path
     refuse_unwritable(out)
+    refuse_no_packages(recipe)
     refuse_absent(recipe, recipe.model())
     from msft.app.terminal.plan_text import plan_text
     from msft.planning.calibration import SECONDS
@@ -201,6 +202,16 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
     if options.watch is not None:
         raise UsageError("--figures and --watch do not go together; write figures afterwards")
     return formats_of(options.figures)
+
+
+def merge(options: argparse.Namespace) -> None:
+    """A run's adapter and its base as one model."""
+    from msft.app.merging import merge
+
+    out = Path(options.out)
+    refuse_unwritable(out.parent)
+    merge(Path(options.folder), out)
+    show_path("model", out)
 
 
 def analyze(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import Any
 
 from msft.data.corpus import Corpus, settings_for
+from msft.recipe.adapters import ADAPTER_KEYS
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HasFingerprint
 from msft.search.methods import PreparedMethod
@@ -21,7 +22,8 @@ def settings_of(
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
     }
     plain = settings_for(recipe, corpus, method)
-    return replace(plain, fingerprint=fingerprint, engine=engine_name)
+    adapter = engine.num_trainable if recipe.use_peft else 0
+    return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter)
 
 
 def _model_fingerprint(engine: Engine) -> str:
@@ -43,4 +45,5 @@ def _training(recipe: Recipe) -> list[tuple[str, Any]]:
     )
     younger = ("ema_decay",)  # keys that older folders do not have count where they are set
     used = [*keys, *(key for key in younger if getattr(recipe, key) is not None)]
+    used += ADAPTER_KEYS if recipe.use_peft else ()
     return [(key, getattr(recipe, key)) for key in used]

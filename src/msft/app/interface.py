@@ -7,7 +7,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from msft.app.admission import refuse_absent, refuse_no_rows, refuse_unwritable, run_folder
+from msft.app.admission import (
+    refuse_absent,
+    refuse_no_packages,
+    refuse_no_rows,
+    refuse_unwritable,
+    run_folder,
+)
 from msft.app.evaluation import evaluation
 from msft.app.terminal.progress import Progress, progress
 from msft.app.train import EngineSource, Result
@@ -101,6 +107,7 @@ def plan(
     recipe = _loaded(recipe)
     folder = run_folder(recipe, out).path
     refuse_unwritable(folder)
+    refuse_no_packages(recipe)
     refuse_absent(recipe, recipe.model())
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import forecast

@@ -8,6 +8,7 @@ from msft.report.averages import average_in_words
 from msft.report.findings import Findings
 from msft.report.findings_in_words import certainty_of, result_texts
 from msft.report.wording import MEAN_OF_GAINS
+from msft.run.flops import adapter_of
 from msft.run.history import Exclusion, History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
@@ -18,25 +19,32 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf)", re.ASCII
 
 
 def card_of(
-    history: History, model: str, found: Findings | None = None, report_split: str = TEST
+    history: History,
+    model: str,
+    found: Findings | None = None,
+    report_split: str = TEST,
+    merged: bool = False,
 ) -> str:
     """Markdown with the front matter that the hub reads. Only what led to this checkpoint is in it.
 
-    found: the findings of a finished run. report_split: as in the recipe.
+    found: the findings of a finished run. report_split: as in the recipe. merged: the result has
+        its adapter in it.
     """
+    adapter = bool(adapter_of(history)) and not merged
     summary, schedule = summary_of(history), schedule_of(history)
     best = summary["best"]
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'peft' if adapter else 'transformers'}",
         *([f"base_model: {model}"] if _is_hub_name(model) else []),
         "pipeline_tag: text-generation",
-        "tags: [msft, sft]",
+        f"tags: [msft, sft{', lora' if adapter else ''}]",
         "---",
         "",
         f"# {in_markdown(model)}, fine-tuned with msft ({in_markdown(summary['method'])})",
         "",
         _origin(history, summary),
+        *(["", _kind(history, model)] if adapter else []),
         *(text for each in result_texts(found or Findings()) for text in ("", each)),
         "",
         "| sub-dataset | rows | epochs | validation | test |",
@@ -60,6 +68,15 @@ def card_of(
 def _is_hub_name(model: str) -> bool:
     """Whether the hub takes it for a model: it refuses cards that name another base."""
     return _NAME.fullmatch(model) is not None and not Path(model).exists()
+
+
+def _kind(history: History, model: str) -> str:
+    """What an adapter is, and how it is read."""
+    return (
+        f"It is a LoRA adapter of {adapter_of(history):,} weights beside the "
+        f"{history.start.num_parameters:,} of {in_markdown(model)}, which did not change. With "
+        "peft installed, `AutoModelForCausalLM.from_pretrained` of this folder loads both."
+    )
 
 
 def _origin(history: History, summary: dict[str, Any]) -> str:

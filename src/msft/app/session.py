@@ -21,7 +21,7 @@ from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import StoreError
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
-from msft.report.findings import findings_in
+from msft.report.findings import Findings, findings_in
 from msft.report.findings_in_words import findings_content
 from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
 from msft.run.environment import (
@@ -231,8 +231,7 @@ class Session:
         summary = {**summary_of(history), "findings": findings_content(found)}
         schedule = schedule_of(history)
         self._show_result(history)
-        split = self._recipe.report_split
-        self._best_folder.card(card_of(history, self._recipe.model(), found, split))
+        self._best_folder.card(self._card(history, found))
         write_json(self._folder.schedule, schedule)
         write_json(self._folder.summary, summary)
         write_report(self._folder.path)
@@ -259,10 +258,13 @@ class Session:
             return
         if best == BASE and history.ended is None:
             return
-        split = self._recipe.report_split
-        card = card_of(history, self._recipe.model(), report_split=split)
-        if self._best_folder.update(best, card):
+        if self._best_folder.update(best, self._card(history)):
             self._best_on_disk = best
+
+    def _card(self, history: History, found: Findings | None = None) -> str:
+        recipe = self._recipe
+        how = (recipe.report_split, recipe.merge_adapter)
+        return card_of(history, recipe.model(), found, *how)
 
     def _show_result(self, history: History) -> None:
         """The last look at `best/`: what it hands out is what was trained."""

@@ -7,16 +7,26 @@ from typing import Any
 import torch
 
 from msft.data.corpus import Corpus, load_corpus
+from msft.engine.adapters.injection import adapted
 from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, sees_ahead
-from msft.engine.memory_model import EVALUATED_TOKENS, demand_of, fit_of, in_bf16
+from msft.engine.memory_model import (
+    EVALUATED_TOKENS,
+    FP32,
+    SAFETY,
+    demand_of,
+    fit_of,
+    in_bf16,
+)
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
+from msft.engine.model.shape import named_shape, shape_of
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.engine.paths import layers_of
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
+from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
@@ -69,8 +79,19 @@ def engine_of(
     notice: Callable[[str], None] = lambda text: None,
 ) -> FastEngine | SimpleEngine:
     """The engine that a recipe asks for, with its model loaded."""
-    loaded, fast = load_suited(recipe, recipe.model(), device, tokenizer, notice)
+    name = recipe.model()
+    loaded, fast = load_suited(recipe, name, _first_device(recipe, name, device), tokenizer, notice)
     return engine_over(loaded, fast, recipe, corpus, device)
+
+
+def _first_device(recipe: Recipe, name: str, device: torch.device) -> torch.device:
+    """Where a model is loaded and tried in fp32. Beside an adapter weights are held in less, so
+    they may fit where fp32 does not; then the host has them first."""
+    if not recipe.use_peft or device.type != "cuda":
+        return device
+    needed = FP32 * named_shape(name, recipe.trust_remote_code).parameters
+    fits = needed / SAFETY < torch.cuda.mem_get_info(device)[0]
+    return device if fits else torch.device("cpu")
 
 
 def engine_over(
@@ -79,6 +100,8 @@ def engine_over(
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
     settings = _settings(recipe, corpus, device)
+    options = adapter_of(recipe)
+    with_adapter = None if options is None else adapted(loaded, options, device, settings.bf16)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
     if not fast:
         refuse_fast_keys(recipe)
@@ -87,9 +110,10 @@ def engine_over(
             gradient_checkpointing=recipe.gradient_checkpointing is True,
             micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
         )
-        return SimpleEngine(loaded, rows, settings)
-    demand = demand_of(recipe, corpus, device)
-    fit = fit_of(loaded.model, device, demand, recipe.gradient_checkpointing)
+        return SimpleEngine(loaded, rows, settings, with_adapter)
+    shape = shape_of(loaded.model) if with_adapter is None else with_adapter.shape
+    demand = demand_of(recipe, corpus, device, shape)
+    fit = fit_of(loaded.model, shape, device, demand, recipe.gradient_checkpointing)
     settings = replace(
         settings,
         gradient_checkpointing=fit.gradient_checkpointing,
@@ -97,7 +121,8 @@ def engine_over(
         batch_rows=recipe.train_batch_size if fit.recorded else 0,
         half_moments=demand.half_moments,
     )
-    return FastEngine(loaded, rows, settings, layers_of(loaded.model, demand.fused))
+    layers = layers_of(loaded.model, demand.fused)
+    return FastEngine(loaded, rows, settings, layers, adapted=with_adapter)
 
 
 def refuse_fast_keys(recipe: Recipe) -> None:

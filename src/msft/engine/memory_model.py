@@ -14,13 +14,19 @@ import torch
 from torch import nn
 
 from msft.data.corpus import Corpus
-from msft.engine.model.shape import ModelShape, shape_of
+from msft.engine.model.shape import ModelShape
 from msft.engine.train.adamw import has_kernel
+from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 
 FP32, BF16 = 4, 2
+PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes of a weight in NF4: a block of 64 has a scale of a byte, 256 scales have one of four."""
+WORTH_SPLITTING = 4096
+"""Tokens of a micro-batch that keep a GPU busy; an adapter's gradients add up for nothing, so
+smaller batches come before recomputing."""
 CPU_TOKENS = 8192
 SAFETY = 0.8
 """Of the memory that seems to be left, what is counted on."""
@@ -51,6 +57,8 @@ class Demand:
     fused: layers and losses are compiled; they keep what matrix products read, and no copy in fp32.
     lean: one kernel takes the optimizer's step, and needs no memory for it.
     averaged: the moving average of the weights is held too.
+    trained: weights of an adapter, which alone are trained; None: all are.
+    frozen: bytes of the frozen weights beside an adapter.
     """
 
     batch_tokens: int
@@ -60,6 +68,12 @@ class Demand:
     fused: bool = False
     lean: bool = False
     averaged: bool = False
+    trained: int | None = None
+    frozen: int = 0
+
+    def moved(self, shape: ModelShape) -> int:
+        """Weights that are trained."""
+        return shape.parameters if self.trained is None else self.trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +85,31 @@ class Fit:
     recorded: bool
 
 
-def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
+def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device, shape: ModelShape) -> Demand:
     datasets = corpus.datasets.values()
     rows, tokens = sum(d.epoch_rows for d in datasets), sum(d.epoch_tokens for d in datasets)
     every = [row for dataset in datasets for row in dataset.train.rows]
     bf16 = in_bf16(recipe, device)
+    adapter = adapter_of(recipe)
     return Demand(
         batch_tokens=round(1.5 * recipe.train_batch_size * tokens / rows),
         answers=sum(row.answer_tokens for row in every) / sum(len(row.tokens) for row in every),
         bf16=bf16,
         half_moments=recipe.optim == "adamw_bf16",
-        fused=device.type == "cuda" and is_long(recipe, rows, len(corpus.datasets)),
+        fused=device.type == "cuda"
+        and is_long(recipe, rows, len(corpus.datasets))
+        and not recipe.use_dora,  # peft's own forward, which the compiler cannot follow
         lean=has_kernel(device, bf16),
         averaged=recipe.ema_decay is not None,
+        trained=None if adapter is None else shape.adapter_weights(adapter),
+        frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
     )
+
+
+def frozen_bytes(shape: ModelShape, bf16: bool, four_bit: bool) -> int:
+    """Of weights that are not trained; the head and the embeddings are never packed."""
+    packed = shape.packed_weights() if four_bit else 0
+    return (BF16 if bf16 else FP32) * (shape.parameters - packed) + round(PACKED * packed)
 
 
 def in_bf16(recipe: Recipe, device: torch.device) -> bool:
@@ -103,12 +128,18 @@ def is_long(recipe: Recipe, rows: int, datasets: int) -> bool:
     return not recipe.deterministic and steps >= WORTH_COMPILING
 
 
-def fit_of(model: Any, device: torch.device, demand: Demand, checkpointing: Checkpointing) -> Fit:
+def fit_of(
+    model: Any,
+    shape: ModelShape,
+    device: torch.device,
+    demand: Demand,
+    checkpointing: Checkpointing,
+) -> Fit:
     """The largest micro-batches; activations are recomputed only if a batch does not fit else."""
     if device.type != "cuda":
         return cpu_fit(checkpointing)
-    shape = shape_of(model)
-    free = torch.cuda.mem_get_info(device)[0] + FP32 * shape.parameters  # which are there already
+    there = FP32 * shape.parameters if demand.trained is None else demand.frozen
+    free = torch.cuda.mem_get_info(device)[0] + there
     fit = best_fit(shape, free, demand, checkpointing)
     return replace(fit, recorded=fit.recorded and demand.bf16 and _is_plain(model))
 
@@ -125,8 +156,10 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
         return int(SAFETY * (free - needed) / token_bytes(shape, demand, again))
 
     again = checkpointing is True
-    if checkpointing == "auto":
+    if checkpointing == "auto" and demand.trained is None:
         again = fitting(False, parts=False) < demand.batch_tokens
+    elif checkpointing == "auto":
+        again = fitting(False, parts=True) < min(demand.batch_tokens, WORTH_SPLITTING)
     tokens = fitting(again, parts=False)
     whole = tokens >= demand.batch_tokens
     recorded = whole and not again and shape.parameters <= RECORDED_UP_TO
@@ -134,22 +167,24 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
-    """fp32 weights, moments, in bf16 the working copy, and the average."""
+    """Frozen weights; of those trained fp32 weights, moments, in bf16 the working copy, and the
+    average."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
     working = BF16 if demand.bf16 else 0
-    return shape.parameters * (FP32 + moments + working) + average_bytes(shape, demand)
+    trained = demand.moved(shape) * (FP32 + moments + working)
+    return demand.frozen + trained + average_bytes(shape, demand)
 
 
 def average_bytes(shape: ModelShape, demand: Demand) -> int:
-    return FP32 * shape.parameters if demand.averaged else 0
+    return FP32 * demand.moved(shape) if demand.averaged else 0
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
     """Gradients; `parts`: with the fp32 copy in which micro-batches add up."""
     if not demand.bf16:
-        return FP32 * shape.parameters
+        return FP32 * demand.moved(shape)
     summed = parts and not demand.half_moments
-    return shape.parameters * (BF16 + (FP32 if summed else 0))
+    return demand.moved(shape) * (BF16 + (FP32 if summed else 0))
 
 
 def step_bytes(shape: ModelShape, demand: Demand) -> int:
@@ -159,7 +194,7 @@ def step_bytes(shape: ModelShape, demand: Demand) -> int:
         return gradients
     if demand.half_moments:
         return gradients + HALVED_STEP * FP32 * shape.largest
-    return gradients + FP32 * shape.parameters
+    return gradients + FP32 * demand.moved(shape)
 
 
 def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:

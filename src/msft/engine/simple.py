@@ -14,10 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from msft.engine.adapters.injection import Adapted
+from msft.engine.adapters.merged import MergedPredictor, merged_of
+from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.decode.texts import Texts
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import batches
-from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
+from msft.engine.paths import PLAIN_LAYERS
+from msft.engine.saving.model_files import Weights, averaged, refuse_other_model
 from msft.engine.train.moving_average import RAW, AveragePredictor, MovingAverage
 from msft.engine.train.pending_losses import refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
@@ -37,13 +41,16 @@ class SimpleEngine:
         loaded: LoadedModel,
         rows: Mapping[str, Sequence[Encoded]],
         settings: TrainingSettings,
+        adapted: Adapted | None = None,
     ) -> None:
+        """adapted: the model with an adapter, which alone is trained."""
         self._loaded, self._model = loaded, loaded.model
         self._rows = rows
         self._settings = settings
-        self._parameters = dict(self._model.named_parameters())
-        self.num_parameters = sum(p.numel() for p in self._parameters.values())
-        self.num_trainable = self.num_parameters
+        self._parameters = trained_in(self._model, adapted)
+        self.num_trainable = sum(p.numel() for p in self._parameters.values())
+        self.num_frozen = adapted.shape.parameters if adapted else 0
+        self.num_parameters = self.num_frozen or self.num_trainable
         self._raw = {name: p.detach() for name, p in self._parameters.items()}
         self._average: MovingAverage | None = None
         if settings.ema_decay is not None:
@@ -52,10 +59,14 @@ class SimpleEngine:
         if settings.gradient_checkpointing:
             self._model.gradient_checkpointing_enable()
         self.load_optimizer(None)
-        files = ModelFiles(loaded, self._base, self._model.device)
-        self.codec, self.export, self.link = files.codec, files.export, files.link
-        self.memory, self.fingerprint = files.memory, files.fingerprint
-        self.average = averaged
+        files = files_of(loaded, adapted, self._base, self._model.device)
+        self.codec, self.export, self.memory = files.codec, files.export, files.memory
+        self.fingerprint, self.average = files.fingerprint, averaged
+        if not (adapted and adapted.options.merged):
+            self.link = files.link
+        self._adapted = adapted
+        kept = self._raw if self._average is None else self._average.tensors
+        self._merged = merged_of(adapted, kept, PLAIN_LAYERS)
 
     def weights(self) -> dict[str, Tensor]:
         kept = self._raw if self._average is None else self._average.tensors
@@ -68,6 +79,7 @@ class SimpleEngine:
             weight.copy_(source[name])
         if self._average is not None:
             self._average.restart()
+        self._moved()
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
@@ -114,6 +126,7 @@ class SimpleEngine:
         self._steps += 1
         if self._average is not None:
             self._average.move()
+        self._moved()
         return Losses(losses, update=Update(rate, lambda: float(norm)))
 
     def _losses(self, rows: Sequence[Encoded], gradients: bool = False) -> list[float]:
@@ -152,8 +165,16 @@ class SimpleEngine:
     def how(self) -> str:
         return "simple engine: the model's own attention, padded rows, torch's AdamW"
 
-    def predictor(self) -> "SimplePredictor | AveragePredictor":
+    def _moved(self) -> None:
+        if self._merged is not None:
+            self._merged.outdate()
+
+    def predictor(self) -> "SimplePredictor | AveragePredictor | MergedPredictor":
         settings = self._settings
+        if self._adapted is not None and self._merged is not None:
+            plain = self._adapted.evaluated
+            merged = SimplePredictor(plain, settings.evaluated_tokens, settings.bf16)
+            return MergedPredictor(merged, self._merged)
         predictor = SimplePredictor(self._loaded, settings.evaluated_tokens, settings.bf16)
         return predictor if self._average is None else AveragePredictor(predictor, self._average)
 

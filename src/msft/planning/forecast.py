@@ -17,6 +17,7 @@ from msft.planning.cases import cases_of
 from msft.planning.counting_run import Case
 from msft.planning.evaluation_tokens import EvaluationSizes, evaluation_sizes
 from msft.planning.memory import Needs, needs_of
+from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.search.feeds import steps_of
@@ -59,11 +60,14 @@ def forecast_of(
     methods = cases_of(recipe, corpus, {place: size.tokens for place, size in evaluations.items()})
     worst = methods[recipe.method].worst
     needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations, worst)
+    adapter = adapter_of(recipe)
+    trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
     speed, why = _calibration(recipe, corpus, needs, seconds)
     return {
         "model": recipe.model_name_or_path,
         "parameters": shape.parameters,
+        **({"trainable": trained, "frozen": shape.parameters} if trained else {}),
         "device": room.kind,
         "method": recipe.method,
         "datasets": {name: _dataset(corpus, name, evaluations) for name in corpus.datasets},
@@ -71,8 +75,8 @@ def forecast_of(
         "evaluation": _evaluation(evaluations),
         "methods": {
             name: {
-                "best": _case(cases.best, shape.parameters, speed),
-                "worst": _case(cases.worst, shape.parameters, speed),
+                "best": _case(cases.best, shape.parameters, trained, speed),
+                "worst": _case(cases.worst, shape.parameters, trained, speed),
             }
             for name, cases in methods.items()
         },
@@ -153,8 +157,8 @@ def _evaluation(evaluations: EvaluationSizes) -> dict[str, int]:
     }
 
 
-def _case(case: Case, parameters: int, speed: Calibration | None) -> dict[str, Any]:
-    flops = flops_of_tokens(case.tokens, parameters)
+def _case(case: Case, parameters: int, adapter: int, speed: Calibration | None) -> dict[str, Any]:
+    flops = flops_of_tokens(case.tokens, parameters, adapter)
     return {
         "stages": [asdict(stage) for stage in case.stages],
         "epochs": case.epochs,
@@ -166,9 +170,10 @@ def _case(case: Case, parameters: int, speed: Calibration | None) -> dict[str, A
     }
 
 
-def flops_of_tokens(tokens: Tokens, parameters: int) -> dict[str, int]:
+def flops_of_tokens(tokens: Tokens, parameters: int, adapter: int = 0) -> dict[str, int]:
+    """adapter: its weights, where only they are trained."""
     return {
-        "train": train_flops(parameters, tokens.train),
+        "train": train_flops(parameters, tokens.train, adapter),
         "evaluation": inference_flops(parameters, tokens.evaluation),
-        "lookahead": look_ahead_flops(parameters, tokens.lookahead),
+        "lookahead": look_ahead_flops(parameters, tokens.lookahead, adapter),
     }

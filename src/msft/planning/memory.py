@@ -149,7 +149,7 @@ def needs_of(
     worst: Case | None = None,
 ) -> Needs:
     """evaluations, worst: where they were counted; without them only the peak is rougher."""
-    demand = demand_of(recipe, corpus, torch.device(room.kind))
+    demand = demand_of(recipe, corpus, torch.device(room.kind), shape)
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
     most = 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind])
     scored = [size for (_, split), size in (evaluations or {}).items() if split == SELECTION]
@@ -170,8 +170,8 @@ def needs_of(
     number = len(corpus.datasets)
     most = most_held(method, settings_for(recipe, corpus, method))
     averaged = recipe.ema_decay is not None
-    parameters, optim = shape.parameters, recipe.optim
-    checkpoints = Checkpoints.of(parameters, optim, rollback, number, most, averaged)
+    moved, optim = demand.moved(shape), recipe.optim
+    checkpoints = Checkpoints.of(moved, optim, rollback, number, most, averaged)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 

@@ -41,13 +41,6 @@ def _write(keys: str, ours: str, more: str = "") -> dict[str, Foreign]:
 
 _NOT_YET = {
     **_same(
-        "adapter use_peft peft_config load_in_4bit load_in_8bit lora_r lora_rank lora_alpha "
-        "lora_dropout lora_target lora_target_linear lora_target_modules lora_modules_to_save "
-        "lora_model_dir peft_layers_to_transform use_dora use_rslora peft_use_dora "
-        "quantization_bit quantization_method bnb_4bit_quant_type",
-        "LoRA and quantised training are not there yet; leave it out: all weights are trained",
-    ),
-    **_same(
         "deepspeed fsdp fsdp_config ddp_find_unused_parameters ddp_timeout ddp_backend device_map "
         "tensor_parallel_size context_parallel_size sequence_parallel_size",
         "one run on several devices is not there yet; leave it out: a run uses one device, and "
@@ -86,8 +79,32 @@ _ADAM = "AdamW's betas and epsilon are the usual ones (0.9, 0.999, 1e-8); leave 
 _NOISE = "not there; leave it out: the loss is the plain one"
 _MIXED = "leave it out: every row is seen once an epoch; weight in a sub-dataset changes that"
 
+_ADAPTER = {
+    **_write("adapter peft_config", "use_peft", ": true for LoRA, with load_in_4bit for QLoRA"),
+    **_write("lora_rank", "lora_r"),
+    **_write("peft_use_dora", "use_dora"),
+    **_write("peft_use_rslora", "use_rslora"),
+    **_write("lora_target lora_target_linear", "lora_target_modules", ": all-linear, or names"),
+    **_write(
+        "load_in_8bit quantization_bit quantization_method bnb_4bit_quant_type "
+        "bnb_4bit_use_double_quant use_bnb_nested_quant",
+        "load_in_4bit",
+        ": true (NF4, quantised twice), the only quantisation there is",
+    ),
+    **_same(
+        "lora_modules_to_save modules_to_save additional_target peft_layers_to_transform",
+        "not there; leave it out: an adapter has the layers of lora_target_modules, in every block",
+    ),
+    **_write(
+        "lora_model_dir adapter_name_or_path",
+        "model_name_or_path",
+        ": the adapter's folder, which is merged into its base",
+    ),
+}
+
 FOREIGN: dict[str, Foreign] = {
     **_NOT_YET,
+    **_ADAPTER,
     **_write("lr", "learning_rate"),
     **_write(
         "model model_id model_path pretrained_model_name_or_path base_model_config",

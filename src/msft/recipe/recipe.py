@@ -16,12 +16,14 @@ from msft.checks import (
     AtLeast,
     Between,
     Inside,
+    Within,
     fit_fields,
     option_names,
     recipe_place,
     shown,
 )
 from msft.errors import Place, RecipeError
+from msft.recipe.adapters import ALL_LINEAR, low_rate, refuse_wrong_adapter, target_names
 from msft.recipe.agreements import refuse_wrong_method, refuse_wrong_names, refuse_wrong_schedule
 from msft.recipe.blocks import (
     is_template,
@@ -65,6 +67,8 @@ class Recipe:
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     engine: fast packs rows and has kernels of its own; simple runs any decoder-only model of
         transformers; auto is the fast one where it suits the model.
+    use_peft: train a LoRA adapter instead of all weights; the keys after it say how (as in TRL).
+    merge_adapter: the result is a plain model folder, not an adapter.
     chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
@@ -105,6 +109,15 @@ class Recipe:
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False
     engine: Literal["auto", "fast", "simple"] = "auto"
+    use_peft: bool = False
+    lora_r: Annotated[int, Between(1, 4096)] = 16
+    lora_alpha: Annotated[int, AtLeast(1)] = 32
+    lora_dropout: Annotated[float, Within(0, 1)] = 0.0
+    lora_target_modules: str | Sequence[str] = ALL_LINEAR
+    load_in_4bit: bool = False
+    use_dora: bool = False
+    use_rslora: bool = False
+    merge_adapter: bool = False
     chat_template: str | None = None
     completion_only_loss: bool = True
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
@@ -157,7 +170,7 @@ class Recipe:
                 )
             made = Recipe(**{"datasets": (), **keys}, notes=notes, folder=folder, places=known)
             told = (*notes, *unused_length(made, keys, known), *only_one(made), *unusual(made))
-            object.__setattr__(made, "notes", told)
+            object.__setattr__(made, "notes", (*told, *low_rate(made)))
             return made
 
         return all_at_once(build, mapping, where, known)
@@ -165,7 +178,8 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "datasets", specs_of(self.datasets, recipe_keys()))
         options = ("method_options", "options_by_method")
-        apart = ("datasets", "peaks", *options, "report_to", "chat_template", *_NOT_KEYS)
+        lists = ("report_to", "lora_target_modules")
+        apart = ("datasets", "peaks", *options, *lists, "chat_template", *_NOT_KEYS)
         fit_fields(self, "", except_for=apart)
         refuse_wrong_template(self.chat_template)
         refuse_wrong_names(self)
@@ -175,6 +189,8 @@ class Recipe:
         by_method = options_of_methods(self.options_by_method)
         object.__setattr__(self, "options_by_method", by_method)
         object.__setattr__(self, "report_to", tracker_names(self.report_to))
+        object.__setattr__(self, "lora_target_modules", target_names(self.lora_target_modules))
+        refuse_wrong_adapter(self)
         refuse_wrong_schedule(self)
         with recipe_place():
             refuse_wrong_method(self)

@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from msft.run.environment import begun_on, read_environments
+from msft.run.flops import adapter_of
 from msft.run.folder import RunFolder, recipe_value, seconds_of
 from msft.run.history import History
 from msft.text import counted, duration, masked, si
@@ -35,7 +36,7 @@ def facts_of(runs: Sequence[RunOnDisk]) -> list[Fact]:
         (
             "model",
             _either(map(_model, runs)),
-            f"{_either(si(start.num_parameters) for start in starts)} parameters",
+            _either(map(_sizes, runs)),
         ),
         (
             "data",
@@ -61,6 +62,12 @@ def facts_of(runs: Sequence[RunOnDisk]) -> list[Fact]:
         ),
     ]
     return [fact for fact in found if fact[1]]
+
+
+def _sizes(run: RunOnDisk) -> str:
+    """Weights of the model, and of the adapter where only that is trained."""
+    size, adapter = si(run.history.start.num_parameters), adapter_of(run.history)
+    return f"{size} parameters" + (f", an adapter of {si(adapter)} trained" if adapter else "")
 
 
 def _either(texts: Iterable[str]) -> str:

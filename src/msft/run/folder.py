@@ -27,6 +27,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.environment = path / "environment.json"
         self.best = path / "best"
+        self.base = path / "base"
         self.schedule = path / "schedule.json"
         self.summary = path / "summary.json"
         self.report = path / "report.html"

@@ -42,9 +42,15 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             **({} if settings.engine == FAST else {"engine": settings.engine}),
             **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
             **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
+            **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
         },
         fingerprint=settings.fingerprint,
     )
+
+
+def _weights(num_parameters: int, settings: Settings) -> dict[str, int]:
+    """Of a model with an adapter."""
+    return {"frozen": num_parameters, "trained": settings.adapter}
 
 
 def asked(question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep) -> Asked:

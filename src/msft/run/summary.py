@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from msft.run.flops import flops_of
+from msft.run.flops import adapter_of, flops_of
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 from msft.search.scores import SELECTION, TEST
@@ -19,6 +19,7 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         "status": "finished" if ended else "stopped" if stopped else "running",
         "ended_by": ended.by if ended else None,
         "num_parameters": history.start.num_parameters,
+        **({"num_trainable": adapter} if (adapter := adapter_of(history)) else {}),
         "optim": history.start.settings.get("optim", "adamw"),
         "ema_decay": history.start.settings.get("ema_decay"),
         "stages": [stage_of(history, number) for number in range(len(history.stages))],

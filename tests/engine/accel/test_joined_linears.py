@@ -9,7 +9,7 @@ from families import FAMILIES, model_of
 from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_linears import Join, JoinedProjections, together
+from msft.engine.accel.joined_linears import Join, JoinedProjections, PlainWeights, together
 from msft.engine.attention import RowLayout, layout
 
 LENGTHS = [12, 8]
@@ -71,8 +71,8 @@ def test_compiled_layers_hand_their_gradients_out(family: str) -> None:
 
 def test_gradients_of_several_passes_add_up() -> None:
     layers = [nn.Linear(4, 6, bias=False), nn.Linear(4, 2, bias=False)]
-    join, given = Join(layers), torch.randn(3, 4)
-    join.lay_together()
+    join, given = Join(PlainWeights(layers)), torch.randn(3, 4)
+    join.weights.lay_together()
     for times in (1, 2):
         loss = join.part(0, given).sum() + 2 * join.part(1, given).sum()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -84,8 +84,8 @@ def test_gradients_of_several_passes_add_up() -> None:
 
 def test_weights_that_lie_together_are_written_through() -> None:
     layers = [nn.Linear(4, 6, bias=False), nn.Linear(4, 2, bias=False)]
-    join, given = Join(layers), torch.randn(3, 4)
-    join.lay_together()
+    join, given = Join(PlainWeights(layers)), torch.randn(3, 4)
+    join.weights.lay_together()
     with torch.no_grad():
         layers[1].weight.fill_(2.0)
         join.part(0, given)
@@ -95,7 +95,7 @@ def test_weights_that_lie_together_are_written_through() -> None:
 
 def test_another_input_is_not_answered_with_what_was_made_before() -> None:
     layers = [nn.Linear(4, 6), nn.Linear(4, 2)]
-    join, given, other = Join(layers), torch.randn(3, 4), torch.randn(3, 4)
+    join, given, other = Join(PlainWeights(layers)), torch.randn(3, 4), torch.randn(3, 4)
     join.part(0, given)
     assert torch.equal(join.part(1, other), layers[1](other))
 

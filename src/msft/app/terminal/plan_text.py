@@ -12,8 +12,8 @@ COLUMNS = (
 )
 ABOUT_COLUMNS = (
     "evals: evaluations; FLOPs: all of them, 6, 2 and 8 for each weight and token of training, "
-    "evaluating and looking ahead; training, evaluating, ahead: parts of them; evals are: the "
-    "share of evaluating"
+    "evaluating and looking ahead (frozen weights: 4, 2 and 6); training, evaluating, ahead: "
+    "parts of them; evals are: the share of evaluating"
 )
 MOST_STAGES = 12
 """Stages whose steps are listed one by one."""
@@ -33,10 +33,17 @@ def plan_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
 
 def _head(content: Mapping[str, Any]) -> list[str]:
     where = "a GPU of this machine" if content["device"] == "cuda" else "this machine's CPU"
-    return [
+    lines = [
         f"{content['method']} on {content['model']}: {si(content['parameters'])} parameters, "
         f"{counted(len(content['datasets']), 'sub-dataset')}, on {where}"
     ]
+    if "trainable" in content:
+        share = content["trainable"] / content["frozen"]
+        lines.append(
+            f"an adapter: {content['trainable']:,} weights are trained ({share:.2%}), "
+            f"{content['frozen']:,} are frozen"
+        )
+    return lines
 
 
 def _data(content: Mapping[str, Any], width: int) -> list[str]:

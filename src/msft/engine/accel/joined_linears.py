@@ -9,11 +9,13 @@ Once their weights lie together, the whole takes the gradient and hands parts of
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from msft.engine.accel.joined_adapters import AdaptedWeights, adapted_together, lying_together
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers that read the same input, in the order in which models call them."""
@@ -56,20 +58,17 @@ def parted(whole: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
     return made
 
 
-class Join:
-    """Layers that read the same input."""
+class PlainWeights:
+    """The weights of layers that read the same input; see `Weights`."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers
-        self._sizes = [layer.out_features for layer in layers]
+        self.sizes = [layer.out_features for layer in layers]
         self._whole: Tensor | None = None
-        self._given: Tensor | None = None
-        self._made: tuple[Tensor, ...] = ()
 
     def lay_together(self) -> None:
-        """Let the weights be parts of one tensor, so that nothing is copied."""
-        whole = torch.cat([layer.weight.data for layer in self.layers])
-        for layer, part in zip(self.layers, torch.split(whole, self._sizes), strict=True):
+        whole = lying_together([layer.weight.data for layer in self.layers])
+        for layer, part in zip(self.layers, torch.split(whole, self.sizes), strict=True):
             layer.weight.data = part
         self._whole = whole
         if self.layers[0].weight.requires_grad:
@@ -78,25 +77,58 @@ class Join:
     def _hand_out(self, whole: Tensor) -> None:
         """The gradient of the whole is that of its layers."""
         assert whole.grad is not None, "called when there is one"
-        grads = torch.split(whole.grad, self._sizes)
+        grads = torch.split(whole.grad, self.sizes)
         whole.grad = None
         for layer, grad in zip(self.layers, grads, strict=True):
             layer.weight.grad = grad if layer.weight.grad is None else layer.weight.grad + grad
 
+    def product(self, given: Tensor) -> Tensor:
+        weights: list[Tensor] = [layer.weight for layer in self.layers]
+        weight = torch.cat(weights) if self._whole is None else self._whole
+        biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+        return functional.linear(given, weight, torch.cat(biases) if biases else None)
+
+    def alone(self, number: int, given: Tensor) -> Tensor:
+        layer = self.layers[number]
+        return functional.linear(given, layer.weight, layer.bias)
+
+
+class Weights(Protocol):
+    """The weights of some layers as one matrix.
+
+    layers: the modules, in the order in which a model calls them. sizes: what each makes.
+    """
+
+    layers: Sequence[nn.Module]
+    sizes: list[int]
+
+    def lay_together(self) -> None:
+        """Let the weights be parts of one tensor, so that nothing is copied."""
+
+    def product(self, given: Tensor) -> Tensor:
+        """What all layers make of their input, side by side."""
+
+    def alone(self, number: int, given: Tensor) -> Tensor:
+        """What one layer makes of its input."""
+
+
+class Join:
+    """Layers that read the same input."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self._given: Tensor | None = None
+        self._made: tuple[Tensor, ...] = ()
+
     def part(self, number: int, given: Tensor) -> Tensor:
         """What one of the layers makes of its input; the first one makes it for all."""
         if number == 0:
-            weights: list[Tensor] = [layer.weight for layer in self.layers]
-            weight = torch.cat(weights) if self._whole is None else self._whole
-            biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
-            bias = torch.cat(biases) if biases else None
-            self._made = parted(functional.linear(given, weight, bias), self._sizes)
+            self._made = parted(self.weights.product(given), self.weights.sizes)
             self._given = given
         if given is not self._given:
-            layer = self.layers[number]
-            return functional.linear(given, layer.weight, layer.bias)
+            return self.weights.alone(number, given)
         made = self._made[number]
-        if number == len(self.layers) - 1:
+        if number == len(self.weights.sizes) - 1:
             self.forget()
         return made
 
@@ -108,22 +140,27 @@ class Join:
         def forward_of(number: int) -> Callable[[Tensor], Tensor]:
             return lambda given: self.part(number, given)
 
-        return [forward_of(number) for number in range(len(self.layers))]
+        return [forward_of(number) for number in range(len(self.weights.sizes))]
 
 
 class JoinedProjections(AbstractContextManager[None]):
     """`with joined:` the projections of a model are joined."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._joins = [Join(layers) for layers in together(model)]
+        self._joins = [Join(PlainWeights(layers)) for layers in together(model)]
+        self._joins += [
+            Join(AdaptedWeights(layers)) for layers in adapted_together(model, TOGETHER)
+        ]
         self._forwards: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
-            pair for join in self._joins for pair in zip(join.layers, join.forwards(), strict=True)
+            pair
+            for join in self._joins
+            for pair in zip(join.weights.layers, join.forwards(), strict=True)
         ]
 
     def lay_together(self) -> None:
         """Let joined weights lie together; only where nobody else holds them."""
         for join in self._joins:
-            join.lay_together()
+            join.weights.lay_together()
 
     def __enter__(self) -> None:
         for layer, forward in self._forwards:

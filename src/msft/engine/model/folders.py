@@ -75,10 +75,10 @@ def refuse_broken_weights(folder: Path) -> None:
                 raise _broken(folder / INDEX, f"it names {shown(shard)}; expected files beside it")
             if not (folder / shard).exists():
                 raise _broken(folder / shard, f"there is no such file, but {INDEX} names it")
-            _refuse_torn(folder / shard)
+            refuse_torn(folder / shard)
         return
     if (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
-        _refuse_torn(folder / WEIGHTS)
+        refuse_torn(folder / WEIGHTS)
         return
     others = [
         path.name for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")
@@ -91,7 +91,7 @@ def refuse_broken_weights(folder: Path) -> None:
     raise _broken(folder / WEIGHTS, f"there is no such file; expected the weights{hint}")
 
 
-def _refuse_torn(path: Path) -> None:
+def refuse_torn(path: Path) -> None:
     """The header of a safetensors file says how long the file is."""
     if not path.is_file():
         raise _broken(path, "not a regular file; expected safetensors")

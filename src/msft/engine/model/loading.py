@@ -1,4 +1,4 @@
-"""Model sources: hub name, local folder, `.gguf` file, `smollm2-135m` and `tiny`.
+"""Model sources: hub name, local folder, adapter folder, `.gguf` file, `smollm2-135m` and `tiny`.
 
 Weights come from safetensors (or GGUF) only, never from a pickle, and always as fp32: at a
 learning rate of 1e-5 most updates of a bf16 weight round to nothing. Code from a model's
@@ -6,12 +6,15 @@ repository runs only if the recipe says `trust_remote_code: true`.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from msft import threads
 from msft.engine.attention import NAME as ATTENTION
+from msft.engine.model.adapter_folders import base_of, is_adapter
+from msft.engine.model.adapter_merging import with_adapter
 from msft.engine.model.tokenizers import (
     ATTENTION_ERRORS,
     TINY,
@@ -56,6 +59,10 @@ def load_model(
         a model that cannot do without is `Unsuited`.
     """
     tokenizer = tokenizer or load_tokenizer(name, trust_remote_code)
+    if is_adapter(name):
+        host = torch.device("cpu")
+        base = load_model(base_of(name), host, trust_remote_code, tokenizer, own_attention)
+        return LoadedModel(with_adapter(base.model, Path(name)).to(device), tokenizer, name)
     attention = {} if own_attention else {"attn_implementation": ATTENTION}
     try:
         if name == TINY:

@@ -1,13 +1,15 @@
 """The sizes of a model that memory and FLOPs depend on, known without its weights."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
+from msft.recipe.adapters import AdapterOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class ModelShape:
     """What a model's memory depends on.
 
     keys: numbers that a token's keys and values have, over all layers; 0 without attention.
+    linears: name, inputs and outputs of every linear layer but the head.
     """
 
     parameters: int
@@ -23,11 +26,25 @@ class ModelShape:
     inner: int
     vocabulary: int
     keys: int
+    linears: tuple[tuple[str, int, int], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def largest(self) -> int:
         """Weights of the largest tensor."""
         return self.hidden * max(self.vocabulary, self.inner)
+
+    def adapter_weights(self, options: AdapterOptions) -> int:
+        """Weights of a LoRA adapter on this model."""
+        return sum(
+            options.r * (given + made) + (made if options.dora else 0)
+            for name, given, made in self.linears
+            if options.targets is None
+            or any(f".{name}".endswith(f".{target}") for target in options.targets)
+        )
+
+    def packed_weights(self) -> int:
+        """Weights that four bits can hold."""
+        return sum(given * made for _, given, made in self.linears)
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -44,7 +61,17 @@ def shape_of(model: Any) -> ModelShape:
         int(getattr(text, "intermediate_size", None) or 4 * hidden),
         int(text.vocab_size),
         int(2 * layers * key_heads * dim),
+        tuple(_linears(model)),
     )
+
+
+def _linears(model: Any) -> Iterator[tuple[str, int, int]]:
+    head = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not head:
+            yield name, module.in_features, module.out_features
+        elif type(module).__name__ == "Conv1D":
+            yield name, module.nx, module.nf
 
 
 def named_shape(name: str, trust_remote_code: bool = False, vocabulary: int = 1) -> ModelShape:
@@ -80,5 +107,17 @@ def _gguf_shape(scalars: Mapping[str, Any], parameters: int, vocabulary: int) ->
     heads = number("attention.head_count", 1)
     key_heads = number("attention.head_count_kv", heads)
     inner = number("feed_forward_length", 4 * hidden)
-    keys = 2 * layers * key_heads * (hidden // heads)
-    return ModelShape(parameters, layers, hidden, inner, number("vocab_size", vocabulary), keys)
+    key_width = key_heads * (hidden // heads)
+    keys = 2 * layers * key_width
+    vocabulary = number("vocab_size", vocabulary)
+    block = {
+        "q_proj": (hidden, hidden),
+        "k_proj": (hidden, key_width),
+        "v_proj": (hidden, key_width),
+        "o_proj": (hidden, hidden),
+        "gate_proj": (hidden, inner),
+        "up_proj": (hidden, inner),
+        "down_proj": (inner, hidden),
+    }
+    linears = tuple((name, *sizes) for _ in range(layers) for name, sizes in block.items())
+    return ModelShape(parameters, layers, hidden, inner, vocabulary, keys, linears)

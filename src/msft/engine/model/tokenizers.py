@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.hub import ask_only_where_it_is
+from msft.engine.model.adapter_folders import base_of, is_adapter
 from msft.engine.model.folders import (
     CONFIG,
     PLACE,
@@ -26,6 +27,11 @@ SMOLLM2 = "smollm2-135m"
 TINY_CONTEXT = 512
 ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
 """What a model raises that cannot do with an attention of ours."""
+
+
+def is_ours(name: str) -> bool:
+    """Whether only msft knows a model by this name, or reads its file: others need a folder."""
+    return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf"
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
@@ -99,6 +105,8 @@ def _refuse_kind(config: Any, name: str) -> None:
 
 
 def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:
+    if is_adapter(name) and kind in ("AutoConfig", "AutoModelForCausalLM"):
+        return pretrained(kind, base_of(name), trust, options)
     where, gguf = _located(name)
     if not Path(where).is_dir():
         ask_only_where_it_is()
@@ -160,8 +168,10 @@ def _located(name: str) -> tuple[str, str | None]:
         if not path.is_file():
             raise RecipeError(f"model_name_or_path {name!r}: there is no such file")
         return str(path.parent), path.name
-    if (path / "best" / "config.json").is_file() and not (path / "config.json").exists():
-        raise RecipeError(f"{name!r} is the folder of a run; its model is {str(path / 'best')!r}")
+    result = path / "best"
+    is_run = (result / CONFIG).is_file() or is_adapter(str(result))
+    if is_run and not (path / CONFIG).exists():
+        raise RecipeError(f"{name!r} is the folder of a run; its model is {str(result)!r}")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):  # what no hub name has
         _refuse_missing(name)
     return name, None

@@ -8,6 +8,7 @@ checked for itself.
 from collections.abc import Callable
 from pathlib import Path
 
+from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
 from msft.engine.saving.safetensors_codec import WEIGHTS
 from msft.files import FILE, FOLDER, kind_of, link_or_copy, read_bytes, remove, replace_bytes
 from msft.run.engine import Engine, LinksWeights
@@ -69,11 +70,13 @@ class BestFolder:
         they are what was put here. Earlier versions left nothing to check them by."""
         target = self._source(checkpoint)
         linked = isinstance(self._engine, LinksWeights) and checkpoint != BASE
-        if not linked or kind_of(target) or kind_of(self._folder / WEIGHTS) != FILE:
+        names = [n for n in (WEIGHTS, ADAPTER_WEIGHTS) if kind_of(self._folder / n) == FILE]
+        if not linked or kind_of(target) or not names:
             return
+        weights = names[0]
         if kind_of(self._folder / MANIFEST) is None:
-            digest = self._hashes.of(self._folder / WEIGHTS)
-            text = Manifest({WEIGHTS: digest}, target.name).to_bytes()
+            digest = self._hashes.of(self._folder / weights)
+            text = Manifest({weights: digest}, target.name).to_bytes()
             self._notice(
                 f"an earlier version wrote {self._folder} without a hash, and its checkpoint is "
                 "gone, so its weights cannot be checked; they are left as they are"
@@ -85,7 +88,7 @@ class BestFolder:
         temporary = target.with_name(f".{target.name}.tmp")
         remove(temporary)
         temporary.mkdir(parents=True)
-        link_or_copy(self._folder / WEIGHTS, temporary / WEIGHTS)
+        link_or_copy(self._folder / weights, temporary / weights)
         replace_bytes(temporary / MANIFEST, text)
         temporary.rename(target)
 

@@ -38,18 +38,13 @@ class ModelFiles:
         return TorchCodec(self._copies)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
-        self._describe(folder)
-        weights = self._base if weights is None else weights
-        TorchCodec().write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
+        write_model(self._loaded, self._base if weights is None else weights, folder)
 
     def link(self, source: Path, folder: Path) -> None:
         """A hard link, so the best so far costs no second copy."""
         if not (folder / "config.json").exists():
-            self._describe(folder)
-        fresh = folder / f".{WEIGHTS}"
-        remove(fresh)
-        link_or_copy(source / WEIGHTS, fresh)
-        fresh.replace(folder / WEIGHTS)
+            describe(self._loaded, folder)
+        link_weights(source, folder, WEIGHTS)
 
     def memory(
         self, each: int, aside: int, most: int
@@ -57,25 +52,44 @@ class ModelFiles:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
 
     def fingerprint(self) -> str:
-        """Name, shape and up to 4,096 numbers of every tensor of the base model."""
-        digest = sha256()
-        for name, weight in self._base.items():
-            flat = weight.flatten()
-            sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous()
-            digest.update(repr((name, tuple(weight.shape))).encode())
-            digest.update(sample.numpy().tobytes())
-        return digest.hexdigest()
+        return fingerprint_of(self._base)
 
-    def _describe(self, folder: Path) -> None:
-        """Everything but the weights."""
-        model, tokenizer = self._loaded.model, self._loaded.tokenizer
-        config = copy.deepcopy(model.config)
-        config.dtype = "float32"
-        config.architectures = [type(model).__name__]
-        config.save_pretrained(folder)
-        if model.generation_config is not None:
-            model.generation_config.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+
+def link_weights(source: Path, folder: Path, name: str) -> None:
+    """The weights of a checkpoint under a second name; what the folder had is gone."""
+    fresh = folder / f".{name}"
+    remove(fresh)
+    link_or_copy(source / name, fresh)
+    fresh.replace(folder / name)
+
+
+def fingerprint_of(weights: Weights) -> str:
+    """Name, shape and up to 4,096 numbers of every tensor of a model."""
+    digest = sha256()
+    for name, weight in weights.items():
+        flat = weight.detach().flatten()
+        sample = flat[:: max(1, len(flat) // 4096)].float().cpu().contiguous()
+        digest.update(repr((name, tuple(weight.shape))).encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write_model(loaded: LoadedModel, weights: Weights, folder: Path) -> None:
+    """A model of transformers with these weights, by their names, in a folder that is there."""
+    describe(loaded, folder)
+    TorchCodec().write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
+
+
+def describe(loaded: LoadedModel, folder: Path) -> None:
+    """Everything but the weights."""
+    model = loaded.model
+    config = copy.deepcopy(model.config)
+    config.dtype = "float32"
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
 
 
 def refuse_other_model(weights: Weights, parameters: Weights) -> None:

@@ -38,17 +38,21 @@ TYPES = {
 
 
 class TorchCodec:
-    """A payload is a set of weights, or the training state beside it."""
+    """A payload is a set of weights, or the training state beside it.
 
-    def __init__(self, copies: Copies | None = None) -> None:
+    weights: the name of the file with weights.
+    """
+
+    def __init__(self, copies: Copies | None = None, weights: str = WEIGHTS) -> None:
         self._copies = copies or Copies()
+        self._weights = weights
         self._buffer: Tensor | None = None
 
     def write(self, payload: Any, folder: Path) -> None:
         self._copies.wait()
         if "optimizer" not in payload:
-            self._save(payload, folder / WEIGHTS, {"format": "pt"})
-            (folder / WEIGHTS).chmod(0o644)  # it becomes the result, which others may read
+            self._save(payload, folder / self._weights, {"format": "pt"})
+            (folder / self._weights).chmod(0o644)  # it becomes the result, which others may read
             return
         moments = payload["optimizer"]
         self._save(moments["tensors"], folder / MOMENTS)
@@ -56,8 +60,8 @@ class TorchCodec:
         (folder / STATE).write_text(json.dumps(state))
 
     def read(self, folder: Path) -> Any:
-        if (folder / WEIGHTS).exists():
-            return load_file(folder / WEIGHTS)
+        if (folder / self._weights).exists():
+            return load_file(folder / self._weights)
         state = json.loads((folder / STATE).read_text())
         moments = {"steps": state["steps"], "tensors": load_file(folder / MOMENTS)}
         return {"optimizer": moments, "feed": state["feed"]}

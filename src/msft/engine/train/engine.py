@@ -1,4 +1,4 @@
-"""The engine on torch and transformers: full fine-tuning of any causal language model.
+"""The engine on torch and transformers: fine-tuning of any causal language model.
 
 One step is one batch of *samples*, whatever the memory: rows are packed, the head and the loss
 are computed at answer tokens only, the loss is the mean over all answer tokens of the step, and
@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from msft.engine.adapters.injection import Adapted
+from msft.engine.adapters.merged import MergedPredictor, merged_of
+from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.decode.decoder import Decoder
 from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
-from msft.engine.saving.model_files import ModelFiles, averaged, refuse_other_model
+from msft.engine.saving.model_files import averaged, refuse_other_model
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.moving_average import AveragePredictor
 from msft.engine.train.pending_losses import (
@@ -45,28 +48,34 @@ class FastEngine:
         settings: TrainingSettings,
         layers: Layers = PLAIN_LAYERS,
         recorder: Callable[[], Recorder] | None = None,
+        adapted: Adapted | None = None,
     ) -> None:
+        """adapted: the model with an adapter, which alone is trained."""
         self.model = model = loaded.model
         self._layers = layers
         self.device: torch.device = next(model.parameters()).device
         self._rows = {name: [TrainingRow.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
         self._micro_batch_tokens = settings.micro_batch_tokens
-        self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
-        self.num_parameters = sum(p.numel() for p in self._parameters.values())
-        self.num_trainable = self.num_parameters
+        self._parameters = trained_in(model, adapted)
+        self.num_trainable = sum(p.numel() for p in self._parameters.values())
+        self.num_frozen = adapted.shape.parameters if adapted else 0
+        self.num_parameters = self.num_frozen or self.num_trainable
         how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
         self._adamw = AdamW(self._parameters, *how, settings.ema_decay)
         self._average = self._adamw.average
         if settings.bf16:
             layers.lay_together()
         self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
-        files = ModelFiles(loaded, self._base, self.device)
-        self.codec, self.export, self.link = files.codec, files.export, files.link
-        self.memory, self.fingerprint = files.memory, files.fingerprint
-        self.average = averaged
+        files = files_of(loaded, adapted, self._base, self.device)
+        self.codec, self.export, self.memory = files.codec, files.export, files.memory
+        self.fingerprint, self.average = files.fingerprint, averaged
+        if not (adapted and adapted.options.merged):
+            self.link = files.link
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
-        self._decoder = Decoder(model, ends, tokens, layers=layers)
+        self._merged = merged_of(adapted, self._adamw.kept, layers)
+        evaluated = (model, layers) if self._merged is None else self._merged.evaluated
+        self._decoder = Decoder(evaluated[0], ends, tokens, layers=evaluated[1])
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
@@ -94,6 +103,7 @@ class FastEngine:
         source = self._base if weights is None else weights
         refuse_other_model(source, self._adamw.masters)
         self._adamw.load(source)
+        self._moved()
 
     def weights(self) -> dict[str, Tensor]:
         return copied(self._adamw.kept)
@@ -114,9 +124,13 @@ class FastEngine:
         """A copy of a base weight: on the device where that is cheap, else in host memory."""
         if self.device.type == "cuda":
             total = torch.cuda.mem_get_info(self.device)[1]
-            if 4 * self.num_parameters > BASE_ON_DEVICE * total:
+            if 4 * self.num_trainable > BASE_ON_DEVICE * total:
                 return weight.cpu()
         return weight.clone()
+
+    def _moved(self) -> None:
+        if self._merged is not None:
+            self._merged.outdate()
 
     # Work.
 
@@ -130,9 +144,12 @@ class FastEngine:
         if batch.use == "look_ahead":
             return self._look_ahead(rows, batch), tokens
         losses, rate = self._step(rows, batch), self._settings.rate(self._adamw.steps - 1)
+        self._moved()
         return Losses(losses, update=Update(rate, PendingNumbers(self._adamw.norm).look)), tokens
 
-    def predictor(self) -> Decoder | AveragePredictor:
+    def predictor(self) -> Decoder | AveragePredictor | MergedPredictor:
+        if self._merged is not None:
+            return MergedPredictor(self._decoder, self._merged)
         if self._average is None:
             return self._decoder
         return AveragePredictor(self._decoder, self._average)

@@ -22,7 +22,7 @@ from msft.report.figures.colours import (
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.figures.moving_loss import WINDOW, moving_losses, thinned
-from msft.run.flops import TRAIN, flops_of, path_tokens
+from msft.run.flops import adapter_of, flops_of, path_tokens, train_flops
 from msft.run.folder import StepLosses
 from msft.run.history import History
 from msft.run.summary import disk_of
@@ -86,7 +86,7 @@ def flops_shares(history: History) -> list[tuple[str, int, str]]:
     """What the FLOPs went into, adding up to all of them: name, amount, colour."""
     all_of = flops_of(history)
     path = path_tokens(history, history.best).train if history.best else 0
-    kept = TRAIN * history.start.num_parameters * path
+    kept = train_flops(history.start.num_parameters, path, adapter_of(history))
     shares = [
         ("training kept", kept, BEST),
         ("training discarded", all_of.train - kept, FAINT),

@@ -1,0 +1,93 @@
+"""An adapter outside of training: in checkpoints, and as a folder that peft reads.
+
+The folder names its base. A base that only msft knows by name (`tiny`, `smollm2-135m`, a `.gguf`
+file) is written once as a model folder beside it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from msft.engine.adapters.injection import Adapted
+from msft.engine.adapters.merged import Weights, merged_weights
+from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FOUR_BIT
+from msft.engine.model.loading import load_model
+from msft.engine.model.tokenizers import is_ours
+from msft.engine.saving.checkpoint_sizes import memory_tiers
+from msft.engine.saving.host_copies import Copies
+from msft.engine.saving.model_files import link_weights, write_model
+from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.files import kind_of, remove
+from msft.run.folder import RunFolder, write_json, write_text
+
+
+class AdapterFiles:
+    """The verbs of an engine that concern files; see `msft.run.engine`.
+
+    first: the adapter's weights before training.
+    """
+
+    def __init__(self, adapted: Adapted, first: Weights, device: torch.device) -> None:
+        self._adapted = adapted
+        self._first = first
+        self._device = device
+        self._copies = Copies(device)
+
+    def codec(self) -> TorchCodec:
+        return TorchCodec(self._copies, ADAPTER_WEIGHTS)
+
+    def export(self, weights: Weights | None, folder: Path) -> None:
+        weights = self._first if weights is None else weights
+        if self._adapted.options.merged:
+            write_model(self._adapted.evaluated, merged_weights(self._adapted, weights), folder)
+            return
+        self._describe(folder)
+        held = {name: tensor.cpu() for name, tensor in weights.items()}
+        TorchCodec(weights=ADAPTER_WEIGHTS).write(held, folder)
+
+    def link(self, source: Path, folder: Path) -> None:
+        """A hard link, so the best so far costs no second copy."""
+        if not (folder / ADAPTER_CONFIG).exists():
+            self._describe(folder)
+        link_weights(source, folder, ADAPTER_WEIGHTS)
+
+    def memory(self, each: int, aside: int, most: int) -> Any:
+        return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
+
+    def fingerprint(self) -> str:
+        return self._adapted.fingerprint
+
+    def _describe(self, folder: Path) -> None:
+        """Everything but the weights."""
+        config = self._adapted.config.to_dict()
+        config |= {
+            "base_model_name_or_path": self._base_beside(folder),
+            "target_modules": sorted(config["target_modules"]),
+            "inference_mode": True,
+        }
+        write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, default=_plain) + "\n")
+        if self._adapted.options.four_bit:
+            write_json(folder / FOUR_BIT, {"load_in_4bit": True})
+        self._adapted.loaded.tokenizer.save_pretrained(folder)
+
+    def _base_beside(self, folder: Path) -> str:
+        """What the adapter's users load the base from."""
+        name = self._adapted.loaded.name
+        if not is_ours(name):
+            path = Path(name)
+            return str(path.resolve()) if path.exists() else name
+        base = RunFolder(folder.parent).base
+        if kind_of(base) is None:
+            fresh = base.with_name(".base.tmp")
+            remove(fresh)
+            fresh.mkdir(parents=True)
+            plain = load_model(name, torch.device("cpu"), tokenizer=self._adapted.loaded.tokenizer)
+            write_model(plain, dict(plain.model.named_parameters()), fresh)
+            fresh.rename(base)
+        return str(base.resolve())
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set) else getattr(value, "value", str(value))

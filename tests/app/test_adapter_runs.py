@@ -1,0 +1,208 @@
+"""Whole runs with `use_peft`: killed and resumed, scored, merged, refused."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from toys import recipe_of, write_data
+from transformers import AutoModelForCausalLM
+
+import msft
+from msft.app.fingerprints import _training
+from msft.cli import main
+from msft.run.folder import RunFolder, read_history
+
+HERE = Path(__file__).parent
+LORA: dict[str, Any] = {"use_peft": True, "lora_r": 4, "lora_alpha": 16, "learning_rate": 1e-2}
+SHORT = {"num_train_epochs": 1, "evals_per_epoch": 2}
+QUICK = {"kills": 1, "rows": 24}
+RUNS: list[dict[str, Any]] = [
+    {"method": "sft", **LORA, **SHORT, "engine": "simple", "ema_decay": 0.5},
+    {"method": "continual", **LORA, "load_in_4bit": True, "compute_budget": 0.5},
+    {"method": "dynamix", **LORA, **SHORT, "use_rslora": True},
+    {"method": "ies", **LORA, **SHORT, "lora_dropout": 0.1},
+    {"method": "sro", **LORA, **SHORT, "lora_target_modules": ["q_proj", "v_proj"]},
+    {"method": "soft_sro", **LORA, **SHORT, "merge_adapter": True},
+    {"method": "msft", **LORA, "method_options": {"max_stages": 2}},
+    {"method": "soup", **LORA, **SHORT, "use_dora": True},
+]
+
+
+def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(tmp_path: Path) -> None:
+    command = [sys.executable, str(HERE / "kill_and_resume.py"), str(tmp_path)]
+    command += [json.dumps({**keys, **QUICK}) for keys in RUNS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for number, keys in enumerate(RUNS):
+        best = tmp_path / str(number) / "alone" / "best"
+        assert (best / "config.json").exists() is bool(keys.get("merge_adapter")), keys
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and its recipe beside it."""
+    folder = tmp_path_factory.mktemp("adapter")
+    write_data(folder)
+    recipe = recipe_of(folder, method="sft", **{**LORA, "num_train_epochs": 4})
+    msft.train(recipe, folder / "run")
+    (folder / "recipe.yaml").write_text((folder / "run" / "recipe.yaml").read_text())
+    return folder
+
+
+def scores_of(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
+    assert main(["eval", str(model), str(folder / "recipe.yaml"), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    return dict(content["datasets"])
+
+
+def test_eval_and_merge_give_the_scores_of_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads((run / "run" / "summary.json").read_text())
+    assert summary["best"]["checkpoint"] != "base"
+    expected = summary["best"]["test"]["datasets"]
+    assert len(set(expected.values())) > 1
+    assert scores_of(run, run / "run" / "best", capsys) == pytest.approx(expected)
+    assert main(["merge", str(run / "run"), "--out", str(tmp_path / "merged")]) == 0
+    assert "merged" in capsys.readouterr().out
+    assert scores_of(run, tmp_path / "merged", capsys) == pytest.approx(expected)
+    models = [
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (run / "run" / "best", tmp_path / "merged")
+    ]
+    tokens = torch.arange(2, 40)[None]
+    with torch.no_grad():
+        one, other = (model(input_ids=tokens).logits for model in models)
+    assert torch.allclose(one, other, atol=1e-5)
+    card = (run / "run" / "best" / "README.md").read_text()
+    assert "library_name: peft" in card
+
+
+def test_flops_are_those_of_frozen_and_trained_weights(run: Path) -> None:
+    history = read_history(run / "run")
+    linear = 4 * (128 + 128) + 3 * (128 + 320)
+    adapter = {"frozen": history.start.num_parameters, "trained": 2 * 4 * linear}
+    assert history.start.settings["adapter"] == adapter
+    assert adapter["frozen"] == 410_496
+    summary = json.loads((run / "run" / "summary.json").read_text())
+    assert summary["num_trainable"] == adapter["trained"]
+    tokens, flops = summary["tokens"], summary["flops"]
+    assert flops["train"] == (4 * adapter["frozen"] + 6 * adapter["trained"]) * tokens["train"]
+    assert flops["evaluation"] == 2 * adapter["frozen"] * tokens["evaluation"]
+    assert flops["kept"] + flops["discarded"] == flops["train"] + flops["lookahead"]
+
+
+def test_a_plan_knows_both_numbers(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = read_history(run / "run").start
+    arguments = ["plan", str(run / "recipe.yaml"), "--no-calibration"]
+    assert main([*arguments, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    trained = start.settings["adapter"]["trained"]
+    assert (content["trainable"], content["frozen"]) == (trained, start.num_parameters)
+    summary = json.loads((run / "run" / "summary.json").read_text())
+    planned = content["methods"]["sft"]["best"]["flops"]
+    assert planned["train"] == summary["flops"]["train"]
+    assert content["memory"]["held"] == 4 * start.num_parameters + 12 * trained
+    assert main(arguments) == 0
+    assert f"{trained:,} weights are trained" in capsys.readouterr().out
+
+
+def test_other_keys_are_another_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for change, said in {
+        "lora_r=8": "lora_r was 4, now it is 8",
+        "use_peft=false": "without use_peft",
+        "use_rslora=true": "use_rslora was False",
+    }.items():
+        arguments = ["train", str(run / "recipe.yaml"), "--out", str(run / "run")]
+        assert main([*arguments, "--set", change]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+    plain = recipe_of(run, method="sft")
+    assert "use_peft" not in dict(_training(plain))
+    one, other = (
+        dict(_training(recipe_of(run, method="sft", **{**LORA, "lora_r": rank}))) for rank in (4, 8)
+    )
+    assert one != other
+
+
+def test_a_missing_package_is_named_before_anything_starts(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    for package, extra, more in (
+        ("peft", "lora", []),
+        ("bitsandbytes", "qlora", ["--set", "load_in_4bit=true"]),
+    ):
+        gone = {package}
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name, gone=gone: None if name in gone else found(name),
+        )
+        for command in (["train", "--out", str(tmp_path / "new")], ["plan"], ["validate"]):
+            name, *rest = command
+            assert main([name, str(run / "recipe.yaml"), *rest, *more]) == 2
+            said = " ".join(capsys.readouterr().err.split())
+            assert f"the package {package} is not installed" in said
+            assert f"pip install 'msft[{extra}]'" in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_base_that_cannot_be_found_is_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = tmp_path / "moved"
+    adapter.mkdir()
+    config = json.loads((run / "run" / "best" / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "/nowhere/base"
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    for command in (
+        ["eval", str(adapter), str(run / "recipe.yaml")],
+        ["merge", str(adapter), "--out", str(tmp_path / "out")],
+        ["train", str(run / "recipe.yaml"), "--set", f"model_name_or_path={adapter}"],
+    ):
+        assert (
+            main([*command, *(["--out", str(tmp_path / "r")] if "train" in command else [])]) == 2
+        )
+        said = " ".join(capsys.readouterr().err.split())
+        assert "the base model '/nowhere/base' cannot be found" in said
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_cannot_be_merged_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("")
+    for arguments, said in (
+        ([str(tmp_path), "--out", str(tmp_path / "new")], "has no adapter"),
+        ([str(run / "run" / "base"), "--out", str(tmp_path / "new")], "nothing to merge"),
+        ([str(run / "run"), "--out", str(tmp_path / "full")], "is there already"),
+    ):
+        assert main(["merge", *arguments]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_low_rate_is_noted_and_a_usual_one_is_not(tmp_path: Path) -> None:
+    keys = yaml.safe_load(recipe_of(tmp_path, method="sft").to_yaml()) | {"use_peft": True}
+    low, usual = (
+        msft.Recipe.from_mapping({**keys, "learning_rate": rate}).notes for rate in (1e-5, 1e-4)
+    )
+    assert [note for note in low if "low for an adapter" in note]
+    assert not [note for note in usual if "adapter" in note]
+
+
+def test_a_run_folder_that_was_moved_finds_its_base(run: Path, tmp_path: Path) -> None:
+    (run / "run").rename(tmp_path / "elsewhere")
+    try:
+        assert main(["merge", str(tmp_path / "elsewhere"), "--out", str(tmp_path / "m")]) == 0
+    finally:
+        (tmp_path / "elsewhere").rename(run / "run")
+    assert (tmp_path / "m" / "model.safetensors").stat().st_size > 4 * 410_000
+    assert RunFolder(run / "run").is_finished()

@@ -1,0 +1,116 @@
+"""Joined projections with adapters compute what peft computes, and have its gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import loaded, model_of
+from torch import Tensor, nn
+
+from msft.engine.accel.fused_layers import FusedLayers
+from msft.engine.accel.joined_adapters import adapted_together
+from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
+from msft.engine.adapters.injection import adapted
+from msft.engine.attention import RowLayout, layout
+from msft.recipe.adapters import AdapterOptions
+
+CPU = torch.device("cpu")
+LENGTHS = [12, 8]
+
+
+def adapted_model(family: str, **options: Any) -> Any:
+    """With B matrices that are not zero, else A would have no gradient."""
+    made = adapted(
+        loaded(model_of(family)), AdapterOptions(r=3, alpha=6, **options), CPU, bf16=False
+    )
+    torch.manual_seed(1)
+    for parameter in made.trained.values():
+        nn.init.normal_(parameter, std=0.1)
+    return made.loaded.model
+
+
+def computed(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of two rows, and gradients."""
+    model.zero_grad()
+    tokens = torch.arange(2, 22)[None] % 50
+    places = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    with layout(RowLayout(LENGTHS, CPU)):
+        logits: Tensor = model(input_ids=tokens, position_ids=places, use_cache=False).logits
+    logits.float().log_softmax(-1).square().mean().backward()  # type: ignore[no-untyped-call]
+    slopes = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return logits.detach(), slopes
+
+
+def is_same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str, Tensor]]) -> bool:
+    return (
+        torch.allclose(one[0], other[0], atol=1e-5)
+        and one[1].keys() == other[1].keys()
+        and all(torch.allclose(one[1][n], other[1][n], atol=1e-5) for n in one[1])
+        and len(one[1]) > 0
+    )
+
+
+@pytest.mark.parametrize("laid", [False, True])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
+def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
+    model = adapted_model(family)
+    expected = computed(model)
+    joined = JoinedProjections(model)
+    if laid:
+        joined.lay_together()
+    with joined:
+        assert is_same(computed(model), expected)
+    assert is_same(computed(model), expected)  # peft's own forward reads the same weights
+
+
+def test_groups_are_joined_and_the_others_stand_alone() -> None:
+    model = adapted_model("llama")
+    sizes = [len(group) for group in adapted_together(model, TOGETHER)]
+    assert sizes == [3, 1, 2, 1] * 2
+    some = adapted_model("llama", targets=("q_proj", "k_proj", "up_proj"))
+    assert [len(group) for group in adapted_together(some, TOGETHER)] == [1, 1, 1] * 2
+    assert is_same(computed_joined(some), computed(some))
+
+
+@pytest.mark.parametrize("options", [{"dora": True}, {"dropout": 0.1}], ids=str)
+def test_other_kinds_run_as_peft_has_them(options: dict[str, Any]) -> None:
+    assert adapted_together(adapted_model("llama", **options), TOGETHER) == []
+
+
+def computed_joined(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    joined = JoinedProjections(model)
+    joined.lay_together()
+    with joined:
+        return computed(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_layers_have_the_same_gradients() -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model = adapted_model("llama")
+    expected = computed(model)
+    fused = FusedLayers(model, backend="aot_eager")
+    fused.lay_together()
+    for _ in range(2):
+        with fused:
+            assert is_same(computed(model), expected)
+    assert fused.way.path == "fused"
+    assert 0 < counters["stats"]["unique_graphs"] <= 8
+
+
+def test_weights_that_lie_together_stay_where_they_are() -> None:
+    """The plain model beside the trained one shares what no adapter changes."""
+    made = adapted(
+        loaded(model_of("llama")),
+        AdapterOptions(r=3, alpha=6, targets=("q_proj",)),
+        CPU,
+        bf16=False,
+    )
+    trained, plain = (JoinedProjections(m.model) for m in (made.loaded, made.evaluated))
+    trained.lay_together()
+    mlp = made.loaded.model.model.layers[0].mlp
+    before = mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()
+    plain.lay_together()
+    assert (mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()) == before

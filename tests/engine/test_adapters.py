@@ -1,0 +1,233 @@
+"""LoRA: what is trained, against peft in a plain loop; what is scored, kept and handed out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import loaded, model_of, rows_of
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from msft.engine.adapters.injection import Adapted, adapted
+from msft.engine.model.loading import load_model
+from msft.engine.simple import SimpleEngine, answer_nll
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
+from msft.errors import RecipeError
+from msft.recipe.adapters import AdapterOptions
+from msft.search.feeds import Batch
+
+CPU = torch.device("cpu")
+ROWS = rows_of(64)
+SETTINGS = TrainingSettings(learning_rate=1e-3, weight_decay=0.01)
+PLAIN = AdapterOptions(r=4, alpha=8, seed=3)
+KINDS = {
+    "plain": PLAIN,
+    "rslora": AdapterOptions(r=4, alpha=8, seed=3, rslora=True),
+    "dora": AdapterOptions(r=4, alpha=8, seed=3, dora=True),
+    "some": AdapterOptions(r=4, alpha=8, seed=3, targets=("q_proj", "down_proj")),
+}
+
+
+def batch_of(place: int, **options: Any) -> Batch:
+    return Batch(tuple(("a", (8 * place + number) % 64) for number in range(8)), **options)
+
+
+def with_adapter(options: AdapterOptions, family: str = "llama") -> Adapted:
+    return adapted(loaded(model_of(family, 1.0)), options, CPU, bf16=False)
+
+
+def fast_of(
+    options: AdapterOptions = PLAIN,
+    family: str = "llama",
+    settings: TrainingSettings = SETTINGS,
+) -> FastEngine:
+    made = with_adapter(options, family)
+    return FastEngine(made.loaded, {"a": ROWS}, settings, adapted=made)
+
+
+def simple_of(options: AdapterOptions = PLAIN, family: str = "llama") -> SimpleEngine:
+    model = model_of(family, 1.0)
+    model.set_attn_implementation("eager")
+    made = adapted(loaded(model), options, CPU, bf16=False)
+    return SimpleEngine(made.loaded, {"a": ROWS}, SETTINGS, made)
+
+
+def peft_of(options: AdapterOptions, family: str) -> Any:
+    model = model_of(family, 1.0)
+    model.set_attn_implementation("eager")
+    targets = "all-linear" if options.targets is None else list(options.targets)
+    config = LoraConfig(
+        r=options.r,
+        lora_alpha=options.alpha,
+        target_modules=targets,
+        use_dora=options.dora,
+        use_rslora=options.rslora,
+        fan_in_fan_out=family == "gpt2",
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(options.seed)
+    return get_peft_model(model, config)
+
+
+def losses_of_peft(options: AdapterOptions, family: str, steps: int) -> list[list[float]]:
+    """Fifty lines that a user of peft would write."""
+    model = peft_of(options, family)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.01)
+    found = []
+    for step in range(steps):
+        rows = [ROWS[number] for _, number in batch_of(step).rows]
+        sums = answer_nll(model, rows)
+        (sums.sum() / sum(row.answer_tokens for row in rows)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        pairs = zip(sums.tolist(), rows, strict=True)
+        found.append([loss / row.answer_tokens for loss, row in pairs])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [*((kind, "llama") for kind in KINDS), ("plain", "qwen2"), ("plain", "gpt2")],
+)
+def test_fifty_steps_have_the_losses_of_peft(kind: str, family: str) -> None:
+    expected = losses_of_peft(KINDS[kind], family, 50)
+    engines = [fast_of(KINDS[kind], family), simple_of(KINDS[kind], family)]
+    for step, losses in enumerate(expected):
+        for engine in engines:
+            ours = list(engine.work(batch_of(step))[0].rows)
+            assert ours == pytest.approx(losses, rel=1e-5, abs=1e-5), (step, type(engine))
+    assert expected[-1] != pytest.approx(expected[1], rel=1e-4)  # it learned something
+
+
+def logits_of(model: Any, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(input_ids=tokens, use_cache=False).logits
+    return found
+
+
+def trained_tiny(options: AdapterOptions, folder: Path) -> FastEngine:
+    """A few steps on the model `tiny`, and its result in a run folder."""
+    made = adapted(load_model("tiny", CPU), options, CPU, bf16=False)
+    engine = FastEngine(made.loaded, {"a": ROWS}, SETTINGS, adapted=made)
+    for step in range(5):
+        engine.work(batch_of(step))
+    (folder / "best").mkdir(parents=True)
+    engine.export(engine.weights(), folder / "best")
+    return engine
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_result_loads_in_transformers_and_says_what_was_scored(
+    kind: str, tmp_path: Path
+) -> None:
+    engine = trained_tiny(KINDS[kind], tmp_path)
+    rows = ROWS[:6]
+    found = engine.predictor().measure(rows, [0] * len(rows))().rows
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "best", dtype=torch.float32)
+    assert answer_nll(theirs, rows).tolist() == pytest.approx(found, rel=1e-5)
+    base = load_model("tiny", CPU, own_attention=True)
+    assert answer_nll(base.model, rows).tolist() != pytest.approx(found, rel=1e-4)
+    ours = load_model(str(tmp_path / "best"), CPU, own_attention=True)
+    tokens = torch.tensor([rows[0].tokens])
+    assert torch.allclose(logits_of(ours.model, tokens), logits_of(theirs, tokens), atol=1e-5)
+    assert {name for name, _ in ours.model.named_parameters()} == {
+        name for name, _ in base.model.named_parameters()
+    }
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    of_peft = PeftModel.from_pretrained(base, str(tmp_path / "best"))
+    assert torch.allclose(logits_of(of_peft, tokens), logits_of(theirs, tokens), atol=1e-5)
+    assert AutoTokenizer.from_pretrained(tmp_path / "best").get_vocab()
+
+
+def test_a_merged_result_is_a_plain_model_with_the_same_logits(tmp_path: Path) -> None:
+    merged = AdapterOptions(r=4, alpha=8, seed=3, merged=True)
+    trained_tiny(merged, tmp_path / "merged")
+    trained_tiny(PLAIN, tmp_path / "adapter")
+    config = json.loads((tmp_path / "merged/best/config.json").read_text())
+    assert config["model_type"] == "llama"
+    assert not (tmp_path / "merged/best/adapter_config.json").exists()
+    models = [
+        AutoModelForCausalLM.from_pretrained(tmp_path / kind / "best", dtype=torch.float32)
+        for kind in ("merged", "adapter")
+    ]
+    tokens = torch.tensor([ROWS[0].tokens])
+    one, other = (logits_of(model, tokens) for model in models)
+    assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_only_the_adapter_is_kept_and_it_alone_moves() -> None:
+    engine = fast_of()
+    frozen = {n: p.clone() for n, p in engine.model.named_parameters() if "lora_" not in n}
+    first, size = engine.weights(), 4 * (3 * 32 + 2 * 16 + 2 * 32 + 3 * (32 + 64) + 32)
+    engine.work(batch_of(0))
+    second, moments = engine.weights(), engine.optimizer()
+    assert engine.num_trainable == sum(w.numel() for w in second.values()) == 2 * size
+    assert engine.num_parameters == engine.num_frozen == sum(p.numel() for p in frozen.values())
+    assert len(moments["tensors"]) == 2 * len(second) == 2 * 2 * 7 * 2
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    for name, weight in engine.model.named_parameters():
+        assert "lora_" in name or torch.equal(weight, frozen[name])
+    engine.load(None)
+    assert all(torch.equal(first[name], weight) for name, weight in engine.weights().items())
+
+
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_scores_are_of_what_is_kept_now(ema: float | None) -> None:
+    """The merged weights follow steps and loads; with `ema_decay` they are the average's."""
+    engine = fast_of(settings=TrainingSettings(learning_rate=1e-2, ema_decay=ema))
+    rows = ROWS[:4]
+
+    def scored() -> list[float]:
+        return list(engine.predictor().measure(rows, [0] * 4)().rows)
+
+    before = scored()
+    for step in range(3):
+        engine.work(batch_of(step))
+    after, kept = scored(), engine.weights()
+    assert after != pytest.approx(before, rel=1e-4)
+    engine.work(batch_of(3))
+    assert scored() != pytest.approx(after, rel=1e-5)
+    engine.load(kept)
+    assert scored() == after
+    engine.load(None)
+    assert scored() == before
+
+
+def test_the_same_seed_gives_the_same_adapter_and_another_one_another() -> None:
+    one, same, other = (
+        fast_of(AdapterOptions(r=4, alpha=8, seed=seed)).weights() for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("engine_of", [fast_of, simple_of])
+def test_a_look_ahead_changes_nothing(engine_of: Any) -> None:
+    engine = engine_of()
+    engine.work(batch_of(0))
+    weights, moments = engine.weights(), engine.optimizer()
+    engine.work(batch_of(1, use="look_ahead", step="optimizer"))
+    assert all(torch.equal(weights[n], w) for n, w in engine.weights().items())
+    again = engine.optimizer()["tensors"]
+    assert all(torch.equal(t, again[n]) for n, t in moments["tensors"].items())
+
+
+@pytest.mark.filterwarnings("ignore:The following")  # of peft
+@pytest.mark.parametrize(
+    ("family", "options", "said"),
+    [
+        ("mixtral", PLAIN, "ParamWrapper, not as a linear layer"),
+        ("llama", AdapterOptions(r=2, alpha=2, targets=("query",)), "no linear layer of that name"),
+        ("gpt2", AdapterOptions(r=2, alpha=2, targets=("lm_head",)), "that of the embeddings too"),
+    ],
+)
+def test_layers_that_cannot_have_an_adapter_are_refused(
+    family: str, options: AdapterOptions, said: str
+) -> None:
+    with pytest.raises(RecipeError, match=said):
+        with_adapter(options, family)
