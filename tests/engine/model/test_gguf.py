@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tokenizers.models import Unigram
 
 from msft.data.encoding import encoded_texts
 from msft.engine.model.gguf import read_header, read_once
@@ -15,6 +16,7 @@ from msft.engine.model.tokenizers import (
     gguf_header,
     load_context,
     load_tokenizer,
+    refuse_misread,
     tiny_tokenizer,
 )
 from msft.errors import RecipeError
@@ -154,3 +156,12 @@ def test_a_text_begins_with_the_token_that_the_file_asks_for(
     assert tokenizer("b").input_ids == tokens
     assert tokenizer.encode("b", add_special_tokens=False) == tokens[-1:]
     assert encoded_texts(["b"], tokenizer, special=True) == [tokens]
+
+
+def test_a_tokenizer_that_transformers_misreads_is_refused() -> None:
+    tokenizer = tiny_tokenizer()
+    refuse_misread(tokenizer, {"general.architecture": "gemma3"}, "gemma.gguf")
+    tokenizer._tokenizer.model = Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0)
+    refuse_misread(tokenizer, {"general.architecture": "llama"}, "llama.gguf")
+    with pytest.raises(RecipeError, match="of Gemma's GGUF files wrongly; take 5.22 or later"):
+        refuse_misread(tokenizer, {"general.architecture": "gemma3"}, "gemma.gguf")

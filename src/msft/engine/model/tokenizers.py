@@ -47,6 +47,7 @@ def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
         if end is not None:
             tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
         begin_texts(tokenizer, header[0])
+        refuse_misread(tokenizer, header[0], name)
     if tokenizer.eos_token_id is None:
         raise RecipeError(f"model {name!r} has a tokenizer without an end-of-text token")
     return tokenizer
@@ -64,6 +65,21 @@ def begin_texts(tokenizer: Any, header: dict[str, Any]) -> None:
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single=[token, "$A"], pair=[token, "$A", token, "$B"], special_tokens=[(token, begin)]
     )
+
+
+def refuse_misread(tokenizer: Any, header: dict[str, Any], name: str) -> None:
+    """RecipeError where transformers makes pieces of one letter of what Gemma's files call words.
+
+    Its older versions take their merges, which have no probabilities, for a model of them.
+    """
+    core = tokenizer.backend_tokenizer.model
+    if str(header.get("general.architecture")).startswith("gemma") and type(core).__name__ != "BPE":
+        import transformers
+
+        raise RecipeError(
+            f"model_name_or_path {name!r}: transformers {transformers.__version__} reads the "
+            "tokenizer of Gemma's GGUF files wrongly; take 5.22 or later, or a folder that it wrote"
+        )
 
 
 def tokenizer_for(recipe: Recipe, name: str) -> Any:
