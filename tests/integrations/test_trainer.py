@@ -1,0 +1,190 @@
+"""Runs inside real trainers: an SFTTrainer with all weights and with an adapter, a plain one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from torch.utils.data import SequentialSampler
+from trainers import (
+    TOKENIZER,
+    Watch,
+    answers,
+    digest,
+    mixture,
+    plain_trainer,
+    sft_trainer,
+    tokenized,
+)
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from msft.engine.model.loading import tiny_model
+from msft.errors import Diverged, RecipeError, Stopped
+from msft.integrations.trainer import train
+from msft.run.folder import read_history
+from msft.search.feeds import Place, shuffled_epoch
+from msft.search.mixture import Mixture
+
+KEYS: dict[str, Any] = {"metric": "nll", "compute_budget": 2, "evals_per_epoch": 2, "quiet": True}
+KEYS |= {"method_options": {"max_stages": 2}}
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_it_excludes_and_rolls_back_to_the_bits_of_the_peak(tmp_path: Path, lora: bool) -> None:
+    watch, folder = Watch(), tmp_path / "run"
+    trainer = sft_trainer(tmp_path, lora, [watch])
+    frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
+    result = train(trainer, mixture(), folder, **KEYS)
+    first, second = result.summary["stages"]
+    ticks = [point.steps for point in read_history(folder).stages[0].points]
+    assert ticks == [2, 2, 2, 2]
+    assert (first["excluded"], second["active"]) == (["add"], ["mul"])
+    peak = int(first["rolled_back_to"] * 2)
+    assert 0 < peak < 4
+    assert watch.before[8] == watch.after[2 * peak - 1] != watch.after[7]
+
+    summary = result.summary
+    assert trainer.state.global_step == len(watch.after) == 12  # what was discarded is counted
+    lengths = [len(trainer.processing_class(row["prompt"])["input_ids"]) + 3 for row in _trained()]
+    assert summary["tokens"]["train"] == 2 * sum(lengths) + 2 * sum(lengths[32:])
+    flops = summary["flops"]
+    assert flops["discarded"] > 0
+    assert flops["kept"] + flops["discarded"] == flops["train"]
+
+    best = summary["best"]["checkpoint"]
+    assert best == "r1-t4"
+    assert digest(trainer.model) == watch.after[11]
+    tokens = torch.tensor([TOKENIZER.encode("mul 3 =")])
+    loaded: Any = (
+        PeftModel.from_pretrained(tiny_model(len(TOKENIZER)), str(result.best))
+        if lora
+        else AutoModelForCausalLM.from_pretrained(result.best)
+    )
+    trainer.model.eval()
+    with torch.inference_mode():
+        assert torch.equal(loaded.eval()(tokens).logits, trainer.model(tokens).logits)
+    now = dict(trainer.model.named_parameters())
+    assert all(torch.equal(now[name], weight) for name, weight in frozen.items())
+    assert (folder / "report.html").exists()
+
+    logs = [key for log in watch.logs for key in log]
+    assert logs.count("eval_add_loss") == logs.count("eval_mul_loss") == 9  # base and 8 ticks
+    assert logs.count("loss") == 3  # every four of twelve steps
+
+
+def _trained() -> list[dict[str, str]]:
+    return [row for splits in mixture().values() for row in splits["train"]]
+
+
+class Dies(TrainerCallback):
+    """As after a kill: nothing is written any more."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step == 9:
+            os._exit(9)
+
+
+def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """The process that goes on has another random adapter, and takes the first one's."""
+    whole = train(sft_trainer(tmp_path, lora=True), mixture(), tmp_path / "whole", **KEYS)
+    child = os.fork()
+    if child == 0:
+        train(sft_trainer(tmp_path, True, [Dies()]), mixture(), tmp_path / "cut", **KEYS)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len((tmp_path / "cut" / "run.jsonl").read_text().splitlines()) == 9
+    watch = Watch()
+    trainer = sft_trainer(tmp_path, True, [watch], chance=1)
+    cut = train(trainer, mixture(), tmp_path / "cut", **KEYS)
+    assert len(watch.after) == 4
+    assert trainer.state.global_step == 12
+    for name in ("run.jsonl", "verdicts.jsonl", "best/adapter_model.safetensors"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert cut.summary == whole.summary
+
+    again = sft_trainer(tmp_path, True, chance=2)  # a finished folder trains nothing
+    done = train(again, mixture(), tmp_path / "cut", **KEYS)
+    assert done.summary == whole.summary
+    assert again.optimizer is None
+    assert digest(again.model) == digest(trainer.model)
+
+    other = sft_trainer(tmp_path, True, weight_decay=0.1, adam_beta2=0.9)
+    with pytest.raises(RecipeError, match=r"weight_decay was 0\.0, now it is 0\.1"):
+        train(other, mixture(), tmp_path / "cut", **KEYS)
+    other = sft_trainer(tmp_path, True, adam_beta2=0.9)
+    with pytest.raises(RecipeError, match=r"adam_beta2 was 0\.999, now it is 0\.9"):
+        train(other, mixture(), tmp_path / "cut", **KEYS)
+    data = mixture()
+    data["add"]["train"] = answers("add", 0, 32, 8)
+    with pytest.raises(Diverged, match="data"):
+        train(sft_trainer(tmp_path, True), data, tmp_path / "cut", **KEYS)
+
+
+def test_a_step_is_the_plain_trainers_own(tmp_path: Path) -> None:
+    """Two epochs of `sft` and of the Trainer by itself, over the same rows in the same order."""
+    keys = {"lr_scheduler_type": "linear", "num_train_epochs": 2, "warmup_steps": 2}
+    data = {
+        name: {split: tokenized(rows) for split, rows in splits.items()}
+        for name, splits in mixture().items()
+    }
+    ours = plain_trainer(tmp_path, **keys)
+    watch = Watch()
+    ours.add_callback(watch)
+    train(ours, data, tmp_path / "run", method="sft", metric="nll", evals_per_epoch=1, quiet=True)
+    assert ours.train_dataset is None
+    assert "_run_epoch" not in vars(ours)
+    assert ours.args.max_steps == -1
+
+    mixed = Mixture.of(dict.fromkeys(data, 32))
+    place = Place(mixed, ticks=2, evals_per_epoch=1, batch_size=16, seed=42, rollout=0)
+    order = [row for epoch in (0, 1) for row in shuffled_epoch(place, epoch)]
+    rows = tokenized([mixture()[name]["train"][number] for name, number in order])
+    theirs = plain_trainer(tmp_path, rows, **{**keys, "num_train_epochs": 1})
+    theirs._get_train_sampler = SequentialSampler
+    seen = Watch()
+    theirs.add_callback(seen)
+    theirs.train()
+    assert watch.after == seen.after
+    assert len(watch.after) == 8
+    rates = [[log["learning_rate"] for log in w.logs if "loss" in log] for w in (watch, seen)]
+    assert rates[0] == rates[1]
+
+
+class Asks(TrainerCallback):
+    """A callback that stops the training at a step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        control.should_training_stop = state.global_step == 3
+
+
+def test_a_callback_may_stop_it_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    """Accuracy here, by our decoder; transformers' own generation finds the same."""
+    data = {"mul": mixture()["mul"] | {"test": answers("mul", 200, 204, 2)}}
+    keys: dict[str, Any] = {"method": "sft", "evals_per_epoch": 1, "quiet": True}
+    trainer = sft_trainer(tmp_path, callbacks=[Asks()], num_train_epochs=2)
+    with pytest.raises(Stopped, match="a callback of the trainer"):
+        train(trainer, data, tmp_path / "run", **keys)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "stopped"
+    trainer = sft_trainer(tmp_path, num_train_epochs=2)
+    result = train(trainer, data, tmp_path / "run", **keys)
+    assert result.summary["status"] == "finished"
+    assert trainer.state.global_step == 4
+    trainer.model.eval()
+    right = 0
+    for row in data["mul"]["validation"]:
+        prompt = torch.tensor([TOKENIZER.encode(row["prompt"])])
+        said = trainer.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=4, do_sample=False
+        )[0, prompt.shape[1] :]
+        right += TOKENIZER.decode(said, skip_special_tokens=True) == row["completion"]
+    assert result.summary["best"]["validation"]["datasets"] == {"mul": right / 8}
+    assert right == 8
+    tensors = load_file(result.best / "model.safetensors")
+    assert all(
+        torch.equal(tensors[name], parameter)
+        for name, parameter in trainer.model.named_parameters()
+    )
