@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from trainers import (
 )
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from msft.app.train import Result
 from msft.engine.model.loading import tiny_model
 from msft.errors import Diverged, RecipeError, Stopped
 from msft.integrations.trainer import train
@@ -33,51 +34,70 @@ KEYS: dict[str, Any] = {"metric": "nll", "compute_budget": 2, "evals_per_epoch":
 KEYS |= {"method_options": {"max_stages": 2}}
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-def test_it_excludes_and_rolls_back_to_the_bits_of_the_peak(tmp_path: Path, lora: bool) -> None:
-    watch, folder = Watch(), tmp_path / "run"
-    trainer = sft_trainer(tmp_path, lora, [watch])
+class Finished(NamedTuple):
+    """A run, its trainer, and what a callback of the user's saw of it."""
+
+    trainer: Any
+    watch: Watch
+    frozen: dict[str, torch.Tensor]
+    result: Result
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["full", "lora"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder, watch = tmp_path_factory.mktemp("finished"), Watch()
+    trainer = sft_trainer(folder, request.param, [watch])
     frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
-    result = train(trainer, mixture(), folder, **KEYS)
+    return Finished(trainer, watch, frozen, train(trainer, mixture(), folder / "run", **KEYS))
+
+
+def test_it_excludes_and_rolls_back_to_the_bits_of_the_peak(finished: Finished) -> None:
+    watch, result = finished.watch, finished.result
     first, second = result.summary["stages"]
-    ticks = [point.steps for point in read_history(folder).stages[0].points]
+    ticks = [point.steps for point in read_history(result.folder).stages[0].points]
     assert ticks == [2, 2, 2, 2]
     assert (first["excluded"], second["active"]) == (["add"], ["mul"])
     peak = int(first["rolled_back_to"] * 2)
     assert 0 < peak < 4
     assert watch.before[8] == watch.after[2 * peak - 1] != watch.after[7]
 
-    summary = result.summary
-    assert trainer.state.global_step == len(watch.after) == 12  # what was discarded is counted
-    lengths = [len(trainer.processing_class(row["prompt"])["input_ids"]) + 3 for row in _trained()]
-    assert summary["tokens"]["train"] == 2 * sum(lengths) + 2 * sum(lengths[32:])
-    flops = summary["flops"]
-    assert flops["discarded"] > 0
-    assert flops["kept"] + flops["discarded"] == flops["train"]
 
-    best = summary["best"]["checkpoint"]
-    assert best == "r1-t4"
-    assert digest(trainer.model) == watch.after[11]
-    tokens = torch.tensor([TOKENIZER.encode("mul 3 =")])
+def test_what_was_discarded_is_counted(finished: Finished) -> None:
+    assert finished.trainer.state.global_step == len(finished.watch.after) == 12
+    lengths = [
+        len(TOKENIZER.encode(row["prompt"])) + 3
+        for splits in mixture().values()
+        for row in splits["train"]
+    ]
+    tokens = 2 * sum(lengths) + 2 * sum(lengths[32:])
+    summary = finished.result.summary
+    assert summary["tokens"]["train"] == tokens
+    flops = summary["flops"]
+    assert 0 < flops["discarded"] == flops["train"] - flops["kept"]
+
+
+def test_the_best_is_in_the_model_and_in_a_folder_that_loads(finished: Finished) -> None:
+    model, result = finished.trainer.model, finished.result
+    assert result.summary["best"]["checkpoint"] == "r1-t4"
+    assert digest(model) == finished.watch.after[11]
     loaded: Any = (
         PeftModel.from_pretrained(tiny_model(len(TOKENIZER)), str(result.best))
-        if lora
+        if finished.frozen
         else AutoModelForCausalLM.from_pretrained(result.best)
     )
-    trainer.model.eval()
+    tokens = torch.tensor([TOKENIZER.encode("mul 3 =")])
     with torch.inference_mode():
-        assert torch.equal(loaded.eval()(tokens).logits, trainer.model(tokens).logits)
-    now = dict(trainer.model.named_parameters())
-    assert all(torch.equal(now[name], weight) for name, weight in frozen.items())
-    assert (folder / "report.html").exists()
+        assert torch.equal(loaded.eval()(tokens).logits, model.eval()(tokens).logits)
+    now = dict(model.named_parameters())
+    assert all(torch.equal(now[name], weight) for name, weight in finished.frozen.items())
 
-    logs = [key for log in watch.logs for key in log]
+
+def test_callbacks_are_told_of_losses_and_scores(finished: Finished) -> None:
+    logs = [key for log in finished.watch.logs for key in log]
     assert logs.count("eval_add_loss") == logs.count("eval_mul_loss") == 9  # base and 8 ticks
     assert logs.count("loss") == 3  # every four of twelve steps
-
-
-def _trained() -> list[dict[str, str]]:
-    return [row for splits in mixture().values() for row in splits["train"]]
+    lines = (finished.result.folder / "steps.jsonl").read_text().splitlines()
+    assert [json.loads(line)["losses"] for line in lines] == [{}] * 12  # one number for a batch
 
 
 class Dies(TrainerCallback):
@@ -88,9 +108,12 @@ class Dies(TrainerCallback):
             os._exit(9)
 
 
-def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("finished", [True], ids=["lora"], indirect=True)
+def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(
+    finished: Finished, tmp_path: Path
+) -> None:
     """The process that goes on has another random adapter, and takes the first one's."""
-    whole = train(sft_trainer(tmp_path, lora=True), mixture(), tmp_path / "whole", **KEYS)
+    whole = finished.result
     child = os.fork()
     if child == 0:
         train(sft_trainer(tmp_path, True, [Dies()]), mixture(), tmp_path / "cut", **KEYS)
@@ -103,7 +126,7 @@ def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(tmp_path: Path) -> N
     assert len(watch.after) == 4
     assert trainer.state.global_step == 12
     for name in ("run.jsonl", "verdicts.jsonl", "best/adapter_model.safetensors"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "cut" / name).read_bytes() == (whole.folder / name).read_bytes()
     assert cut.summary == whole.summary
 
     again = sft_trainer(tmp_path, True, chance=2)  # a finished folder trains nothing
