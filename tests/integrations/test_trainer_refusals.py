@@ -13,6 +13,8 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from msft.errors import DataError, RecipeError, UsageError
 from msft.integrations.trainer import train
+from msft.integrations.trainer_rows import corpus_of, notes_of, prepared_rows
+from msft.recipe.dataset_spec import DatasetSpec
 
 
 @pytest.fixture(scope="module")
@@ -202,3 +204,34 @@ def test_rows_of_a_plain_trainer(tmp_path: Path) -> None:
     raw = {"a": {"train": ROWS, "validation": OTHERS}}
     assert "expected tokenized rows: input_ids and labels" in refusal(trainer, tmp_path, raw)
     assert len(TOKENIZER) == trainer.model.config.vocab_size
+
+
+def test_what_a_person_should_know_is_said(tmp_path: Path) -> None:
+    """An SFTTrainer over texts trains the prompts of other rows too."""
+    trainer = sft_trainer(tmp_path, rows=[{"text": "add 1 = 7"}], max_length=9)
+    trainer.eval_dataset = trainer.train_dataset
+    spec = DatasetSpec("a", train=ROWS + OTHERS, validation=answers("add", 20, 22, 7), metric="nll")
+    rows = prepared_rows(trainer, [spec], quiet=True)
+    corpus, _ = corpus_of(rows, [spec], TOKENIZER)
+    first, *notes = notes_of(trainer, rows, corpus)
+    assert "eval_dataset, eval_strategy and compute_metrics are not used" in first
+    lengths = [len(TOKENIZER.encode(row["prompt"] + row["completion"])) for row in ROWS + OTHERS]
+    assert notes == [
+        f"a: train: {sum(length >= 8 for length in lengths)} of 7 rows with max_length (9) tokens; "
+        "the trainer cut what was longer",
+        "a: validation: 2 of 2 rows with max_length (9) tokens; the trainer cut what was longer",
+        "a: prompts are trained too; set completion_only_loss=True to train completions only (by "
+        "itself SFTTrainer goes by its train_dataset)",
+        "no sub-dataset has test rows, so nothing is scored on test",
+    ]
+
+
+def test_the_special_token_after_an_answer_ends_it(tmp_path: Path, trainer: Any) -> None:
+    spec = DatasetSpec("a", train=ROWS, validation=OTHERS)
+    rows = prepared_rows(trainer, [spec], quiet=True)
+    corpus, ends = corpus_of(rows, [spec], TOKENIZER)
+    assert ends == [TOKENIZER.eos_token_id]
+    row = corpus.datasets["a"].validation
+    assert (row.examples[0].prompt, row.examples[0].completion) == ("add 9 =", " 7")
+    assert row.rows[0].tokens[-1] == TOKENIZER.eos_token_id
+    assert TOKENIZER.decode(row.rows[0].prompt) == "add 9 ="

@@ -19,10 +19,17 @@ from msft.app.session import Session
 from msft.app.train import Result
 from msft.data.corpus import Corpus
 from msft.errors import RecipeError
+from msft.files import remove
 from msft.integrations.trainer_engine import TrainerEngine
 from msft.integrations.trainer_log import TrainerLog
 from msft.integrations.trainer_refusals import HOOK, refuse_changed_trainer, refuse_trainer
-from msft.integrations.trainer_rows import TrainerRows, corpus_of, named_splits, prepared_rows
+from msft.integrations.trainer_rows import (
+    TrainerRows,
+    corpus_of,
+    named_splits,
+    notes_of,
+    prepared_rows,
+)
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder
 from msft.search.feeds import steps_of
@@ -101,7 +108,7 @@ def train(
     rows = prepared_rows(trainer, recipe.datasets, quiet)
     corpus, ends = corpus_of(rows, recipe.datasets, trainer.processing_class)
     refuse_changed_trainer(trainer, folder)
-    for note in (*recipe.notes, *_notes(trainer, corpus)):
+    for note in (*recipe.notes, *notes_of(trainer, rows, corpus)):
         tell(note)
     run = _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell)
     return run.carry_out()
@@ -176,13 +183,15 @@ class _Run:
     def _train(self) -> None:
         trainer, folder = self._trainer, self._folder
         parts = {name: splits["train"] for name, splits in self._rows.splits.items()}
-        adapted = hasattr(trainer.model, "peft_config")
+        start = folder.path / START
+        if not folder.log.exists():  # left by a call that did not come as far as to start
+            remove(start)
         engine = TrainerEngine(
             trainer,
             {name: part.rows for name, part in parts.items()},
             {name: part.encoded for name, part in parts.items()},
             self._ends,
-            folder.path / START if adapted else None,
+            start if hasattr(trainer.model, "peft_config") else None,
         )
         session = Session(
             recipe=self._recipe,
@@ -253,18 +262,6 @@ def _refuse_keys(keys: Mapping[str, Any]) -> None:
             )
         if key in NOT_HERE:
             raise RecipeError(f"{key} means nothing over a trainer; leave it out")
-
-
-def _notes(trainer: Any, corpus: Corpus) -> Iterator[str]:
-    if trainer.eval_dataset is not None:
-        yield (
-            "the trainer's eval_dataset, eval_strategy and compute_metrics are not used: "
-            "sub-datasets are scored on their own validation rows, evals_per_epoch times an epoch"
-        )
-    for dataset in corpus.datasets.values():
-        yield from (f"{dataset.name}: {note}" for note in dataset.notes)
-    if corpus.note:
-        yield corpus.note
 
 
 def _printed(quiet: bool) -> Callable[[str], None]:

@@ -80,7 +80,7 @@ class TrainerEngine:
     def how(self) -> str:
         kind = type(self._trainer).__name__
         share = f", {self.num_trainable:,} of {self.num_parameters:,} weights trained"
-        return f"engine over a {kind}{share if self._frozen else ''}; {self._predictor.how()}"
+        return f"engine over {kind}{share if self._frozen else ''}; {self._predictor.how()}"
 
     def fingerprint(self) -> str:
         """Name, shape and up to 4,096 numbers of every tensor, as they are in memory."""
@@ -176,7 +176,7 @@ class TrainerEngine:
         trainer.control = handler.on_step_end(*where, trainer.control)
         self._log(norm, rate)
         if trainer.control.should_training_stop:
-            raise Stopped("a callback of the trainer")
+            raise Stopped("a callback of the trainer; the same call goes on")
         tokens = sum(self._tokens[name][number] for name, number in batch.rows)
         update = Update(rate, lambda: norm)
         return Losses([loss] * len(batch.rows), update=update, apart=False), tokens
@@ -186,7 +186,7 @@ class TrainerEngine:
         return self._predictor
 
     def export(self, weights: Weights | None, folder: Path) -> None:
-        with self._holding(weights):
+        with self._holding(weights), _no_bars():
             self._model.save_pretrained(folder)
         self._trainer.processing_class.save_pretrained(folder)
 
@@ -278,6 +278,20 @@ class TrainerEngine:
             "no checkpoint can hold; use an optimizer with tensors and numbers for each weight, "
             'such as optim="adamw_torch"'
         )
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without progress bars of transformers; the trainer's own stays."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _numbers(parameter: Any) -> int:

@@ -53,12 +53,6 @@ class TrainerRows:
 
     splits: Mapping[str, Mapping[str, TrainerSplit]]
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest row."""
-        splits = [split for parts in self.splits.values() for split in parts.values()]
-        return max(len(row.tokens) for split in splits for row in split.encoded)
-
 
 def named_splits(datasets: Any, metric: str) -> list[dict[str, Any]]:
     """The sub-datasets as a recipe names them; RecipeError where they are no names with rows."""
@@ -169,6 +163,33 @@ def corpus_of(
     return Corpus(datasets), sorted(ends)
 
 
+def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
+    """What a person should know of the rows, and of what the trainer made of them."""
+    if trainer.eval_dataset is not None:
+        yield (
+            "the trainer's eval_dataset, eval_strategy and compute_metrics are not used: "
+            "sub-datasets are scored on their own validation rows, evals_per_epoch times an epoch"
+        )
+    most = getattr(trainer.args, "max_length", None)
+    for name, dataset in corpus.datasets.items():
+        yield from (f"{name}: {note}" for note in dataset.notes)
+        for split, found in rows.splits[name].items():
+            full = sum(1 for row in found.encoded if len(row.tokens) == most)
+            if full:
+                yield (
+                    f"{name}: {split}: {full} of {counted(len(found.encoded), 'row')} with "
+                    f"max_length ({most}) tokens; the trainer cut what was longer"
+                )
+        source: Any = dataset.spec.train
+        if "completion" in source[0] and all(all(row.answer) for row in dataset.train.rows):
+            yield (
+                f"{name}: prompts are trained too; set completion_only_loss=True to train "
+                "completions only (by itself SFTTrainer goes by its train_dataset)"
+            )
+    if corpus.note:
+        yield corpus.note
+
+
 def _split(trainer: Any, source: Any, spec: DatasetSpec, split: str) -> TrainerSplit:
     what = f"{spec.name}, {split}"
     if not len(source):
@@ -191,7 +212,8 @@ def _split(trainer: Any, source: Any, spec: DatasetSpec, split: str) -> TrainerS
             raise DataError(
                 f"{what}: {whole} of {counted(len(encoded), 'row')} with no prompt before the "
                 "answer (every token is trained), so no answer can be generated; give rows of "
-                "prompt and completion (or set assistant_only_loss for conversations), or ask for "
+                "prompt and completion with completion_only_loss=True (by itself SFTTrainer goes "
+                "by its train_dataset), conversations with assistant_only_loss=True, or ask for "
                 'the validation loss with metric="nll"'
             )
     return TrainerSplit(rows, tuple(encoded))
