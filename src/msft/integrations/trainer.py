@@ -165,12 +165,12 @@ class _Run:
         rows = sum(dataset.epoch_rows for dataset in self._corpus.datasets.values())
         epochs = recipe.num_train_epochs
         if recipe.method in ROLLING_BACK:
-            epochs = recipe.compute_budget * len(self._corpus.datasets)
+            stages = recipe.method_options.get("max_stages") or 2 * len(self._corpus.datasets)
+            epochs = recipe.compute_budget * stages
         return max(1, round(steps_of(rows, recipe.train_batch_size) * epochs))
 
     def _epochs(self, *given: Any, **named: Any) -> None:
         trainer = self._trainer
-        trainer.state.max_steps = sys.maxsize  # the method says when to stop, no callback of theirs
         try:
             self._train()
         finally:

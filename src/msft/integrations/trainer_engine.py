@@ -8,6 +8,7 @@ that are trained; the frozen ones of an adapter's base never change and are in n
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,13 @@ from torch import Tensor
 
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
-from msft.engine.train.pending_losses import refuse_not_numbers
-from msft.errors import Stopped, UsageError
+from msft.errors import NotANumber, Stopped, UsageError
 from msft.example import Encoded
 from msft.files import remove
+from msft.integrations.trainer_optimizer import TrainerOptimizer
 from msft.integrations.trainer_predictor import TrainerPredictor
+from msft.run.environment import version_of
 from msft.search.feeds import Batch, Losses, Update
-
-NUMBERS = {int: torch.int64, float: torch.float64}
-"""How numbers in an optimizer's state are kept: beside its tensors, in their files."""
 
 
 class TrainerEngine:
@@ -62,10 +61,9 @@ class TrainerEngine:
             self._begin_at(start)
         self._base = self.weights()
         if self._is_whole():  # checkpoints are what `best/` needs, so it links them
-            files = ModelFiles(self._loaded, self._base, _device(self._parameters))
             self.link: Callable[[Path, Path], None] = files.link
-        self._steps = 0
-        self._groups: list[dict[str, Any]] | None = None
+        held = TrainerOptimizer(trainer, self._parameters)
+        self._optimizer, self.optimizer, self.load_optimizer = held, held.state, held.load
 
     def _begin_at(self, start: Path) -> None:
         """Take the weights that are kept there; where there are none, keep these."""
@@ -79,6 +77,10 @@ class TrainerEngine:
 
     def how(self) -> str:
         kind = type(self._trainer).__name__
+        with_trl = type(self._trainer).__module__.startswith("trl.")
+        packages = ["trl"] * with_trl + ["peft"] * self._is_adapted()
+        if packages:
+            kind += f" ({', '.join(f'{each} {version_of(each)}' for each in packages)})"
         share = f", {self.num_trainable:,} of {self.num_parameters:,} weights trained"
         return f"engine over {kind}{share if self._frozen else ''}; {self._predictor.how()}"
 
@@ -109,42 +111,6 @@ class TrainerEngine:
 
         set_seed(number % 2**32)
 
-    def optimizer(self) -> dict[str, Any]:
-        self._refuse_state_in_groups()
-        tensors: dict[str, Tensor] = {}
-        for name, parameter in self._parameters.items():
-            for key, value in self._inner.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    tensors[f"{key}:{name}"] = value.detach().clone()
-                elif type(value) in NUMBERS:
-                    kind = NUMBERS[type(value)]
-                    tensors[f"{key}={type(value).__name__}:{name}"] = torch.tensor(
-                        value, dtype=kind
-                    )
-                else:
-                    raise self._unkept(f"a {type(value).__name__} as {key}")
-        return {"steps": self._steps, "tensors": tensors}
-
-    def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
-        if self._groups is None:
-            self._groups = self._settings()
-        self._inner.state.clear()
-        self._steps = int(moments["steps"]) if moments else 0
-        on_device = {
-            id(parameter): bool(group.get("fused") or group.get("capturable"))
-            for group in self._inner.param_groups
-            for parameter in group["params"]
-        }
-        for text, value in (moments["tensors"] if moments else {}).items():
-            key, _, name = text.partition(":")
-            key, _, kind = key.partition("=")
-            parameter = self._parameters[name]
-            stays = key == "step" and not on_device[id(parameter)]  # as torch keeps its counts
-            place = "cpu" if stays else parameter.device
-            held = value.item() if kind else value.to(place, copy=True)
-            self._inner.state.setdefault(parameter, {})[key] = held
-        self._set_rate()
-
     # Work.
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
@@ -159,20 +125,23 @@ class TrainerEngine:
         where = (trainer.args, trainer.state)
         trainer.control = handler.on_step_begin(*where, trainer.control)
         loss = self._gradients(parts)
-        refuse_not_numbers([loss], batch.rows[:1])
+        if not isfinite(loss):
+            raise NotANumber(
+                f"the loss of step {trainer.state.global_step + 1} is not a number; lower "
+                "learning_rate or set max_grad_norm"
+            )
         norm = (
             trainer._clip_grad_norm(trainer.model_wrapped) if trainer.args.max_grad_norm else None
         )
         norm = float(trainer._get_grad_norm(trainer.model_wrapped, grad_norm=norm))
         trainer.control = handler.on_pre_optimizer_step(*where, trainer.control)
-        trainer.optimizer.step()
+        rate = self._optimizer.step()
         trainer.control = handler.on_optimizer_step(*where, trainer.control)
-        rate = trainer._get_learning_rate()
-        self._steps += 1
-        self._set_rate()
         trainer.model_wrapped.zero_grad()
-        trainer.state.global_step += 1
-        trainer.state.epoch = (trainer.state.epoch or 0) + len(batch.rows) / self._all_rows
+        state = trainer.state
+        state.global_step += 1
+        state.max_steps = max(state.max_steps, state.global_step + 1)  # the method says when to end
+        state.epoch = (state.epoch or 0) + len(batch.rows) / self._all_rows
         trainer.control = handler.on_step_end(*where, trainer.control)
         self._log(norm, rate)
         if trainer.control.should_training_stop:
@@ -235,22 +204,6 @@ class TrainerEngine:
             trainer._tr_loss, norm, trainer.model_wrapped, None, 0, None, None, learning_rate=rate
         )
 
-    def _set_rate(self) -> None:
-        """The learning rate of the next step."""
-        scheduler = self._trainer.lr_scheduler
-        course = zip(
-            self._inner.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
-        )
-        for group, base, share in course:
-            group["lr"] = base * share(self._steps)
-        scheduler.last_epoch = self._steps
-        scheduler._last_lr = [group["lr"] for group in self._inner.param_groups]
-
-    @property
-    def _inner(self) -> Any:
-        """The optimizer within Accelerate's."""
-        return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
-
     @property
     def _all_rows(self) -> int:
         return sum(map(len, self._tokens.values()))
@@ -258,26 +211,10 @@ class TrainerEngine:
     def _is_whole(self) -> bool:
         """Whether a checkpoint has all weights of the model, as a plain model folder has them."""
         plain = all(p.dtype == torch.float32 for p in self._parameters.values())
-        return plain and not self._frozen and not hasattr(self._model, "peft_config")
+        return plain and not self._frozen and not self._is_adapted()
 
-    def _settings(self) -> list[dict[str, Any]]:
-        """What an optimizer is told of its groups."""
-        apart = ("params", "lr", "initial_lr")
-        return [
-            {key: value for key, value in group.items() if key not in apart}
-            for group in self._inner.param_groups
-        ]
-
-    def _refuse_state_in_groups(self) -> None:
-        if self._groups is not None and self._settings() != self._groups:
-            raise self._unkept("numbers that change in its parameter groups")
-
-    def _unkept(self, what: str) -> UsageError:
-        return UsageError(
-            f"optim {self._trainer.args.optim} ({type(self._inner).__name__}) keeps {what}, which "
-            "no checkpoint can hold; use an optimizer with tensors and numbers for each weight, "
-            'such as optim="adamw_torch"'
-        )
+    def _is_adapted(self) -> bool:
+        return hasattr(self._model, "peft_config")
 
 
 @contextmanager
