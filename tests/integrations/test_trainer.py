@@ -26,6 +26,7 @@ from msft.app.train import Result
 from msft.engine.model.loading import tiny_model
 from msft.errors import Diverged, RecipeError, Stopped
 from msft.integrations.trainer import train
+from msft.integrations.trainer_engine import TrainerEngine
 from msft.run.folder import read_history
 from msft.search.feeds import Place, shuffled_epoch
 from msft.search.mixture import Mixture
@@ -121,7 +122,10 @@ def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert len((tmp_path / "cut" / "run.jsonl").read_text().splitlines()) == 11
     watch = Watch()
-    trainer = sft_trainer(tmp_path, True, [watch], chance=1)
+    trainer = sft_trainer(tmp_path, True, [watch])
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.add_(parameter.requires_grad * 0.1)
     cut = train(trainer, mixture(), tmp_path / "cut", **KEYS)
     assert len(watch.after) == 2  # with the moments of the steps before
     assert trainer.state.global_step == 12
@@ -129,7 +133,7 @@ def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(
         assert (tmp_path / "cut" / name).read_bytes() == (whole.folder / name).read_bytes()
     assert cut.summary == whole.summary
 
-    again = sft_trainer(tmp_path, True, chance=2)  # a finished folder trains nothing
+    again = sft_trainer(tmp_path, True)  # a finished folder trains nothing
     done = train(again, mixture(), tmp_path / "cut", **KEYS)
     assert done.summary == whole.summary
     assert again.optimizer is None
@@ -147,14 +151,17 @@ def test_after_a_kill_an_adapter_goes_on_with_the_same_bits(
         train(sft_trainer(tmp_path, True), data, tmp_path / "cut", **KEYS)
 
 
-def test_a_step_is_the_plain_trainers_own(tmp_path: Path) -> None:
-    """Two epochs of `sft` and of the Trainer by itself, over the same rows in the same order."""
+@pytest.mark.parametrize("counted", [True, False], ids=["tokens", "batches"])
+def test_a_step_is_the_plain_trainers_own(tmp_path: Path, counted: bool) -> None:
+    """Two epochs of `sft` and of the Trainer by itself, over the same rows in the same order; its
+    loss is a mean over the tokens of a step, or over the means of its parts."""
     keys = {"lr_scheduler_type": "linear", "num_train_epochs": 2, "warmup_steps": 2}
     data = {
         name: {split: tokenized(rows) for split, rows in splits.items()}
         for name, splits in mixture().items()
     }
     ours = plain_trainer(tmp_path, **keys)
+    ours.model_accepts_loss_kwargs = counted
     watch = Watch()
     ours.add_callback(watch)
     train(ours, data, tmp_path / "run", method="sft", metric="nll", evals_per_epoch=1, quiet=True)
@@ -168,6 +175,7 @@ def test_a_step_is_the_plain_trainers_own(tmp_path: Path) -> None:
     rows = tokenized([mixture()[name]["train"][number] for name, number in order])
     theirs = plain_trainer(tmp_path, rows, **{**keys, "num_train_epochs": 1})
     theirs._get_train_sampler = SequentialSampler
+    theirs.model_accepts_loss_kwargs = counted
     seen = Watch()
     theirs.add_callback(seen)
     theirs.train()
@@ -175,6 +183,22 @@ def test_a_step_is_the_plain_trainers_own(tmp_path: Path) -> None:
     assert len(watch.after) == 8
     rates = [[log["learning_rate"] for log in w.logs if "loss" in log] for w in (watch, seen)]
     assert rates[0] == rates[1]
+
+
+def test_an_export_of_other_weights_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+    trainer = sft_trainer(tmp_path, lora=True)
+    engine, before = TrainerEngine(trainer, {}, {}, [], None), digest(trainer.model)
+    other = {name: torch.ones_like(weight) for name, weight in engine.weights().items()}
+    engine.export(other, tmp_path / "other")
+    assert digest(trainer.model) == before
+    saved = load_file(tmp_path / "other" / "adapter_model.safetensors")
+    assert len(saved) == len(other)
+    assert all(bool((weight == 1).all()) for weight in saved.values())
+    predictor = engine.predictor()
+    found = predictor.generate([TOKENIZER.encode("mul 3 =")], [4], lambda *row: None, [0])
+    assert len(found.rows[0]) <= 4
+    assert trainer.model.config._attn_implementation == "sdpa"
+    assert not hasattr(engine, "link")
 
 
 class Asks(TrainerCallback):

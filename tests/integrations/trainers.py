@@ -58,11 +58,10 @@ def sft_trainer(
     lora: bool = False,
     callbacks: Any = None,
     rows: Any = None,
-    chance: int = 0,
     **changed: Any,
 ) -> Any:
-    """An SFTTrainer as a user makes one; its adapter begins at random, by `chance` here."""
-    torch.manual_seed(chance)
+    """An SFTTrainer as a user makes one; its adapter begins at random, the same each time."""
+    torch.manual_seed(0)
     adapter = LoraConfig(r=8, lora_alpha=32, lora_dropout=0.05, target_modules="all-linear")
     return SFTTrainer(
         model=tiny_model(len(TOKENIZER)),
