@@ -36,6 +36,9 @@ from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 from msft.search.rollout import BASE
 
+ENGINE = "trainer"
+"""What the log calls this engine."""
+
 START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
 
@@ -198,7 +201,7 @@ class _Run:
             method=self._recipe.prepared(),
             folder=folder,
             engine=engine,
-            engine_name=f"{type(engine).__module__}:{type(engine).__qualname__}",
+            engine_name=ENGINE,
             corpus=self._corpus,
             tokenizer=trainer.processing_class,
             progress=TrainerLog(trainer, folder.path, self._quiet),
