@@ -216,8 +216,9 @@ def test_a_callback_may_stop_it_and_the_same_call_goes_on(tmp_path: Path) -> Non
     with pytest.raises(Stopped, match="a callback of the trainer"):
         train(trainer, data, tmp_path / "run", **keys)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "stopped"
-    trainer = sft_trainer(tmp_path, num_train_epochs=2)
+    trainer = sft_trainer(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1)
     result = train(trainer, data, tmp_path / "run", **keys)
+    assert not list((tmp_path / "trl").glob("checkpoint-*"))  # what is kept is in the run folder
     assert result.summary["status"] == "finished"
     assert trainer.state.global_step == 4
     trainer.model.eval()
