@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "engine": _ENGINE,
     "planning": _PLANNING,
     "app": _APP,
-    "integrations": _APP,
+    "integrations": _APP | {"integrations"},
     "testing": _RUN | {"testing"},
     DOOR: {DOOR, VALUES, "recipe", "app"},
 }

@@ -30,6 +30,19 @@ def test_stale_peaks_reproduces_the_paper_s_order(capsys: pytest.CaptureFixture[
         assert float(shift) > 0
 
 
+def test_a_trl_script_with_ten_lines_added_leaves_the_stale_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = EXAMPLES / "trl_sft.py"
+    added = script.read_text().split("    # msft: ")[1].splitlines()[1:]
+    assert len([line for line in added if line.strip()]) <= 10
+    best = runpy.run_path(str(script))["main"](str(tmp_path))
+    said = capsys.readouterr().out
+    assert "stage 0: trained ['fresh', 'stale'], left ['stale']\n" in said
+    assert "stage 1: trained ['fresh'], left []\n" in said
+    assert (best / "model.safetensors").exists()
+
+
 def blocks_of_contributing(language: str) -> list[str]:
     page = (EXAMPLES.parent / "CONTRIBUTING.md").read_text()
     found = re.findall(rf"^ *```{language}\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)

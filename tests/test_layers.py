@@ -88,9 +88,11 @@ def test_randomness_comes_from_draws_alone(name: str) -> None:
     assert not packages(name) & {"random", "secrets", "uuid"}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if room_of(name) not in ("engine", "planning")]
-)
+WITH_TORCH = ("engine", "planning", "integrations")
+"""Rooms that only those enter who need torch anyway; an integration is called by its user."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if room_of(name) not in WITH_TORCH])
 def test_only_the_engine_imports_torch_as_it_is_loaded(name: str) -> None:
     """Within a function is allowed: then nobody pays for it who does not call it."""
     top = ast.parse((SOURCE / name).read_text()).body

@@ -180,11 +180,20 @@ class SimpleEngine:
 
 
 class SimplePredictor:
-    """Likelihoods of padded rows, and `generate` over prompts of equal length."""
+    """Likelihoods of padded rows, and `generate` over prompts of equal length.
 
-    def __init__(self, loaded: LoadedModel, most_tokens: int, bf16: bool = False) -> None:
+    more_ends: tokens that end a text, besides those that the model knows.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        most_tokens: int,
+        bf16: bool = False,
+        more_ends: Sequence[int] = (),
+    ) -> None:
         self._model = loaded.model
-        self._ends = end_tokens(loaded)
+        self._ends = sorted({*end_tokens(loaded), *more_ends})
         self._most_tokens = most_tokens
         self._bf16 = bf16
 

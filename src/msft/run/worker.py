@@ -43,7 +43,7 @@ class Work:
 class Step:
     """One optimizer step, for progress, trackers and `steps.jsonl`: mean row loss, rows, tokens.
 
-    losses: mean row loss and rows of each sub-dataset in the step.
+    losses: mean row loss and rows of each sub-dataset in the step, where rows have their own.
     learning_rate, grad_norm: None where the engine does not say; the norm is that before clipping.
     """
 
@@ -205,7 +205,7 @@ class EngineWorker:
 
 def _step(rollout: int, tick: int, batch: Batch, seen: Losses, tokens: int) -> Step:
     parts: dict[str, list[float]] = {}
-    for (name, _), loss in zip(batch.rows, seen.rows, strict=True):
+    for (name, _), loss in zip(batch.rows, seen.rows, strict=True) if seen.apart else ():
         parts.setdefault(name, []).append(loss)
     return Step(
         rollout,

@@ -46,11 +46,13 @@ class Losses:
     """Mean answer-token NLL per row; `after` the virtual step where the batch was a look-ahead.
 
     update: of a step that was taken, if the engine says so.
+    apart: each row has its own; else every row has the mean over the batch's answer tokens.
     """
 
     rows: Sequence[float]
     after: Sequence[float] = ()
     update: Update | None = None
+    apart: bool = True
 
     def relative_drop(self) -> float:
         """Mean over rows of (L_before - L_after) / (L_before + 1e-8)."""

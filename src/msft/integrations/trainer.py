@@ -1,0 +1,271 @@
+"""`train`: a run of any method inside a TRL `SFTTrainer` or a transformers `Trainer`.
+
+    from msft.integrations.trainer import train
+    result = train(trainer, {"a": {"train": …, "validation": …}, "b": {…}}, "runs/msft")
+
+The trainer keeps its model, optimizer, precision, callbacks and trackers. The run takes the place
+of its epochs, with the log, the store, the resume, the report and the FLOPs of every other run.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from msft.app.admission import refuse_run
+from msft.app.session import Session
+from msft.app.train import Result
+from msft.data.corpus import Corpus
+from msft.errors import RecipeError
+from msft.files import remove
+from msft.integrations.trainer_engine import TrainerEngine
+from msft.integrations.trainer_log import TrainerLog
+from msft.integrations.trainer_refusals import HOOK, refuse_changed_trainer, refuse_trainer
+from msft.integrations.trainer_rows import (
+    TrainerRows,
+    corpus_of,
+    named_splits,
+    notes_of,
+    prepared_rows,
+)
+from msft.recipe.recipe import Recipe
+from msft.run.folder import RunFolder
+from msft.search.feeds import steps_of
+from msft.search.methods import ROLLING_BACK
+from msft.search.rollout import BASE
+
+ENGINE = "trainer"
+"""What the log calls this engine."""
+
+START = "adapter_start"
+"""The folder of an adapter's first weights, in the run folder."""
+
+THE_TRAINERS = {
+    "model_name_or_path": "model",
+    "train_batch_size": "args.per_device_train_batch_size and args.gradient_accumulation_steps",
+    "report_to": "args.report_to",
+    "engine": "trainer itself",
+    "push_to_hub": "push_to_hub(), after the run",
+    **{
+        key: f"args.{key}"
+        for key in (
+            *("seed", "num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps"),
+            *("weight_decay", "max_grad_norm", "bf16", "gradient_checkpointing", "optim"),
+            *("torch_compile", "max_length", "completion_only_loss", "hub_model_id"),
+        )
+    },
+}
+"""Keys of a recipe that are the trainer's to say, and how it says them."""
+
+NOT_HERE = (
+    *("ema_decay", "micro_batch_tokens", "chat_template", "num_fewshot", "prompt_style"),
+    *("choice_norm", "data_dir", "trust_remote_code", "options_by_method", "hub_private_repo"),
+    "deterministic",
+)
+"""Keys of a recipe that mean nothing over a trainer."""
+
+
+def train(
+    trainer: Any,
+    datasets: Mapping[str, Mapping[str, Any]],
+    output_dir: Path | str | None = None,
+    *,
+    method: str = "msft",
+    metric: str = "accuracy",
+    quiet: bool = False,
+    notice: Callable[[str], None] | None = None,
+    **keys: Any,
+) -> Result:
+    """Carry out a method in a trainer, or go on with it: the same call on the same folder resumes.
+
+    Args:
+        trainer: a TRL `SFTTrainer` or a transformers `Trainer`, full fine-tuning or with an
+            adapter of peft. Its model holds the best weights afterwards.
+        datasets: names with rows, `{"mine": {"train": rows, "validation": rows, "test": rows}}`,
+            as the trainer takes them; `test` is optional. `metric`, `keep`, `weight` and
+            `max_new_tokens` may stand beside them.
+        output_dir: the run folder; by default `msft` in the trainer's.
+        method: `msft`, `sft`, `continual`, `sro`, `soft_sro`, `soup` or `package.module:function`.
+        metric: `accuracy` (the greedy answer equals the reference), `nll` (the validation loss),
+            or `package.module:function`.
+        quiet: print nothing; the trainer's own output stays.
+        notice: is told what a person should know before training starts; by default it is printed
+            to stderr.
+        keys: other keys of a recipe: `method_options`, `compute_budget`, `evals_per_epoch`,
+            `peaks`, `mean`, `score_test`, `report_split`, `validation_loss`, `samples`.
+
+    Returns:
+        `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
+        and `folder`.
+    """
+    refuse_trainer(trainer, method)
+    _refuse_keys(keys)
+    tell = notice or _printed(quiet)
+    folder = RunFolder(Path(output_dir or Path(trainer.args.output_dir) / "msft"))
+    recipe = _recipe(trainer, named_splits(datasets, metric), {"method": method, **keys})
+    if recipe.peak_rule.by == "probability":
+        raise RecipeError("peaks.by is probability, but these rows have no choices; use score")
+    refuse_run(recipe, folder)
+    rows = prepared_rows(trainer, recipe.datasets, quiet)
+    corpus, ends = corpus_of(rows, recipe.datasets, trainer.processing_class)
+    refuse_changed_trainer(trainer, folder)
+    for note in (*recipe.notes, *notes_of(trainer, rows, corpus)):
+        tell(note)
+    run = _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell)
+    return run.carry_out()
+
+
+class _Run:
+    """One run inside one trainer."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        recipe: Recipe,
+        folder: RunFolder,
+        corpus: Corpus,
+        rows: TrainerRows,
+        ends: list[int],
+        quiet: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._trainer, self._recipe, self._folder = trainer, recipe, folder
+        self._corpus, self._rows, self._ends = corpus, rows, ends
+        self._quiet, self._tell = quiet, tell
+        self._result: Result | None = None
+
+    def carry_out(self) -> Result:
+        """The result, which is in the trainer's model too. A finished run trains nothing."""
+        if self._folder.is_finished():
+            self._tell(f"{self._folder.path} is finished; nothing is left to train")
+            self._train()
+        else:
+            with self._in_place_of_epochs():
+                self._trainer.train()
+        assert self._result is not None, "the trainer has called what stands for its epochs"
+        return self._result
+
+    @contextmanager
+    def _in_place_of_epochs(self) -> Iterator[None]:
+        """The trainer's own loop calls the run once; it is as it was afterwards."""
+        trainer, args = self._trainer, self._trainer.args
+        before = (trainer.train_dataset, args.max_steps)
+        trainer.train_dataset = next(iter(self._rows.splits.values()))["train"].rows
+        args.max_steps = self._steps()
+        setattr(trainer, HOOK, self._epochs)
+        try:
+            yield
+        finally:
+            delattr(trainer, HOOK)
+            trainer.train_dataset, args.max_steps = before
+
+    def _steps(self) -> int:
+        """Steps on which the learning rate's course is laid out; where a method rolls back, the
+        most that there can be."""
+        recipe = self._recipe
+        rows = sum(dataset.epoch_rows for dataset in self._corpus.datasets.values())
+        epochs = recipe.num_train_epochs
+        if recipe.method in ROLLING_BACK:
+            stages = recipe.method_options.get("max_stages") or 2 * len(self._corpus.datasets)
+            epochs = recipe.compute_budget * stages
+        return max(1, round(steps_of(rows, recipe.train_batch_size) * epochs))
+
+    def _epochs(self, *given: Any, **named: Any) -> None:
+        trainer = self._trainer
+        try:
+            self._train()
+        finally:
+            trainer.state.max_steps = max(1, trainer.state.global_step)
+        trainer.control = trainer.callback_handler.on_epoch_end(
+            trainer.args, trainer.state, trainer.control
+        )
+        trainer.control.should_training_stop = True
+
+    def _train(self) -> None:
+        trainer, folder = self._trainer, self._folder
+        parts = {name: splits["train"] for name, splits in self._rows.splits.items()}
+        start = folder.path / START
+        if not folder.log.exists():  # left by a call that did not come as far as to start
+            remove(start)
+        engine = TrainerEngine(
+            trainer,
+            {name: part.rows for name, part in parts.items()},
+            {name: part.encoded for name, part in parts.items()},
+            self._ends,
+            start if hasattr(trainer.model, "peft_config") else None,
+        )
+        session = Session(
+            recipe=self._recipe,
+            method=self._recipe.prepared(),
+            folder=folder,
+            engine=engine,
+            engine_name=ENGINE,
+            corpus=self._corpus,
+            tokenizer=trainer.processing_class,
+            progress=TrainerLog(trainer, folder.path, self._quiet),
+            notice=self._tell,
+        )
+        summary, schedule = session.carry_out()
+        best = summary["best"]["checkpoint"]
+        held = folder.checkpoints / f"{best}.weights"
+        engine.load(None if best == BASE else engine.codec().read(held))
+        self._result = Result(summary, folder.best, schedule, folder.path)
+
+
+def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) -> Recipe:
+    """The run as a recipe: what the trainer is set to, and what the call says."""
+    args = trainer.args
+    schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    rows = sum(len(dataset["train"]) for dataset in datasets)
+    steps = steps_of(rows, batch) * args.num_train_epochs
+    longest = getattr(args, "max_length", None)
+    given = {
+        "model_name_or_path": _model_name(trainer.model),
+        "datasets": datasets,
+        "seed": args.seed,
+        "num_train_epochs": args.num_train_epochs,
+        "learning_rate": args.learning_rate,
+        "lr_scheduler_type": schedule,
+        "warmup_steps": 0 if schedule == "constant" else _warmup(args, steps),
+        "train_batch_size": batch,
+        "weight_decay": args.weight_decay,
+        "max_grad_norm": args.max_grad_norm or 0.0,
+        "bf16": bool(args.bf16),
+        "gradient_checkpointing": bool(args.gradient_checkpointing),
+        "deterministic": bool(args.full_determinism),
+        **({"max_length": longest} if longest else {}),
+    }
+    return Recipe.from_mapping({**given, **keys})
+
+
+def _warmup(args: Any, steps: float) -> int:
+    """Steps of the warm-up, which the trainer may have as a share of all."""
+    return int(args.warmup_steps if args.warmup_steps >= 1 else ceil(steps * args.warmup_steps))
+
+
+def _model_name(model: Any) -> str:
+    """What the model was loaded from; its class where that is not known or not there any more."""
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    local = name.count("/") > 1 or name.startswith((".", "/", "~"))
+    if not name or (local and not Path(name).expanduser().exists()):
+        return str(
+            type(model.get_base_model() if hasattr(model, "peft_config") else model).__name__
+        )
+    return name
+
+
+def _refuse_keys(keys: Mapping[str, Any]) -> None:
+    for key in keys:
+        if key in THE_TRAINERS:
+            raise RecipeError(
+                f"{key} was given to train, but it is the trainer's: {THE_TRAINERS[key]}"
+            )
+        if key in NOT_HERE:
+            raise RecipeError(f"{key} means nothing over a trainer; leave it out")
+
+
+def _printed(quiet: bool) -> Callable[[str], None]:
+    return (lambda text: None) if quiet else (lambda text: print(f"note: {text}", file=sys.stderr))

@@ -1,0 +1,282 @@
+"""Rows of a Trainer: prepared and collated by the trainer itself, sub-dataset by sub-dataset.
+
+What a row's tokens are and which of them are trained is what the trainer's own collator says of
+that row alone, so scores are taken on the very tokens that are trained.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msft.checks import refuse_unknown, shown
+from msft.data.corpus import Corpus, SubDataset
+from msft.data.encoding import EncodedSplit
+from msft.data.notes import weight_note
+from msft.data.overlap import refuse_overlap, repeats, shared_between
+from msft.errors import DataError, OptionError, RecipeError
+from msft.example import Encoded, Example
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.search.mixture import Part
+from msft.text import counted
+
+NO_LABEL = -100
+SPLITS = ("train", "validation", "test")
+OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens")
+"""Keys of a sub-dataset in a recipe that may stand beside its splits."""
+
+
+TAKEN = {
+    "SFTTrainer": "expected prompt and completion, messages, or text",
+    "Trainer": "expected tokenized rows: input_ids and labels",
+}
+"""What rows a trainer takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSplit:
+    """The rows of a split.
+
+    rows: what the trainer's collator takes, by number.
+    encoded: their tokens, and which of them are trained.
+    """
+
+    rows: Any
+    encoded: tuple[Encoded, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRows:
+    """Every split of every sub-dataset, by name."""
+
+    splits: Mapping[str, Mapping[str, TrainerSplit]]
+
+
+def named_splits(datasets: Any, metric: str) -> list[dict[str, Any]]:
+    """The sub-datasets as a recipe names them; RecipeError where they are no names with rows."""
+    if not isinstance(datasets, Mapping) or not datasets:
+        raise RecipeError(
+            f"datasets is {shown(datasets)}; expected names with their rows, such as "
+            '{"mine": {"train": rows, "validation": rows}}'
+        )
+    specs = []
+    for name, given in datasets.items():
+        if not isinstance(given, Mapping):
+            raise RecipeError(
+                f"datasets[{name!r}] is {shown(given)}; expected its splits, such as "
+                '{"train": rows, "validation": rows}'
+            )
+        try:
+            refuse_unknown(given, (*SPLITS, *OWN_KEYS), f"key of datasets[{name!r}]:")
+        except OptionError as error:
+            raise RecipeError(str(error)) from error
+        for split in ("train", "validation"):
+            if given.get(split) is None:
+                raise RecipeError(
+                    f"datasets[{name!r}] has no {split} rows; a checkpoint is chosen on rows that "
+                    "were not trained: give both (Dataset.train_test_split makes two of one)"
+                )
+        for split in (split for split in SPLITS if given.get(split) is not None):
+            if isinstance(given[split], str | Path) or not hasattr(given[split], "__len__"):
+                raise RecipeError(
+                    f"datasets[{name!r}], {split}: found {shown(given[split])}; expected a list of "
+                    "dicts, or a datasets.Dataset that is not streamed (datasets.load_dataset "
+                    "reads files)"
+                )
+        specs.append({"name": name, "metric": metric, **given})
+    return specs
+
+
+def prepared_rows(trainer: Any, specs: Sequence[DatasetSpec], quiet: bool) -> TrainerRows:
+    """The rows of every sub-dataset as this trainer would train them; DataError where it would
+    drop some, or where they have no answer to be scored by. quiet: without bars of `datasets`."""
+    with _bars(shown=not quiet):
+        return TrainerRows(
+            {
+                spec.name: {
+                    split: _split(trainer, getattr(spec, split), spec, split)
+                    for split in SPLITS
+                    if getattr(spec, split) is not None
+                }
+                for spec in specs
+            }
+        )
+
+
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    import datasets  # type: ignore[import-untyped]
+
+    hide = not shown and not datasets.utils.are_progress_bars_disabled()
+    if hide:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hide:
+            datasets.enable_progress_bars()
+
+
+def corpus_of(
+    rows: TrainerRows, specs: Sequence[DatasetSpec], tokenizer: Any
+) -> tuple[Corpus, list[int]]:
+    """The corpus of a run, and the special tokens by which answers end."""
+    ends: set[int] = set()
+    special = frozenset(tokenizer.all_special_ids)
+    examples = {
+        spec.name: {
+            split: [
+                _example(row, f"{spec.name}, {split}, row {number}", tokenizer)
+                for number, row in enumerate(found.encoded, 1)
+            ]
+            for split, found in rows.splits[spec.name].items()
+        }
+        for spec in specs
+    }
+    shared = shared_between(examples)
+    datasets = {}
+    for spec in specs:
+        refuse_overlap(examples[spec.name], spec.name)
+        encoded = {split: found.encoded for split, found in rows.splits[spec.name].items()}
+        splits = {
+            split: EncodedSplit(tuple(examples[spec.name][split]), encoded[split], ())
+            for split in encoded
+        }
+        for row in encoded["validation"]:
+            marks = [token for token in row.tokens[len(row.prompt) :] if token in special]
+            ends.update(marks[-1:])
+        part = Part.weighted(spec.name, len(encoded["train"]), spec.weight)
+        notes = [*repeats(examples[spec.name]), *shared[spec.name], *weight_note(part, spec.weight)]
+        datasets[spec.name] = SubDataset(
+            spec,
+            "trainer",
+            splits["train"],
+            splits["validation"],
+            splits.get("test"),
+            exemplars=(),
+            grader=None,
+            group="",
+            notes=tuple(notes),
+        )
+    return Corpus(datasets), sorted(ends)
+
+
+def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
+    """What a person should know of the rows, and of what the trainer made of them."""
+    if trainer.eval_dataset is not None:
+        yield (
+            "the trainer's eval_dataset, eval_strategy and compute_metrics are not used: "
+            "sub-datasets are scored on their own validation rows, evals_per_epoch times an epoch"
+        )
+    most = getattr(trainer.args, "max_length", None)
+    for name, dataset in corpus.datasets.items():
+        yield from (f"{name}: {note}" for note in dataset.notes)
+        for split, found in rows.splits[name].items():
+            full = sum(1 for row in found.encoded if len(row.tokens) == most)
+            if full:
+                yield (
+                    f"{name}: {split}: {full} of {counted(len(found.encoded), 'row')} with "
+                    f"max_length ({most}) tokens; the trainer cut what was longer"
+                )
+        source: Any = dataset.spec.train
+        if "completion" in source[0] and all(all(row.answer) for row in dataset.train.rows):
+            yield (
+                f"{name}: prompts are trained too; set completion_only_loss=True to train "
+                "completions only (by itself SFTTrainer goes by its train_dataset)"
+            )
+    if corpus.note:
+        yield corpus.note
+
+
+def _split(trainer: Any, source: Any, spec: DatasetSpec, split: str) -> TrainerSplit:
+    what = f"{spec.name}, {split}"
+    if not len(source):
+        raise DataError(f"{what}: no rows; expected at least one")
+    rows = _prepared(trainer, source, what)
+    encoded = [_encoded(trainer, row, f"{what}, row {place}") for place, row in enumerate(rows, 1)]
+    silent = [number for number, row in enumerate(encoded, 1) if not row.answer_tokens]
+    lost = len(source) - len(rows) + len(silent)
+    if lost:
+        kept = "dropped" if len(rows) < len(source) else "trained on nothing"
+        raise DataError(
+            f"{what}: {lost} of {counted(len(source), 'row')} would be {kept}, since no token of "
+            f"the answer is left within max_length ({getattr(trainer.args, 'max_length', None)}); "
+            "raise max_length, or take these rows out first"
+        )
+    if split != "train":
+        encoded = [_until_answer(row) for row in encoded]
+        whole = sum(1 for row in encoded if not row.prompt)
+        if whole and spec.metric != "nll":
+            raise DataError(
+                f"{what}: {whole} of {counted(len(encoded), 'row')} with no prompt before the "
+                "answer (every token is trained), so no answer can be generated; give rows of "
+                "prompt and completion with completion_only_loss=True (by itself SFTTrainer goes "
+                "by its train_dataset), conversations with assistant_only_loss=True, or ask for "
+                'the validation loss with metric="nll"'
+            )
+    return TrainerSplit(rows, tuple(encoded))
+
+
+def _prepared(trainer: Any, source: Any, what: str) -> Any:
+    """Rows as the trainer's collator takes them, in the order given."""
+    import datasets
+
+    rows = source if isinstance(source, datasets.Dataset) else datasets.Dataset.from_list([*source])
+    columns = ", ".join(rows.column_names)
+    try:
+        if hasattr(trainer, "_prepare_dataset") and not trainer._skip_prepare_dataset:
+            args = copy.copy(trainer.args)
+            args.shuffle_dataset = False
+            given = (trainer.processing_class, args, False, trainer._formatting_func, what)
+            rows = trainer._prepare_dataset(rows, *given)
+        return trainer._remove_unused_columns(rows, description=what)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        kind = type(trainer).__name__
+        raise DataError(
+            f"{what}: {kind} cannot take these rows (columns {columns}): {type(error).__name__}: "
+            f"{error}; {TAKEN.get(kind, TAKEN['Trainer'])}"
+        ) from error
+
+
+def _encoded(trainer: Any, row: Mapping[str, Any], where: str) -> Encoded:
+    """A row's tokens without padding, and which of them are trained."""
+    try:
+        batch = trainer.data_collator([dict(row)])
+        ids, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise DataError(
+            f"{where}: the collator of this {type(trainer).__name__} gives no input_ids with "
+            f"labels ({type(error).__name__}: {error}); expected rows of a causal language model, "
+            "with labels or with a collator that makes them"
+        ) from error
+    real = batch["attention_mask"][0].tolist() if "attention_mask" in batch else [1] * len(ids)
+    if len(real) != len(ids) or len(labels) != len(ids):
+        raise DataError(
+            f"{where}: {len(ids)} input_ids, but {len(labels)} labels; expected one for each token"
+        )
+    kept = [
+        (token, label) for token, label, is_real in zip(ids, labels, real, strict=True) if is_real
+    ]
+    if any(label not in (NO_LABEL, token) for token, label in kept):
+        raise DataError(
+            f"{where}: a label is neither its token nor -100; expected the labels of a causal "
+            "language model, which are the tokens themselves"
+        )
+    return Encoded(tuple(token for token, _ in kept), tuple(label != NO_LABEL for _, label in kept))
+
+
+def _until_answer(row: Encoded) -> Encoded:
+    """Without what a template writes after the last answer: no answer depends on it."""
+    end = len(row.tokens)
+    while not row.answer[end - 1]:
+        end -= 1
+    return Encoded(row.tokens[:end], row.answer[:end])
+
+
+def _example(row: Encoded, where: str, tokenizer: Any) -> Example:
+    row = _until_answer(row)
+    prompt, answer = row.prompt, row.tokens[len(row.prompt) :]
+    asked, said = (tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, answer))
+    return Example(asked, said, where=where)

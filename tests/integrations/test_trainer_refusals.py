@@ -1,0 +1,237 @@
+"""What a trainer cannot do is refused by name, before anything starts."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from trainers import TOKENIZER, answers, mixture, plain_trainer, sft_trainer, tokenized
+from transformers import EarlyStoppingCallback
+from transformers.trainer_pt_utils import AcceleratorConfig
+
+from msft.errors import DataError, RecipeError, UsageError
+from msft.integrations.trainer import train
+from msft.integrations.trainer_rows import corpus_of, notes_of, prepared_rows
+from msft.recipe.dataset_spec import DatasetSpec
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return sft_trainer(tmp_path_factory.mktemp("refused"))
+
+
+def refusal(trainer: Any, folder: Path, data: Any = None, **keys: Any) -> str:
+    """What is said; nothing may have been started or written."""
+    with pytest.raises((UsageError, RecipeError, DataError)) as said:
+        train(trainer, data or mixture(), folder / "run", **{"quiet": True, **keys})
+    assert said.value.exit_code == 2
+    assert not (folder / "run").exists()
+    assert trainer.state.global_step == 0
+    assert trainer.optimizer is None
+    return str(said.value)
+
+
+ARGUMENTS = {
+    "packing": (True, "packing is True, but a packed sequence mixes rows"),
+    "eval_packing": (True, "eval_packing is True"),
+    "load_best_model_at_end": (True, "load_best_model_at_end is True"),
+    "auto_find_batch_size": (True, "auto_find_batch_size is True"),
+    "max_steps": (500, "max_steps is 500, but lengths are in epochs"),
+    "fp16": (True, "fp16 is True, but its loss scale"),
+    "deepspeed": ("zero3.json", "DeepSpeed is on"),
+    "lr_scheduler_type": ("linear", 'set lr_scheduler_type="constant" in SFTConfig'),
+    "accelerator_config": (AcceleratorConfig(split_batches=True), "split_batches is True"),
+}
+
+
+@pytest.mark.parametrize("key", ARGUMENTS)
+def test_an_argument_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any, key: str
+) -> None:
+    value, words = ARGUMENTS[key]
+    monkeypatch.setattr(trainer.args, key, value)
+    assert words in refusal(trainer, tmp_path)
+
+
+def test_several_things_are_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    monkeypatch.setattr(trainer.args, "packing", True)
+    monkeypatch.setattr(trainer.args, "lr_scheduler_type", "cosine")
+    said = refusal(trainer, tmp_path, method="dynamix")
+    assert said.splitlines()[0] == "2 things must change first:"
+    assert "method dynamix asks for the losses of single rows" in said
+    assert "packing" in said
+    assert "lr_scheduler_type" not in said  # dynamix does not roll back
+
+
+def test_methods_that_need_losses_of_rows(tmp_path: Path, trainer: Any) -> None:
+    assert "compute_loss of a Trainer gives one number" in refusal(trainer, tmp_path, method="ies")
+
+
+def test_a_course_that_no_recipe_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    monkeypatch.setattr(trainer.args, "lr_scheduler_type", "polynomial")
+    assert "expected one of constant," in refusal(trainer, tmp_path, method="sft")
+
+
+def _plateau(trainer: Any) -> Any:
+    optimizer = torch.optim.SGD(trainer.model.parameters())
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+PARTS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    "_run_epoch": (lambda t: None, "msft", "transformers 5.17 and later have it"),
+    "model_init": (lambda t: print, "msft", "the trainer has a model_init"),
+    "processing_class": (lambda t: None, "msft", "processing_class is NoneType; expected the"),
+    "is_fsdp_enabled": (lambda t: True, "msft", "FSDP is on"),
+    "is_deepspeed_enabled": (lambda t: True, "msft", "DeepSpeed is on"),
+    "lr_scheduler": (_plateau, "sft", "ReduceLROnPlateau, which cannot be set to a step"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_trainer_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any, part: str
+) -> None:
+    make, method, words = PARTS[part]
+    monkeypatch.setattr(trainer, part, make(trainer))
+    assert words in refusal(trainer, tmp_path, method=method)
+
+
+def test_a_scheduler_of_ones_own_does_not_roll_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    monkeypatch.setattr(trainer, "lr_scheduler", _plateau(trainer))
+    assert "a scheduler of your own" in refusal(trainer, tmp_path)
+
+
+def test_an_older_trl_that_forgets_its_formatting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    monkeypatch.delattr(trainer, "_formatting_func")
+    assert "TRL 1.16 does" in refusal(trainer, tmp_path)
+
+
+def test_several_processes_or_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    whole = trainer.args
+    for key, words in {"world_size": "2 processes were", "n_gpu": "sees 2 GPUs"}.items():
+        many = SimpleNamespace(**{**vars(whole), "world_size": 1, "n_gpu": 1, key: 2})
+        monkeypatch.setattr(trainer, "args", many)
+        assert words in refusal(trainer, tmp_path)
+
+
+def test_early_stopping_and_no_trainer_at_all(tmp_path: Path, trainer: Any) -> None:
+    stops = EarlyStoppingCallback(3)
+    trainer.add_callback(stops)
+    assert "EarlyStoppingCallback stops a whole run" in refusal(trainer, tmp_path)
+    trainer.remove_callback(stops)
+    with pytest.raises(UsageError, match="trainer is a str; expected a transformers Trainer"):
+        train("sft", mixture())
+
+
+KEYS: dict[str, tuple[Any, str]] = {
+    "learning_rate": (1e-4, "it is the trainer's: args.learning_rate"),
+    "ema_decay": (0.9, "ema_decay means nothing over a trainer"),
+    "compute_bugdet": (3, "unknown key 'compute_bugdet'; did you mean 'compute_budget'?"),
+    "method_options": ({"patients": 3}, "did you mean 'patience'?"),
+    "peaks": ({"by": "probability"}, "these rows have no choices"),
+    "metric": ("bleu", "metric is 'bleu'; expected accuracy, nll"),
+    "method": ("mfst", "did you mean 'msft'?"),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_of_the_call_is_refused(tmp_path: Path, trainer: Any, key: str) -> None:
+    value, words = KEYS[key]
+    assert words in refusal(trainer, tmp_path, **{key: value})
+
+
+ROWS = answers("add", 0, 4, 7)
+OTHERS = answers("add", 9, 12, 7)
+LONG = [{"prompt": f"add {'1 ' * 80}=", "completion": " 2"}]
+DATA: dict[str, tuple[Any, str]] = {
+    "no names": ([ROWS], "expected names with their rows"),
+    "no splits": ({"a": ROWS}, "expected its splits"),
+    "no validation": ({"a": {"train": ROWS}}, "datasets['a'] has no validation rows"),
+    "eval": ({"a": {"train": ROWS, "eval": OTHERS}}, "unknown key of datasets['a']: 'eval'"),
+    "no rows": ({"a": {"train": [], "validation": OTHERS}}, "a, train: no rows"),
+    "a stream": ({"a": {"train": iter(ROWS), "validation": OTHERS}}, "not streamed"),
+    "a file": ({"a": {"train": "a.jsonl", "validation": OTHERS}}, "expected a list of dicts"),
+    "dropped": (
+        {"a": {"train": ROWS + LONG, "validation": OTHERS}},
+        "a, train: 1 of 5 rows would be dropped, since no token of the answer is left within "
+        "max_length (64)",
+    ),
+    "texts": (
+        {"a": {"train": ROWS, "validation": [{"text": "add 9 = 7"}]}},
+        "a, validation: 1 of 1 row with no prompt before the answer",
+    ),
+    "columns": (
+        {"a": {"train": [{"question": "1"}], "validation": OTHERS}},
+        "a, train: SFTTrainer cannot take these rows (columns question)",
+    ),
+    "a leak": (
+        {"a": {"train": ROWS, "validation": ROWS[:2]}},
+        "2 of 2 validation rows of a are also in train",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_rows_that_cannot_be_used(tmp_path: Path, trainer: Any, case: str) -> None:
+    data, words = DATA[case]
+    assert words in refusal(trainer, tmp_path, data)
+
+
+def test_rows_of_a_plain_trainer(tmp_path: Path) -> None:
+    trainer = plain_trainer(tmp_path)
+    good = tokenized(OTHERS)
+
+    def said(change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+        bad = tokenized(ROWS).map(change)
+        return refusal(trainer, tmp_path, {"a": {"train": bad, "validation": good}})
+
+    silent = said(lambda row: {"labels": [-100] * len(row["labels"])})
+    assert "a, train: 4 of 4 rows would be trained on nothing" in silent
+    shifted = said(lambda row: {"labels": [*row["labels"][1:], 0]})
+    assert "a label is neither its token nor -100" in shifted
+    raw = {"a": {"train": ROWS, "validation": OTHERS}}
+    assert "expected tokenized rows: input_ids and labels" in refusal(trainer, tmp_path, raw)
+    assert len(TOKENIZER) == trainer.model.config.vocab_size
+
+
+def test_what_a_person_should_know_is_said(tmp_path: Path) -> None:
+    """An SFTTrainer over texts trains the prompts of other rows too."""
+    trainer = sft_trainer(tmp_path, rows=[{"text": "add 1 = 7"}], max_length=9)
+    trainer.eval_dataset = trainer.train_dataset
+    spec = DatasetSpec("a", train=ROWS + OTHERS, validation=answers("add", 20, 22, 7), metric="nll")
+    rows = prepared_rows(trainer, [spec], quiet=True)
+    corpus, _ = corpus_of(rows, [spec], TOKENIZER)
+    first, *notes = notes_of(trainer, rows, corpus)
+    assert "eval_dataset, eval_strategy and compute_metrics are not used" in first
+    lengths = [len(TOKENIZER.encode(row["prompt"] + row["completion"])) for row in ROWS + OTHERS]
+    assert notes == [
+        f"a: train: {sum(length >= 8 for length in lengths)} of 7 rows with max_length (9) tokens; "
+        "the trainer cut what was longer",
+        "a: validation: 2 of 2 rows with max_length (9) tokens; the trainer cut what was longer",
+        "a: prompts are trained too; set completion_only_loss=True to train completions only (by "
+        "itself SFTTrainer goes by its train_dataset)",
+        "no sub-dataset has test rows, so nothing is scored on test",
+    ]
+
+
+def test_the_special_token_after_an_answer_ends_it(tmp_path: Path, trainer: Any) -> None:
+    spec = DatasetSpec("a", train=ROWS, validation=OTHERS)
+    rows = prepared_rows(trainer, [spec], quiet=True)
+    corpus, ends = corpus_of(rows, [spec], TOKENIZER)
+    assert ends == [TOKENIZER.eos_token_id]
+    row = corpus.datasets["a"].validation
+    assert (row.examples[0].prompt, row.examples[0].completion) == ("add 9 =", " 7")
+    assert row.rows[0].tokens[-1] == TOKENIZER.eos_token_id
+    assert TOKENIZER.decode(row.rows[0].prompt) == "add 9 ="
