@@ -163,5 +163,5 @@ def test_a_tokenizer_that_transformers_misreads_is_refused() -> None:
     refuse_misread(tokenizer, {"general.architecture": "gemma3"}, "gemma.gguf")
     tokenizer._tokenizer.model = Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0)
     refuse_misread(tokenizer, {"general.architecture": "llama"}, "llama.gguf")
-    with pytest.raises(RecipeError, match="of Gemma's GGUF files wrongly; take 5.22 or later"):
+    with pytest.raises(RecipeError, match=r"of Gemma's GGUF files wrongly; take 5\.22 or later"):
         refuse_misread(tokenizer, {"general.architecture": "gemma3"}, "gemma.gguf")
