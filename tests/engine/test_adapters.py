@@ -96,7 +96,10 @@ def losses_of_peft(options: AdapterOptions, family: str, steps: int) -> list[lis
 )
 def test_fifty_steps_have_the_losses_of_peft(kind: str, family: str) -> None:
     expected = losses_of_peft(KINDS[kind], family, 50)
-    engines = [fast_of(KINDS[kind], family), simple_of(KINDS[kind], family)]
+    engines: list[FastEngine | SimpleEngine] = [
+        fast_of(KINDS[kind], family),
+        simple_of(KINDS[kind], family),
+    ]
     for step, losses in enumerate(expected):
         for engine in engines:
             ours = list(engine.work(batch_of(step))[0].rows)
@@ -138,8 +141,8 @@ def test_the_result_loads_in_transformers_and_says_what_was_scored(
     assert {name for name, _ in ours.model.named_parameters()} == {
         name for name, _ in base.model.named_parameters()
     }
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
-    of_peft = PeftModel.from_pretrained(base, str(tmp_path / "best"))
+    written: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    of_peft = PeftModel.from_pretrained(written, str(tmp_path / "best"))
     assert torch.allclose(logits_of(of_peft, tokens), logits_of(theirs, tokens), atol=1e-5)
     assert AutoTokenizer.from_pretrained(tmp_path / "best").get_vocab()
 

@@ -131,6 +131,7 @@ class _Adapted(torch.autograd.Function):
         frozen = list(tensors[: len(tensors) - biases - 2 * each])
         ups = list(tensors[len(tensors) - each :])
         added = list(tensors[len(frozen) : len(frozen) + biases])
+        made: Tensor
         made, inner = adapted(given, frozen, added, down, ups, scale)
         ctx.save_for_backward(given, inner, down, *frozen, *ups)
         ctx.scale, ctx.counts, ctx.ranks = scale, counts, [up.shape[1] for up in ups]
@@ -164,7 +165,7 @@ class AdaptedWeights:
     """The weights of layers that read the same input and have adapters; see `Weights`."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
-        self.layers: Sequence[nn.Module] = layers
+        self.modules: Sequence[nn.Module] = layers
         self.sizes = [layer.base_layer.out_features for layer in layers]
         self._bases = [layer.base_layer for layer in layers]
         self._downs = [layer.lora_A[ADAPTER] for layer in layers]

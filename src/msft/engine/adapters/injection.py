@@ -67,8 +67,9 @@ class Adapted:
         weight = next(self.loaded.model.parameters())
         if weight.device.type != "cuda":
             return True
-        total = torch.cuda.mem_get_info(weight.device)[1]
-        return self.shape.parameters * weight.element_size() <= MERGED_SHARE * total
+        total: int = torch.cuda.mem_get_info(weight.device)[1]
+        size: int = weight.element_size()
+        return self.shape.parameters * size <= MERGED_SHARE * total
 
     @property
     def held_bytes(self) -> int:
