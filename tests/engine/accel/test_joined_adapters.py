@@ -51,9 +51,12 @@ def is_same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str
 
 
 @pytest.mark.parametrize("laid", [False, True])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
-def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
-    model = adapted_model(family)
+@pytest.mark.parametrize(
+    ("family", "four_bit"),
+    [("llama", False), ("llama", True), ("qwen2", False), ("qwen2", True), ("gpt2", False)],
+)
+def test_the_same_logits_and_gradients(family: str, four_bit: bool, laid: bool) -> None:
+    model = adapted_model(family, four_bit=four_bit)
     expected = computed(model)
     joined = JoinedProjections(model)
     if laid:
