@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from msft.engine.memory_model import (
     Demand,
@@ -11,6 +12,7 @@ from msft.engine.memory_model import (
     gradient_bytes,
     held_bytes,
     is_long,
+    merged_bytes,
 )
 from msft.engine.model.shape import ModelShape
 from msft.recipe.adapters import AdapterOptions
@@ -78,3 +80,13 @@ def test_four_bits_hold_all_but_embeddings_and_head() -> None:
     assert frozen_bytes(shape, bf16=True, four_bit=True) == pytest.approx(expected)
     some = AdapterOptions(r=16, alpha=32, targets=("q_proj",), dora=True)
     assert shape.adapter_weights(some) == 16 * (4096 + 4096) + 4096
+
+
+def test_a_merged_model_beside_is_held_where_it_is_a_quarter_of_the_memory_at_most() -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    size = 2 * SHAPE.parameters
+    assert merged_bytes(SHAPE, True, cuda, 4 * size) == size
+    assert merged_bytes(SHAPE, True, cuda, 4 * size - 1) == 0
+    assert merged_bytes(SHAPE, False, cpu, 1) == 2 * size
+    held = held_bytes(SHAPE, replace(ADAPTED, merged=size))
+    assert held == held_bytes(SHAPE, ADAPTED) + size
