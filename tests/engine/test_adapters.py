@@ -279,6 +279,14 @@ def test_packed_weights_take_the_bytes_that_are_counted() -> None:
     assert made.shape.adapter_weights(FOUR_BIT) == sum(p.numel() for p in made.trained.values())
 
 
+def test_an_adapter_in_four_bits_begins_as_its_packed_base() -> None:
+    """DoRA's lengths are those of the rows that are computed with."""
+    made = with_adapter(SOME_PACKED)
+    for layer in made.layers:
+        rows = torch.linalg.norm(layer.module.base_layer.weight, dim=1)
+        assert torch.equal(layer.module.lora_magnitude_vector["default"].weight, rows)
+
+
 def buffers_of(made: Adapted) -> list[tuple[str, Tensor]]:
     found = made.loaded.model.named_buffers()
     return [(name, tensor) for name, tensor in found if "rotary" not in name]

@@ -8,7 +8,7 @@ from families import loaded, model_of
 from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_adapters import adapted_together
+from msft.engine.accel.joined_adapters import adapted_together, lying_together
 from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
 from msft.engine.adapters.injection import adapted
 from msft.engine.attention import RowLayout, layout
@@ -117,3 +117,12 @@ def test_weights_that_lie_together_stay_where_they_are() -> None:
     before = mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()
     plain.lay_together()
     assert (mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()) == before
+
+
+def test_only_parts_that_follow_each_other_are_one_where_they_lie() -> None:
+    whole = torch.arange(12.0).view(6, 2)
+    one, two = whole[:2], whole[2:]
+    assert lying_together([one, two]).data_ptr() == whole.data_ptr()
+    assert torch.equal(lying_together([one, two]), whole)
+    for parts in ([two, one], [one, one], [one, whole[3:]], [one.clone(), two.clone()]):
+        assert torch.equal(lying_together(parts), torch.cat(parts))
