@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 import msft
 from msft.app.fingerprints import _training
 from msft.cli import main
+from msft.engine.model.tokenizers import load_tokenizer
 from msft.run.folder import RunFolder, read_history
 
 HERE = Path(__file__).parent
@@ -173,6 +174,21 @@ def test_a_base_that_cannot_be_found_is_named(
         assert "the base model '/nowhere/base' cannot be found" in said
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "r").exists()
+
+
+def test_an_adapter_that_nobody_could_load_is_not_uploaded(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", str(run / "recipe.yaml"), "--out", str(tmp_path / "new")]
+    assert main([*arguments, "--set", "push_to_hub=true"]) == 2
+    assert "set merge_adapter: true" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_adapter_without_a_tokenizer_has_that_of_its_base(run: Path, tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_bytes((run / "run" / "best" / name).read_bytes())
+    assert len(load_tokenizer(str(tmp_path))) == 258
 
 
 def test_what_cannot_be_merged_is_refused(

@@ -9,10 +9,13 @@ import torch
 from families import loaded, model_of, rows_of
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
+from msft.engine.accel.fused_layers import FusedLayers
 from msft.engine.adapters.injection import Adapted, adapted
+from msft.engine.memory_model import frozen_bytes
 from msft.engine.model.loading import load_model
+from msft.engine.paths import PLAIN_LAYERS
 from msft.engine.simple import SimpleEngine, answer_nll
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
@@ -96,7 +99,10 @@ def losses_of_peft(options: AdapterOptions, family: str, steps: int) -> list[lis
 )
 def test_fifty_steps_have_the_losses_of_peft(kind: str, family: str) -> None:
     expected = losses_of_peft(KINDS[kind], family, 50)
-    engines = [fast_of(KINDS[kind], family), simple_of(KINDS[kind], family)]
+    engines: list[FastEngine | SimpleEngine] = [
+        fast_of(KINDS[kind], family),
+        simple_of(KINDS[kind], family),
+    ]
     for step, losses in enumerate(expected):
         for engine in engines:
             ours = list(engine.work(batch_of(step))[0].rows)
@@ -138,8 +144,8 @@ def test_the_result_loads_in_transformers_and_says_what_was_scored(
     assert {name for name, _ in ours.model.named_parameters()} == {
         name for name, _ in base.model.named_parameters()
     }
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
-    of_peft = PeftModel.from_pretrained(base, str(tmp_path / "best"))
+    written: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    of_peft = PeftModel.from_pretrained(written, str(tmp_path / "best"))
     assert torch.allclose(logits_of(of_peft, tokens), logits_of(theirs, tokens), atol=1e-5)
     assert AutoTokenizer.from_pretrained(tmp_path / "best").get_vocab()
 
@@ -231,3 +237,77 @@ def test_layers_that_cannot_have_an_adapter_are_refused(
 ) -> None:
     with pytest.raises(RecipeError, match=said):
         with_adapter(options, family)
+
+
+FOUR_BIT = AdapterOptions(r=4, alpha=8, seed=3, four_bit=True)
+SOME_PACKED = AdapterOptions(r=4, alpha=8, seed=3, four_bit=True, targets=("q_proj",), dora=True)
+
+
+@pytest.mark.parametrize("options", [FOUR_BIT, SOME_PACKED], ids=["all", "some, DoRA"])
+def test_weights_in_four_bits_are_scored_and_read_as_they_were_trained(
+    options: AdapterOptions, tmp_path: Path
+) -> None:
+    engine, rows = trained_tiny(options, tmp_path), ROWS[:6]
+    found = engine.predictor().measure(rows, [0] * len(rows))().rows
+    ours = load_model(str(tmp_path / "best"), CPU, own_attention=True)
+    assert answer_nll(ours.model, rows).tolist() == pytest.approx(found, rel=1e-5)
+    seen = engine.work(Batch(tuple(("a", place) for place in range(6)), use="track"))[0].rows
+    sums = [loss * row.answer_tokens for loss, row in zip(seen, rows, strict=True)]
+    assert sums == pytest.approx(found, rel=1e-5)  # through the adapter, not merged
+    unpacked = AutoModelForCausalLM.from_pretrained(tmp_path / "best", dtype=torch.float32)
+    assert answer_nll(unpacked, rows).tolist() != pytest.approx(found, rel=1e-4)
+    packed = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "best",
+        dtype=torch.float32,
+        quantization_config=BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
+        ),
+    )
+    assert answer_nll(packed, rows).tolist() == pytest.approx(found, rel=1e-4)
+
+
+def test_packed_weights_take_the_bytes_that_are_counted() -> None:
+    made = with_adapter(FOUR_BIT)
+    frozen = sum(
+        tensor.numel() * tensor.element_size()
+        for name, tensor in [*made.loaded.model.named_parameters(), *buffers_of(made)]
+        if "lora_" not in name
+    )
+    expected = frozen_bytes(made.shape, bf16=False, four_bit=True)
+    assert frozen == pytest.approx(expected, rel=0.02)
+    assert expected < 0.6 * frozen_bytes(made.shape, bf16=False, four_bit=False)
+    assert made.shape.adapter_weights(FOUR_BIT) == sum(p.numel() for p in made.trained.values())
+
+
+def test_an_adapter_in_four_bits_begins_as_its_packed_base() -> None:
+    """DoRA's lengths are those of the rows that are computed with."""
+    made = with_adapter(SOME_PACKED)
+    for layer in made.layers:
+        rows = torch.linalg.norm(layer.module.base_layer.weight, dim=1)
+        assert torch.equal(layer.module.lora_magnitude_vector["default"].weight, rows)
+
+
+def buffers_of(made: Adapted) -> list[tuple[str, Tensor]]:
+    found = made.loaded.model.named_buffers()
+    return [(name, tensor) for name, tensor in found if "rotary" not in name]
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_in_bf16_only_the_adapter_has_fp32_masters() -> None:
+    """With compiled layers and weights that lie together, as on a GPU."""
+    torch._dynamo.reset()
+    found = []
+    for bf16 in (False, True):
+        made = adapted(loaded(model_of("llama", 1.0)), PLAIN, CPU, bf16)
+        layers = FusedLayers(made.loaded.model, backend="eager") if bf16 else PLAIN_LAYERS
+        settings = TrainingSettings(learning_rate=1e-2, bf16=bf16)
+        engine = FastEngine(made.loaded, {"a": ROWS}, settings, layers, adapted=made)
+        losses = [list(engine.work(batch_of(step))[0].rows) for step in range(12)]
+        scores = engine.predictor().measure(ROWS[:4], [0] * 4)().rows
+        found.append([*losses[0], *losses[-1], *scores])
+        dtype = torch.bfloat16 if bf16 else torch.float32
+        assert {p.dtype for p in made.loaded.model.parameters()} == {dtype}
+        assert {p.dtype for p in made.evaluated.model.parameters()} == {dtype}
+        assert {weight.dtype for weight in engine.weights().values()} == {torch.float32}
+    assert found[1] == pytest.approx(found[0], rel=5e-3)
+    assert found[0][:8] != pytest.approx(found[0][8:16], rel=5e-3)

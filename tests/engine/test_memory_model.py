@@ -1,9 +1,21 @@
 """The model of memory that engine and plan share."""
 
-import pytest
+from dataclasses import replace
 
-from msft.engine.memory_model import Demand, best_fit, held_bytes, is_long
+import pytest
+import torch
+
+from msft.engine.memory_model import (
+    Demand,
+    best_fit,
+    frozen_bytes,
+    gradient_bytes,
+    held_bytes,
+    is_long,
+    merged_bytes,
+)
 from msft.engine.model.shape import ModelShape
+from msft.recipe.adapters import AdapterOptions
 from msft.recipe.recipe import Recipe
 
 GB = 10**9
@@ -36,3 +48,45 @@ def test_activations_are_recomputed_where_a_batch_does_not_fit() -> None:
     assert not roomy.gradient_checkpointing
     assert tight.gradient_checkpointing
     assert tight.micro_batch_tokens >= 512
+
+
+ADAPTED = Demand(8736, 0.185, bf16=True, half_moments=False, trained=42_000_000, frozen=16 * GB)
+
+
+def test_beside_an_adapter_only_its_own_weights_have_masters_moments_and_gradients() -> None:
+    assert held_bytes(SHAPE, ADAPTED) == 16 * GB + 42_000_000 * (4 + 8 + 2)
+    assert gradient_bytes(SHAPE, ADAPTED, parts=True) == 42_000_000 * (2 + 4)
+    averaged = replace(ADAPTED, averaged=True)
+    assert held_bytes(SHAPE, averaged) - held_bytes(SHAPE, ADAPTED) == 42_000_000 * 4
+
+
+def test_an_adapters_batch_is_cut_before_activations_are_recomputed() -> None:
+    demand = replace(ADAPTED, fused=True, lean=True)
+    roomy, cut, tight = (best_fit(SHAPE, n * GB, demand, "auto") for n in (80, 42, 24))
+    assert roomy.micro_batch_tokens >= 8736
+    assert not roomy.gradient_checkpointing
+    assert 4096 <= cut.micro_batch_tokens < 8736
+    assert not cut.gradient_checkpointing
+    assert tight.gradient_checkpointing
+
+
+def test_four_bits_hold_all_but_embeddings_and_head() -> None:
+    linears = (("q_proj", 4096, 4096), ("up_proj", 4096, 14336))
+    shape = replace(SHAPE, parameters=100_000_000, linears=linears)
+    packed = 4096 * (4096 + 14336)
+    assert frozen_bytes(shape, bf16=True, four_bit=False) == 200_000_000
+    scales = packed / 64 + 4 * packed / (64 * 256)
+    expected = 2 * (100_000_000 - packed) + packed / 2 + scales
+    assert frozen_bytes(shape, bf16=True, four_bit=True) == pytest.approx(expected)
+    some = AdapterOptions(r=16, alpha=32, targets=("q_proj",), dora=True)
+    assert shape.adapter_weights(some) == 16 * (4096 + 4096) + 4096
+
+
+def test_a_merged_model_beside_is_held_where_it_is_a_quarter_of_the_memory_at_most() -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    size = 2 * SHAPE.parameters
+    assert merged_bytes(SHAPE, True, cuda, 4 * size) == size
+    assert merged_bytes(SHAPE, True, cuda, 4 * size - 1) == 0
+    assert merged_bytes(SHAPE, False, cpu, 1) == 2 * size
+    held = held_bytes(SHAPE, replace(ADAPTED, merged=size))
+    assert held == held_bytes(SHAPE, ADAPTED) + size

@@ -1,5 +1,6 @@
 """What a run needs in memory and on disk: against what was measured, and where it is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,32 @@ def test_an_8b_model_is_told_what_would_help(
     for cure in cures:
         assert cure in str(refused.value)
     refuse_no_room(recipe, corpus, method, SHAPES["135M"], room)
+
+
+def test_an_8b_model_is_told_of_adapters_and_of_four_bits(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    block = {"q_proj": (4096, 4096), "k_proj": (4096, 1024), "v_proj": (4096, 1024)}
+    block |= {"o_proj": (4096, 4096), "gate_proj": (4096, 14336), "up_proj": (4096, 14336)}
+    block |= {"down_proj": (14336, 4096)}
+    linears = tuple((name, *sizes) for _ in range(32) for name, sizes in block.items())
+    shape = replace(SHAPES["8B"], linears=linears)
+    for free, keys, cure in (
+        (60, {}, "use_peft: true (17.72 GB)"),
+        (12, {"use_peft": True}, "load_in_4bit: true (7.36 GB)"),
+    ):
+        recipe = recipe_of(tmp_path, method="sft", **keys)
+        room = Room("cuda", free * GB, 24 * GB, 100 * GB)
+        with pytest.raises(NoRoom) as refused:
+            refuse_no_room(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
+        assert cure in str(refused.value)
+    adapter = recipe_of(tmp_path, method="sft", use_peft=True)
+    needs = needs_of(adapter, corpus_of(adapter), adapter.prepared(), shape, H200)
+    trained = 16 * 32 * sum(given + made for given, made in block.values())
+    assert needs.checkpoints.weights == 4 * trained == 167_772_160
+    assert needs.checkpoints.moments == 8 * trained
+    assert needs.memory.held == 2 * shape.parameters + 14 * trained
+    assert needs.memory.merged == 2 * shape.parameters
+    assert needs.memory.base == 4 * trained
 
 
 def test_the_moving_average_is_counted_where_it_is(tmp_path: Path) -> None:

@@ -167,3 +167,9 @@ def test_kept_is_the_work_on_the_path_to_the_result() -> None:
     ]
     assert path_tokens(history, history.best).train == sum(p.tokens.train for p in on_path)
     assert flops_of(history).kept == 6 * 1000 * sum(p.tokens.train for p in on_path)
+
+
+def test_frozen_weights_have_no_gradient_of_their_own() -> None:
+    frozen, trained, tokens = 1000, 30, 7
+    assert train_flops(frozen, tokens, trained) == (4 * frozen + 6 * trained) * tokens
+    assert look_ahead_flops(frozen, tokens, trained) == (6 * frozen + 8 * trained) * tokens

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from msft.app.model_card import is_hub_name
 from msft.errors import HubError, RecipeError
 from msft.files import kind_of, read_text
 from msft.recipe.recipe import Recipe
@@ -19,6 +20,12 @@ def refuse_unpushable(recipe: Recipe) -> None:
     """RecipeError where the hub would refuse an upload for want of a token."""
     if not recipe.push_to_hub:
         return
+    if recipe.use_peft and not recipe.merge_adapter and not is_hub_name(recipe.model()):
+        raise RecipeError(
+            f"push_to_hub is true, but the result would be an adapter of {recipe.model()}, which "
+            "the hub does not have, so nobody could load it; set merge_adapter: true",
+            ("push_to_hub",),
+        )
     import huggingface_hub
 
     if huggingface_hub.get_token() is None:

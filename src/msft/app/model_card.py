@@ -36,7 +36,7 @@ def card_of(
     lines = [
         "---",
         f"library_name: {'peft' if adapter else 'transformers'}",
-        *([f"base_model: {model}"] if _is_hub_name(model) else []),
+        *([f"base_model: {model}"] if is_hub_name(model) else []),
         "pipeline_tag: text-generation",
         f"tags: [msft, sft{', lora' if adapter else ''}]",
         "---",
@@ -65,7 +65,7 @@ def card_of(
     return "\n".join([*lines, *_departures(history, found or Findings())]) + "\n"
 
 
-def _is_hub_name(model: str) -> bool:
+def is_hub_name(model: str) -> bool:
     """Whether the hub takes it for a model: it refuses cards that name another base."""
     return _NAME.fullmatch(model) is not None and not Path(model).exists()
 

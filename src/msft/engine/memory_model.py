@@ -24,6 +24,8 @@ from msft.search.methods import ROLLING_BACK
 FP32, BF16 = 4, 2
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in NF4: a block of 64 has a scale of a byte, 256 scales have one of four."""
+MERGED_SHARE = 0.25
+"""Of the device's memory, what a plain model beside an adapter's may take."""
 WORTH_SPLITTING = 4096
 """Tokens of a micro-batch that keep a GPU busy; an adapter's gradients add up for nothing, so
 smaller batches come before recomputing."""
@@ -59,6 +61,7 @@ class Demand:
     averaged: the moving average of the weights is held too.
     trained: weights of an adapter, which alone are trained; None: all are.
     frozen: bytes of the frozen weights beside an adapter.
+    merged: bytes of the plain model that is evaluated in place of an adapter's; 0: there is none.
     """
 
     batch_tokens: int
@@ -70,6 +73,7 @@ class Demand:
     averaged: bool = False
     trained: int | None = None
     frozen: int = 0
+    merged: int = 0
 
     def moved(self, shape: ModelShape) -> int:
         """Weights that are trained."""
@@ -85,7 +89,14 @@ class Fit:
     recorded: bool
 
 
-def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device, shape: ModelShape) -> Demand:
+def demand_of(
+    recipe: Recipe,
+    corpus: Corpus,
+    device: torch.device,
+    shape: ModelShape,
+    total: int | None = None,
+) -> Demand:
+    """total: bytes of the device's memory; None: as it says."""
     datasets = corpus.datasets.values()
     rows, tokens = sum(d.epoch_rows for d in datasets), sum(d.epoch_tokens for d in datasets)
     every = [row for dataset in datasets for row in dataset.train.rows]
@@ -103,7 +114,23 @@ def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device, shape: Model
         averaged=recipe.ema_decay is not None,
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
+        merged=0 if adapter is None else merged_bytes(shape, bf16, device, total),
     )
+
+
+def merged_bytes(
+    shape: ModelShape, bf16: bool, device: torch.device, total: int | None = None
+) -> int:
+    """Of the plain model that is evaluated beside an adapter's; 0 where that would take more than
+    a quarter of the device's memory, and evaluation goes through the adapter.
+
+    All of the memory counts, not what is free: a resumed run must go the same way.
+    """
+    needed = (BF16 if bf16 else FP32) * shape.parameters
+    if device.type != "cuda":
+        return needed
+    whole: int = torch.cuda.mem_get_info(device)[1] if total is None else total
+    return needed if needed <= MERGED_SHARE * whole else 0
 
 
 def frozen_bytes(shape: ModelShape, bf16: bool, four_bit: bool) -> int:
@@ -167,12 +194,12 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
-    """Frozen weights; of those trained fp32 weights, moments, in bf16 the working copy, and the
-    average."""
+    """Frozen weights, and the plain model; of those trained fp32 weights, moments, in bf16 the
+    working copy, and the average."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
     working = BF16 if demand.bf16 else 0
     trained = demand.moved(shape) * (FP32 + moments + working)
-    return demand.frozen + trained + average_bytes(shape, demand)
+    return demand.frozen + demand.merged + trained + average_bytes(shape, demand)
 
 
 def average_bytes(shape: ModelShape, demand: Demand) -> int:

@@ -75,6 +75,7 @@ class MemoryParts:
     """Bytes where training is, by what they are for.
 
     held: weights, moments and the working copy. average: the weights' moving average.
+    merged: the plain model that is evaluated in place of one with an adapter.
     base: the base model's weights, if they are here.
     step: gradients and what the optimizer's step needs. backward: activations of a batch.
     row: the same of the longest row alone, recomputed where that is allowed, and what micro-batches
@@ -95,11 +96,12 @@ class MemoryParts:
     checkpoints: int
     recorded: bool
     average: int = 0
+    merged: int = 0
 
     @property
     def state(self) -> int:
         """What is there all the time."""
-        return self.held + self.average + self.base + self.libraries
+        return self.held + self.average + self.merged + self.base + self.libraries
 
     @property
     def least(self) -> int:
@@ -149,7 +151,7 @@ def needs_of(
     worst: Case | None = None,
 ) -> Needs:
     """evaluations, worst: where they were counted; without them only the peak is rougher."""
-    demand = demand_of(recipe, corpus, torch.device(room.kind), shape)
+    demand = demand_of(recipe, corpus, torch.device(room.kind), shape, room.total)
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
     most = 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind])
     scored = [size for (_, split), size in (evaluations or {}).items() if split == SELECTION]
@@ -205,6 +207,9 @@ def refuse_no_room(
 
     if recipe.ema_decay is not None:
         changes["ema_decay: null"] = {"ema_decay": None}
+    key = "load_in_4bit" if recipe.use_peft else "use_peft"
+    if shape.linears:
+        changes[f"{key}: true"] = {key: True}
 
     def least(changed: Recipe) -> int:
         return needs_of(changed, corpus, method, shape, room).memory.least
@@ -219,7 +224,7 @@ def memory_of(
     shape: ModelShape, demand: Demand, workload: Workload, checkpoints: Checkpoints, room: Room
 ) -> MemoryParts:
     """The forecast for one run on this machine."""
-    base = FP32 * shape.parameters
+    base = FP32 * demand.moved(shape)
     fit = cpu_fit(workload.checkpointing)
     if room.kind == "cuda":
         base = base if base <= BASE_ON_DEVICE * room.total else 0
@@ -232,7 +237,7 @@ def memory_of(
     least = token_bytes(shape, demand, again or allowed)
     average = average_bytes(shape, demand)
     parts = MemoryParts(
-        held=held_bytes(shape, demand) - average,
+        held=held_bytes(shape, demand) - average - demand.merged,
         base=base,
         libraries=LIBRARIES[room.kind],
         step=step_bytes(shape, demand),
@@ -243,6 +248,7 @@ def memory_of(
         checkpoints=0,
         recorded=fit.recorded and demand.bf16 and whole,
         average=average,
+        merged=demand.merged,
     )
     here = checkpoints.held(_less(room, parts.state))[0]
     before = min(workload.points, here) - 1  # when the next one is made

@@ -235,7 +235,7 @@ FOREIGN: dict[str, Foreign] = {
     ),
     **_same(
         "finetuning_type freeze_trainable_layers unfrozen_parameters",
-        "leave it out: all weights are trained (full fine-tuning)",
+        "leave it out: all weights are trained (full fine-tuning), or with use_peft an adapter",
     ),
 }
 """Of a recipe."""

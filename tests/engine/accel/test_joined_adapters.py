@@ -8,7 +8,7 @@ from families import loaded, model_of
 from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.accel.joined_adapters import adapted_together
+from msft.engine.accel.joined_adapters import adapted_together, lying_together
 from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
 from msft.engine.adapters.injection import adapted
 from msft.engine.attention import RowLayout, layout
@@ -51,9 +51,12 @@ def is_same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str
 
 
 @pytest.mark.parametrize("laid", [False, True])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
-def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
-    model = adapted_model(family)
+@pytest.mark.parametrize(
+    ("family", "four_bit"),
+    [("llama", False), ("llama", True), ("qwen2", False), ("qwen2", True), ("gpt2", False)],
+)
+def test_the_same_logits_and_gradients(family: str, four_bit: bool, laid: bool) -> None:
+    model = adapted_model(family, four_bit=four_bit)
     expected = computed(model)
     joined = JoinedProjections(model)
     if laid:
@@ -114,3 +117,12 @@ def test_weights_that_lie_together_stay_where_they_are() -> None:
     before = mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()
     plain.lay_together()
     assert (mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()) == before
+
+
+def test_only_parts_that_follow_each_other_are_one_where_they_lie() -> None:
+    whole = torch.arange(12.0).view(6, 2)
+    one, two = whole[:2], whole[2:]
+    assert lying_together([one, two]).data_ptr() == whole.data_ptr()
+    assert torch.equal(lying_together([one, two]), whole)
+    for parts in ([two, one], [one, one], [one, whole[3:]], [one.clone(), two.clone()]):
+        assert torch.equal(lying_together(parts), torch.cat(parts))

@@ -144,6 +144,7 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
     parts = {
         "weights and moments": memory["held"],
         "the moving average": memory["average"],
+        "the merged model": memory.get("merged", 0),
         "the base model": memory["base"],
         "a batch, an evaluation or a snapshot": memory["work"],
         "checkpoints": memory["checkpoints"],

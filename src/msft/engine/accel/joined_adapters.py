@@ -1,5 +1,5 @@
 """Joined projections with adapters: one product with the frozen weights of all layers, one with all
-their A matrices, and a small one with each B, added where it belongs.
+their A matrices, and one with the B matrices of each size, added where it belongs.
 
 Frozen weights have no gradient, so nothing is kept for one; weights in four bits are unpacked
 anew in the backward pass. Only plain LoRA without dropout comes here: the other kinds run as peft
@@ -22,21 +22,25 @@ def adapted(
     frozen: list[Tensor],
     biases: list[Tensor],
     down: Tensor,
-    ups: list[Tensor],
+    up: Tensor,
+    sizes: list[int],
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """What layers with adapters make of their input, side by side, and what their A matrices do.
 
     frozen: their weights as one matrix, or the parts of their packed weights.
-    down: their A matrices as one. ups: their B matrices.
+    down, up: their A matrices below each other, and their B matrices. sizes: what each makes.
     """
     rows = given.reshape(-1, given.shape[-1])
     bias = torch.cat(biases) if biases else None
-    made = torch.nn.functional.linear(rows, _whole(frozen, ups, rows), bias)
+    made = torch.nn.functional.linear(rows, _whole(frozen, sizes, rows), bias)
     inner = rows @ down.t()
-    at = _places(ups)
-    for (begin, end, low, high), up in zip(at, ups, strict=True):
-        made[:, begin:end].addmm_(inner[:, low:high], up.t(), alpha=scale)
+    rank = up.shape[1]
+    for count, size, first, begin in _runs(sizes):
+        part = _apart(made, begin, count, size)
+        low = _apart(inner, first * rank, count, rank)
+        high = up[begin : begin + count * size].view(count, size, rank).transpose(1, 2)
+        part.baddbmm_(low, high, alpha=scale)
     shape = given.shape[:-1]
     return made.view(*shape, made.shape[-1]), inner.view(*shape, inner.shape[-1])
 
@@ -47,12 +51,12 @@ def _(
     frozen: list[Tensor],
     biases: list[Tensor],
     down: Tensor,
-    ups: list[Tensor],
+    up: Tensor,
+    sizes: list[int],
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     shape = given.shape[:-1]
-    wide = sum(up.shape[0] for up in ups)
-    return given.new_empty(*shape, wide), given.new_empty(*shape, down.shape[0])
+    return given.new_empty(*shape, up.shape[0]), given.new_empty(*shape, down.shape[0])
 
 
 @torch.library.custom_op("msft::adapted_grads", mutates_args=())
@@ -62,24 +66,25 @@ def adapted_grads(
     inner: Tensor,
     frozen: list[Tensor],
     down: Tensor,
-    ups: list[Tensor],
+    up: Tensor,
+    sizes: list[int],
     scale: float,
-) -> list[Tensor]:
-    """The gradients of the input, of all A matrices, and of each B."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the input, of all A matrices, and of all B matrices."""
     grad = grad.reshape(-1, grad.shape[-1])
     rows, inner = given.reshape(-1, given.shape[-1]), inner.reshape(-1, inner.shape[-1])
-    back = torch.empty_like(inner)
-    of_ups = []
-    for (begin, end, low, high), up in zip(_places(ups), ups, strict=True):
-        part, at = grad[:, begin:end], back[:, low:high]
-        torch.addmm(at, part, up, beta=0, alpha=scale, out=at)
-        slope = torch.empty_like(up)
-        of_ups.append(
-            torch.addmm(slope, part.t(), inner[:, low:high], beta=0, alpha=scale, out=slope)
+    back, of_up, rank = torch.empty_like(inner), torch.empty_like(up), up.shape[1]
+    for count, size, first, begin in _runs(sizes):
+        part = _apart(grad, begin, count, size)
+        low, low_back = (_apart(each, first * rank, count, rank) for each in (inner, back))
+        high, slope = (
+            each[begin : begin + count * size].view(count, size, rank) for each in (up, of_up)
         )
-    of_given = grad @ _whole(frozen, ups, rows)
+        torch.baddbmm(low_back, part, high, beta=0, alpha=scale, out=low_back)
+        torch.baddbmm(slope, part.transpose(1, 2), low, beta=0, alpha=scale, out=slope)
+    of_given = grad @ _whole(frozen, sizes, rows)
     of_given.addmm_(back, down)
-    return [of_given.view(given.shape), back.t() @ rows, *of_ups]
+    return of_given.view(given.shape), back.t() @ rows, of_up
 
 
 @adapted_grads.register_fake
@@ -89,62 +94,73 @@ def _(
     inner: Tensor,
     frozen: list[Tensor],
     down: Tensor,
-    ups: list[Tensor],
+    up: Tensor,
+    sizes: list[int],
     scale: float,
-) -> list[Tensor]:
-    of_ups = [up.new_empty(up.shape) for up in ups]
-    return [given.new_empty(given.shape), down.new_empty(down.shape), *of_ups]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(each.new_empty(each.shape) for each in (given, down, up))  # type: ignore[return-value]
 
 
-def _whole(frozen: Sequence[Tensor], ups: Sequence[Tensor], rows: Tensor) -> Tensor:
+def _whole(frozen: Sequence[Tensor], sizes: Sequence[int], rows: Tensor) -> Tensor:
     """The frozen weights as one matrix."""
     if frozen[0].is_floating_point():
         return frozen[0]
-    whole = rows.new_empty(sum(len(up) for up in ups), rows.shape[-1])
-    for number, part in enumerate(torch.split(whole, [len(up) for up in ups])):
+    whole = rows.new_empty(sum(sizes), rows.shape[-1])
+    for number, part in enumerate(torch.split(whole, list(sizes))):
         unpacked(frozen[PARTS * number : PARTS * (number + 1)], part)
     return whole
 
 
-def _places(ups: Sequence[Tensor]) -> list[tuple[int, int, int, int]]:
-    """Where each layer's part begins and ends: in what is made, and in what A matrices make."""
-    places, out, rank = [], 0, 0
-    for up in ups:
-        places.append((out, out + up.shape[0], rank, rank + up.shape[1]))
-        out, rank = out + up.shape[0], rank + up.shape[1]
-    return places
+def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """Layers of one size that follow each other, which are one batched product: how many, their
+    size, the first one's number, and where it begins."""
+    runs: list[tuple[int, int, int, int]] = []
+    begin = 0
+    for number, size in enumerate(sizes):
+        if runs and runs[-1][1] == size:
+            count, _, first, start = runs[-1]
+            runs[-1] = (count + 1, size, first, start)
+        else:
+            runs.append((1, size, number, begin))
+        begin += size
+    return runs
+
+
+def _apart(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
+    """Some columns of a matrix as several matrices, where they lie."""
+    return matrix[:, begin : begin + count * size].unflatten(1, (count, size)).transpose(0, 1)
 
 
 class _Adapted(torch.autograd.Function):
-    """The two products above. A matrices come one by one, for their gradients, and as one."""
+    """The two products above. A and B matrices come one by one, for their gradients, and as one."""
 
     @staticmethod
     def forward(
         ctx: Any,
         given: Tensor,
         down: Tensor,
+        up: Tensor,
+        sizes: list[int],
         scale: float,
-        counts: tuple[int, int],
+        biases: int,
         *tensors: Tensor,
     ) -> Tensor:
-        biases, each = counts
-        frozen = list(tensors[: len(tensors) - biases - 2 * each])
-        ups = list(tensors[len(tensors) - each :])
-        added = list(tensors[len(frozen) : len(frozen) + biases])
-        made, inner = adapted(given, frozen, added, down, ups, scale)
-        ctx.save_for_backward(given, inner, down, *frozen, *ups)
-        ctx.scale, ctx.counts, ctx.ranks = scale, counts, [up.shape[1] for up in ups]
+        held = len(tensors) - biases - 2 * len(sizes)
+        frozen, added = list(tensors[:held]), list(tensors[held : held + biases])
+        made: Tensor
+        made, inner = adapted(given, frozen, added, down, up, sizes, scale)
+        ctx.save_for_backward(given, inner, down, up, *frozen)
+        ctx.sizes, ctx.scale, ctx.others = sizes, scale, held + biases
         return made
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        given, inner, down, *rest = ctx.saved_tensors
-        biases, each = ctx.counts
-        frozen, ups = rest[: len(rest) - each], rest[len(rest) - each :]
-        found = adapted_grads(grads[0], given, inner, frozen, down, ups, ctx.scale)
-        downs = torch.split(found[1], ctx.ranks)
-        none = [None] * (len(frozen) + biases)
-        return found[0], None, None, None, *none, *downs, *found[2:]
+        given, inner, down, up, *frozen = ctx.saved_tensors
+        found = adapted_grads(grads[0], given, inner, frozen, down, up, ctx.sizes, ctx.scale)
+        downs = torch.split(found[1], up.shape[1])
+        ups = torch.split(found[2], ctx.sizes)
+        none = [None] * ctx.others
+        return found[0], None, None, None, None, None, *none, *downs, *ups
 
 
 def lying_together(parts: Sequence[Tensor]) -> Tensor:
@@ -164,7 +180,7 @@ class AdaptedWeights:
     """The weights of layers that read the same input and have adapters; see `Weights`."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
-        self.layers: Sequence[nn.Module] = layers
+        self.modules: Sequence[nn.Module] = layers
         self.sizes = [layer.base_layer.out_features for layer in layers]
         self._bases = [layer.base_layer for layer in layers]
         self._downs = [layer.lora_A[ADAPTER] for layer in layers]
@@ -173,28 +189,28 @@ class AdaptedWeights:
         self._packed = isinstance(self._bases[0], FourBitLinear)
         self._whole: Tensor | None = None
         self._down: Tensor | None = None
+        self._up: Tensor | None = None
 
     def lay_together(self) -> None:
-        """The frozen weights, and the A matrices."""
-        ranks = [len(down.weight) for down in self._downs]
-        self._down = lying_together([down.weight.data for down in self._downs])
-        for down, part in zip(self._downs, torch.split(self._down, ranks), strict=True):
-            down.weight.data = part
-        if self._packed:
-            return
-        self._whole = lying_together([base.weight.data for base in self._bases])
-        for base, part in zip(self._bases, torch.split(self._whole, self.sizes), strict=True):
-            base.weight.data = part
+        """The frozen weights, the A matrices and the B matrices."""
+        self._down, self._up = _laid(self._downs), _laid(self._ups)
+        if not self._packed:
+            self._whole = _laid(self._bases)
 
     def product(self, given: Tensor) -> Tensor:
         whole = [] if self._whole is None else [self._whole]
-        return self._computed(given, slice(None), whole, self._down)
+        return self._computed(given, slice(None), whole, self._down, self._up)
 
     def alone(self, number: int, given: Tensor) -> Tensor:
-        return self._computed(given, slice(number, number + 1), [], None)
+        return self._computed(given, slice(number, number + 1), [], None, None)
 
     def _computed(
-        self, given: Tensor, which: slice, frozen: list[Tensor], down: Tensor | None
+        self,
+        given: Tensor,
+        which: slice,
+        frozen: list[Tensor],
+        down: Tensor | None,
+        up: Tensor | None,
     ) -> Tensor:
         bases = self._bases[which]
         if not frozen:
@@ -204,10 +220,20 @@ class AdaptedWeights:
         downs = [each.weight for each in self._downs[which]]
         ups = [each.weight for each in self._ups[which]]
         down = torch.cat([each.detach() for each in downs]) if down is None else down
+        up = torch.cat([each.detach() for each in ups]) if up is None else up
+        how = (self.sizes[which], self._scale, len(biases))
         tensors = (*frozen, *biases, *downs, *ups)
-        counts = (len(biases), len(ups))
-        made: Tensor = _Adapted.apply(given, down, self._scale, counts, *tensors)  # type: ignore[no-untyped-call]
+        made: Tensor = _Adapted.apply(given, down, up, *how, *tensors)  # type: ignore[no-untyped-call]
         return made
+
+
+def _laid(layers: Sequence[Any]) -> Tensor:
+    """The weights of layers as parts of one tensor."""
+    whole = lying_together([layer.weight.data for layer in layers])
+    sizes = [len(layer.weight) for layer in layers]
+    for layer, part in zip(layers, torch.split(whole, sizes), strict=True):
+        layer.weight.data = part
+    return whole
 
 
 def adapted_together(model: nn.Module, groups: Sequence[Sequence[str]]) -> list[list[Any]]:
@@ -238,4 +264,5 @@ def _is_plain(layer: Any) -> bool:
 
 def _kind(layer: Any) -> tuple[Any, ...]:
     base = layer.base_layer
-    return type(base), base.in_features, base.bias is None, layer.scaling[ADAPTER]
+    rank = layer.r[ADAPTER]
+    return type(base), base.in_features, base.bias is None, layer.scaling[ADAPTER], rank

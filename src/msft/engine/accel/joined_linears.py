@@ -66,6 +66,10 @@ class PlainWeights:
         self.sizes = [layer.out_features for layer in layers]
         self._whole: Tensor | None = None
 
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        return self.layers
+
     def lay_together(self) -> None:
         whole = lying_together([layer.weight.data for layer in self.layers])
         for layer, part in zip(self.layers, torch.split(whole, self.sizes), strict=True):
@@ -96,11 +100,13 @@ class PlainWeights:
 class Weights(Protocol):
     """The weights of some layers as one matrix.
 
-    layers: the modules, in the order in which a model calls them. sizes: what each makes.
+    modules: the layers, in the order in which a model calls them. sizes: what each makes.
     """
 
-    layers: Sequence[nn.Module]
     sizes: list[int]
+
+    @property
+    def modules(self) -> Sequence[nn.Module]: ...
 
     def lay_together(self) -> None:
         """Let the weights be parts of one tensor, so that nothing is copied."""
@@ -154,7 +160,7 @@ class JoinedProjections(AbstractContextManager[None]):
         self._forwards: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
             pair
             for join in self._joins
-            for pair in zip(join.weights.layers, join.forwards(), strict=True)
+            for pair in zip(join.weights.modules, join.forwards(), strict=True)
         ]
 
     def lay_together(self) -> None:

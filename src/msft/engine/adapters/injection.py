@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from msft.engine.memory_model import merged_bytes
 from msft.engine.model.adapter_folders import ADAPTER
 from msft.engine.model.four_bit import FourBitLinear
 from msft.engine.model.loading import LoadedModel
@@ -16,8 +17,6 @@ from msft.engine.saving.model_files import fingerprint_of
 from msft.errors import RecipeError
 from msft.recipe.adapters import AdapterOptions
 
-MERGED_SHARE = 0.25
-"""Of the device's memory, all of it and not what is free: a resumed run must choose the same."""
 PREFIX = "base_model.model."
 """What peft writes before the names of tensors."""
 
@@ -57,24 +56,10 @@ class Adapted:
     shape: ModelShape
     fingerprint: str
 
-    @property
-    def num_trainable(self) -> int:
-        return sum(parameter.numel() for parameter in self.trained.values())
-
     def is_merged_for_scores(self) -> bool:
-        """Whether the plain model is held beside this one, to be evaluated: where it takes less
-        than a quarter of the device's memory. Else evaluation goes through the adapter."""
-        weight = next(self.loaded.model.parameters())
-        if weight.device.type != "cuda":
-            return True
-        total = torch.cuda.mem_get_info(weight.device)[1]
-        return self.shape.parameters * weight.element_size() <= MERGED_SHARE * total
-
-    @property
-    def held_bytes(self) -> int:
-        """Of all weights, where they are."""
-        tensors = [*self.loaded.model.parameters(), *self.loaded.model.buffers()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """Whether the plain model is held beside this one, to be evaluated."""
+        weight: Tensor = next(self.loaded.model.parameters())
+        return merged_bytes(self.shape, weight.dtype == torch.bfloat16, weight.device) > 0
 
 
 def adapted(

@@ -24,14 +24,14 @@ def merged_weight(layer: AdaptedLayer, weights: Weights) -> Tensor:
     weights: the adapter's, by their names in files.
     """
     module, at = layer.module, f"{PREFIX}{layer.name}."
-    base = module.base_layer.weight.detach().float()
+    base: Tensor = module.base_layer.weight.detach().float()
     down, up = (weights[f"{at}lora_{kind}.weight"].to(base.device) for kind in "AB")
     delta = (up @ down) * module.scaling[ADAPTER]
-    whole = base + (delta.T if module.fan_in_fan_out else delta)
+    whole: Tensor = base + (delta.T if module.fan_in_fan_out else delta)
     magnitude = weights.get(f"{at}lora_magnitude_vector.weight")
     if magnitude is None:
         return whole
-    rows = whole.T if module.fan_in_fan_out else whole
+    rows: Tensor = whole.T if module.fan_in_fan_out else whole
     rows = rows * (magnitude.to(base.device) / torch.linalg.norm(rows, dim=1))[:, None]
     return rows.T if module.fan_in_fan_out else rows
 

@@ -46,11 +46,14 @@ def refuse_broken_config(folder: Path) -> None:
             raise _broken(folder / CONFIG, f"{key} is {value:,}; expected {MOST[last]:,} at most")
 
 
+def has_tokenizer(folder: Path) -> bool:
+    named = any((folder / name).exists() for name in TOKENIZERS)
+    return named or any(folder.glob("*.tiktoken"))
+
+
 def refuse_broken_tokenizer(folder: Path) -> None:
     """RecipeError where a folder has no tokenizer, or one that is no JSON."""
-    if not any((folder / name).exists() for name in TOKENIZERS) and not list(
-        folder.glob("*.tiktoken")
-    ):
+    if not has_tokenizer(folder):
         raise _broken(
             folder / TOKENIZERS[0],
             "there is no such file; expected the model's tokenizer beside it",

@@ -19,8 +19,7 @@ PARTS = 4
 
 def packed(weight: Tensor) -> list[Tensor]:
     """A weight in NF4, as four tensors."""
-    from bitsandbytes import functional as bnb
-
+    bnb = _library()
     made, state = bnb.quantize_4bit(
         weight.contiguous(), blocksize=BLOCK, compress_statistics=True, quant_type="nf4"
     )
@@ -29,8 +28,7 @@ def packed(weight: Tensor) -> list[Tensor]:
 
 def unpacked(parts: Sequence[Tensor], out: Tensor) -> Tensor:
     """The numbers of a packed weight, written into `out`."""
-    from bitsandbytes import functional as bnb
-
+    bnb = _library()
     made, scales, outer, mean = parts
     absmax = bnb.dequantize_blockwise(
         scales, absmax=outer, code=_codes(made.device)[1], blocksize=NESTED_BLOCK
@@ -50,10 +48,15 @@ def unpacked(parts: Sequence[Tensor], out: Tensor) -> Tensor:
     return out
 
 
+def _library() -> Any:
+    from bitsandbytes import functional
+
+    return functional
+
+
 def _codes(device: torch.device) -> tuple[Tensor, Tensor]:
     """The 16 values of NF4, and the 256 of its scales."""
-    from bitsandbytes import functional as bnb
-
+    bnb = _library()
     if device not in _KNOWN:
         dynamic = bnb.create_dynamic_map().to(device)
         _KNOWN[device] = (bnb.get_4bit_type("nf4", device=device), dynamic)

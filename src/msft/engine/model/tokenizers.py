@@ -13,6 +13,7 @@ from msft.engine.model.adapter_folders import base_of, is_adapter
 from msft.engine.model.folders import (
     CONFIG,
     PLACE,
+    has_tokenizer,
     refuse_broken_config,
     refuse_broken_tokenizer,
     refuse_broken_weights,
@@ -121,7 +122,7 @@ def _refuse_kind(config: Any, name: str) -> None:
 
 
 def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:
-    if is_adapter(name) and kind in ("AutoConfig", "AutoModelForCausalLM"):
+    if is_adapter(name) and (kind != "AutoTokenizer" or not has_tokenizer(Path(name))):
         return pretrained(kind, base_of(name), trust, options)
     where, gguf = _located(name)
     if not Path(where).is_dir():
