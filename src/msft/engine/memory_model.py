@@ -34,6 +34,8 @@ SAFETY = 0.8
 """Of the memory that seems to be left, what is counted on."""
 RECORDED_UP_TO = 1_000_000_000
 """Models with more weights are not bound by launches, so their steps are not recorded."""
+ADAPTED_UP_TO = 10_000_000_000
+"""The same with an adapter, whose small products are many launches with little work."""
 WORTH_COMPILING = 1500
 """Steps of a run that repay the compiling of its layers (15 s on an H200, 14 ms a step)."""
 HALVED_STEP = 6
@@ -189,7 +191,8 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
         again = fitting(False, parts=True) < min(demand.batch_tokens, WORTH_SPLITTING)
     tokens = fitting(again, parts=False)
     whole = tokens >= demand.batch_tokens
-    recorded = whole and not again and shape.parameters <= RECORDED_UP_TO
+    bound = RECORDED_UP_TO if demand.trained is None else ADAPTED_UP_TO
+    recorded = whole and not again and shape.parameters <= bound
     return Fit(max(512, tokens if whole else fitting(again, parts=True)), again, recorded)
 
 
