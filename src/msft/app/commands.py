@@ -147,19 +147,38 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.app.compare import compare
+    from msft.app.compare import commands, compare
+    from msft.app.jobs import typed
 
+    idle = "--list" if options.list else "--no-run" if options.no_run else None
+    useless = "--devices" if options.devices else "--figures" if options.figures else None
+    if idle and useless and (options.list or options.devices):
+        raise UsageError(
+            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
+        )
+    asked: dict[str, Any] = {
+        "methods": options.methods,
+        "seeds": options.seeds,
+        "models": options.models,
+        "overrides": _overrides(options),
+        "say": lambda text: say(text, options.quiet),
+    }
+    if options.list:
+        with _aside(options.json):
+            missing = commands(options.recipe, options.out, **asked)
+        if options.json:
+            _print_json({"commands": missing})
+        else:
+            print(*map(typed, missing.values()), sep="\n", end="\n" if missing else "")
+        return
     content = compare(
         options.recipe,
         options.out,
-        methods=options.methods,
-        seeds=options.seeds,
-        models=options.models,
-        overrides=_overrides(options),
+        **asked,
         figures=options.figures,
         run=not options.no_run,
+        devices=options.devices,
         quiet=options.quiet or options.json,  # what the runs print goes to files then
-        say=lambda text: say(text, options.quiet),
         shown=not options.json,
     )
     if options.json:
