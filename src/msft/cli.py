@@ -97,6 +97,8 @@ def _demo(parser: ArgumentParser) -> None:
 
 def _init(parser: ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="recipe.yaml", help="the recipe (%(default)s)")
+    source = "make it from a config of Axolotl, LLaMA-Factory or TRL"
+    parser.add_argument("--from", dest="source", metavar="CONFIG", help=source)
 
 
 def _validate(parser: ArgumentParser) -> None:

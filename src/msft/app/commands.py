@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
+from msft.app.listing import print_missing, refuse_useless
 from msft.app.terminal.guard import unguarded
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import UsageError
@@ -26,7 +27,12 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write a commented recipe and example rows."""
+    """Write a commented recipe and example rows, or a recipe from another tool's config."""
+    if options.source is not None:
+        from msft.app.imports import write_import
+
+        show(write_import(Path(options.source), Path(options.file)))
+        return
     from msft.app.starter import write_starter
 
     show(write_starter(Path(options.file)))
@@ -147,15 +153,9 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
-    from msft.app.compare import commands, compare
-    from msft.app.jobs import typed
+    from msft.app.compare import compare
 
-    idle = "--list" if options.list else "--no-run" if options.no_run else None
-    useless = "--devices" if options.devices else "--figures" if options.figures else None
-    if idle and useless and (options.list or options.devices):
-        raise UsageError(
-            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
-        )
+    refuse_useless(options)
     asked: dict[str, Any] = {
         "methods": options.methods,
         "seeds": options.seeds,
@@ -164,12 +164,7 @@ def compare(options: argparse.Namespace) -> None:
         "say": lambda text: say(text, options.quiet),
     }
     if options.list:
-        with _aside(options.json):
-            missing = commands(options.recipe, options.out, **asked)
-        if options.json:
-            _print_json({"commands": missing})
-        else:
-            print(*map(typed, missing.values()), sep="\n", end="\n" if missing else "")
+        print_missing(options.recipe, options.out, asked, options.json)
         return
     content = compare(
         options.recipe,
