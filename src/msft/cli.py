@@ -14,7 +14,7 @@ from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
 from msft.layout import fitted, screen_width
 from msft.own_code import in_words
-from msft.parser import Parser, count, numbers, seconds
+from msft.parser import Parser, count, numbers, positive, seconds
 from msft.stopping import catch_signals, farewell, said, stop_on_signals
 
 
@@ -113,6 +113,8 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="run folder; its disk is checked (default: as for train)")
     uncalibrated = "do not load the model for a ten-second trial; gives no time"
     parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
+    several = "also what it would cost on so many GPUs, computed for H200s"
+    parser.add_argument("--devices", type=positive, metavar="N", help=several)
     _json(parser)
 
 

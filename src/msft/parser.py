@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 from msft.errors import WRONG
 from msft.layout import fitted, screen_width
 
+MOST_DEVICES = 100_000
+
 
 class Parser(ArgumentParser):
     """argparse wraps its help, but not what it says about a mistake."""
@@ -40,6 +42,13 @@ def count(text: str) -> int:
     """A number of rows, 0 or more."""
     if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A number of devices, 1 or more."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_DEVICES):
+        raise ArgumentTypeError(f"{text!r}; expected a whole number, 1 to {MOST_DEVICES:,}")
     return int(text)
 
 

@@ -72,7 +72,8 @@ def plan(options: argparse.Namespace) -> None:
     from msft.planning.forecast import forecast
 
     with _aside(options.json):
-        content = forecast(recipe, out, 0 if options.no_calibration else SECONDS)
+        trial = 0 if options.no_calibration else SECONDS
+        content = forecast(recipe, out, trial, options.devices)
     if options.json:
         _print_json(content)
     else:
