@@ -69,7 +69,7 @@ def job_of(shape: ModelShape, kind: str) -> Job:
 
 
 def cheapest(job: Job, world: int) -> Cost:
-    """As `sharding: auto` chooses: the optimizer alone where that fits."""
+    """The optimizer alone where that fits, else all."""
     ways: tuple[Sharding, Sharding] = ("optimizer", "full")
     costs = [cost_of(job, world, way) for way in ways]
     return next((cost for cost in costs if cost.fits), costs[-1])

@@ -3,8 +3,8 @@
 Everything here is computed from sizes, and nothing is measured: a model of the two ways to share
 (`sharding`), of an assumed device, and of links that are never disturbed. With `optimizer` a rank
 has all working weights and their gradients, and owns 1/W of the masters and moments; a step sends
-gradients in fp32 and gathers weights in bf16. With `full` it owns 1/W of everything, and gathers
-each layer twice, for the forward and for the backward pass.
+gradients in fp32 and gathers weights in bf16. With `full` it owns 1/W of everything, gathers each
+layer twice, for the forward and for the backward pass, and has whole working weights to score.
 """
 
 from dataclasses import asdict, dataclass
@@ -100,10 +100,10 @@ class Job:
 class Cost:
     """What one way to share costs; bytes are of one rank unless they say otherwise.
 
-    weights: working weights and gradients, and base and adapter as one where they are scored so; or
-        what is gathered at a time. owned: masters, moments, and with `full` also shards of weights
-        and gradients. activations: of a rank's rows. recomputed: they are, to fit.
-    memory: the most at a time; with `full` all weights are gathered to be scored.
+    weights: what is there whole: working weights, with `optimizer` gradients and an adapter's base
+        as one model with it where that is scored, with `full` the layers that are gathered.
+    owned: masters, moments, and with `full` also shards of weights and gradients.
+    activations: of a rank's rows. recomputed: they are, to fit. memory: all of these.
     step: seconds of one, of which `sending`. faster: than one device with room for all of it.
     training, evaluating: seconds of the whole run.
     snapshot: bytes; snapshot_seconds, rollback_seconds: of one.
@@ -141,8 +141,7 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     room = USABLE * device.memory
     recomputed = weights + owned + plain > room
     activations = less if recomputed else plain
-    scoring = job.working if sharding == "full" else 0  # decoding does not gather layer by layer
-    memory = owned + max(weights + activations, scoring)
+    memory = weights + owned + activations
     computing = _flops(job, job.train_tokens, recomputed) / device.speed
     alone = _flops(job, job.train_tokens, recomputed=False) / device.speed
     gathered = 2 * job.working if sharding == "full" else BF16 * job.trained
@@ -189,7 +188,7 @@ def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
     ends = BF16 * 2 * job.shape.vocabulary * job.shape.hidden
     two_layers = 2 * job.working / max(1, job.shape.layers)
     shards = (FP32 * job.trained + job.frozen_bytes * job.frozen) / world
-    return min(job.working, ends + two_layers), own + shards
+    return job.working + min(job.working, ends + two_layers), own + shards
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:
@@ -199,12 +198,12 @@ def _flops(job: Job, tokens: int, recomputed: bool) -> float:
 
 
 def devices_content(job: Job, world: int, device: Device = H200) -> dict[str, Any]:
-    """What `msft plan --devices` says, as plain data; `auto` is what the run would take."""
+    """What `msft plan --devices` says, as plain data; `fitting`: the first way that fits."""
     costs = [cost_of(job, world, sharding, device) for sharding in ("optimizer", "full")]
-    auto = next((cost.sharding for cost in costs if cost.fits), None)
+    fitting = next((cost.sharding for cost in costs if cost.fits), None)
     return {
         "world": world,
         "assumed": asdict(device),
-        "auto": auto,
+        "fitting": fitting,
         "sharding": {cost.sharding: asdict(cost) for cost in costs},
     }

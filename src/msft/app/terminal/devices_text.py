@@ -19,7 +19,7 @@ def _seconds(key: str) -> Callable[[Cost], str]:
 
 ROWS: dict[str, Callable[[Cost], str]] = {
     "memory of a device": _bytes("memory"),
-    "  whole weights and gradients": _bytes("weights"),
+    "  what is there whole": _bytes("weights"),
     "  its share": _bytes("owned"),
     "  activations": _bytes("activations"),
     "fits": lambda cost: "yes" if cost["fits"] else "no",
@@ -56,8 +56,8 @@ def devices_lines(content: Mapping[str, Any], width: int) -> list[str]:
     ]
     if recomputed:
         lines.append(f"activations are recomputed to fit: {', '.join(recomputed)}")
-    chosen = content["auto"]
+    fitting = content["fitting"]
     return [
         *lines,
-        f"sharding: auto would be {chosen}" if chosen else "it does not fit on so many devices",
+        f"sharding: {fitting} fits" if fitting else "it does not fit on so many devices",
     ]
