@@ -1,8 +1,19 @@
 """Bookkeeping stays small beside training, and grows no faster than the scores it holds."""
 
+from collections.abc import Callable
 from time import process_time
 
 from mortal import quick_folder
+from msft.data.overlap import shared_between
+from msft.data.partition import partition
+from msft.example import Example, Split
+from msft.planning.counting_run import Script, counted_run
+from msft.recipe.dataset_spec import DatasetSpec
+from msft.search.methods import prepare
+from msft.search.mixture import Mixture
+from msft.search.peaks import PeakRule
+from msft.search.rollout import Settings
+from msft.search.scores import SELECTION
 from msft.testing import Learner, simulate
 
 
@@ -47,3 +58,47 @@ def test_twice_the_stages_take_twice_the_time() -> None:
     few, many = timed(20, max_stages=4, ticks=4), timed(20, max_stages=16, ticks=4)
     assert many[0] < 4 * 4 * few[0]
     assert many[1] < 1.5 * 4 * few[1]
+
+
+def rows_of(number: int, split: str) -> tuple[Example, ...]:
+    return tuple(
+        Example(
+            f"a question that is long enough, {split} {number} {row}", "b", subject=f"v{number}"
+        )
+        for row in range(4)
+    )
+
+
+def test_reading_and_counting_grow_with_the_sub_datasets_and_not_with_their_square() -> None:
+    """Twenty times as many take twenty times as long; a square would be four hundred times."""
+
+    def seconds(number: int) -> list[float]:
+        parts = {f"v{n}": {s: rows_of(n, s) for s in ("train", "test")} for n in range(number)}
+        whole = {
+            split: Split(tuple(r for each in parts.values() for r in each[split]), "messages")
+            for split in ("train", "test")
+        }
+        spec = DatasetSpec("a", path="b", split_by="v", split_min_rows=1)
+        sizes = dict.fromkeys(parts, 4)
+        settings = Settings(Mixture.of(sizes), 1, 1, 1)
+        tokens = {name: [1] * 4 for name in parts}
+        everybody = Script(lambda mixture: mixture.active)
+        scored = {(name, SELECTION): 1 for name in parts}
+        sft = prepare("sft", {}, 1, PeakRule())
+        timed: list[Callable[[], object]] = [
+            lambda: partition(spec, whole),
+            lambda: shared_between(parts),
+            lambda: counted_run(settings, sft, 16, tokens, scored, everybody),
+        ]
+        found = list[float]()
+        for work in timed:
+            best = list[float]()
+            for _ in range(3):
+                begun = process_time()
+                work()
+                best.append(process_time() - begun)
+            found.append(min(best))
+        return found
+
+    few, many = seconds(200), seconds(4000)
+    assert [large < 50 * small for small, large in zip(few, many, strict=True)] == [True] * 3

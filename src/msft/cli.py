@@ -5,17 +5,16 @@
 """
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import print_exception
-from typing import Any
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
 from msft.layout import fitted, screen_width
 from msft.own_code import in_words
-from msft.parser import Parser
+from msft.parser import Parser, count, numbers, positive, seconds
 from msft.stopping import catch_signals, farewell, said, stop_on_signals
 
 
@@ -97,12 +96,14 @@ def _demo(parser: ArgumentParser) -> None:
 
 def _init(parser: ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="recipe.yaml", help="the recipe (%(default)s)")
+    source = "make it from a config of Axolotl, LLaMA-Factory or TRL"
+    parser.add_argument("--from", dest="source", metavar="CONFIG", help=source)
 
 
 def _validate(parser: ArgumentParser) -> None:
     _recipe(parser)
     show = "show N rows of each sub-dataset as the model sees them"
-    parser.add_argument("--show", type=_count, default=0, metavar="N", help=show)
+    parser.add_argument("--show", type=count, default=0, metavar="N", help=show)
     _json(parser)
 
 
@@ -111,6 +112,8 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="run folder; its disk is checked (default: as for train)")
     uncalibrated = "do not load the model for a ten-second trial; gives no time"
     parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
+    several = "also what it would cost on so many GPUs, computed for H200s"
+    parser.add_argument("--devices", type=positive, metavar="N", help=several)
     _json(parser)
 
 
@@ -147,7 +150,12 @@ def _compare(parser: ArgumentParser) -> None:
     parser.add_argument("--models", metavar="A,B,…", help=models)
     out = "folder for the runs (METHOD-sSEED or MODEL/METHOD-sSEED) and compare.html"
     parser.add_argument("--out", required=True, help=out)
-    parser.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
+    devices = "e.g. 0,1,2 or cpu,cpu: a run on each at a time (default: every CUDA device)"
+    parser.add_argument("--devices", metavar="A,B,…", help=devices)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--no-run", action="store_true", help="start nothing: only the tables")
+    lines = "start nothing: print a command a line for each run that is missing (SLURM, Ray, …)"
+    instead.add_argument("--list", action="store_true", help=lines)
     _figures(parser, "OUT")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
     _json(parser)
@@ -159,7 +167,7 @@ def _report(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=_seconds,
+        type=seconds,
         const=5.0,
         metavar="SECONDS",
         help="rebuild the report while the run goes on; looks every 5 s, or SECONDS",
@@ -207,11 +215,11 @@ def _analyze(parser: ArgumentParser) -> None:
             models = "run it on each of these models; compares their means (Fig. 3b)"
             analysis.add_argument("--models", metavar="A,B,…", help=models)
         if name == "budget":
-            budgets = analysis.add_argument("--budgets", type=_numbers(float), metavar="C,…")
+            budgets = analysis.add_argument("--budgets", type=numbers(float), metavar="C,…")
             budgets.default = [1.0, 2.0, 3.0]
             budgets.help = "epochs of a roll-out, e.g. 1,2,3 (the default)"
         if name == "size":
-            sizes = analysis.add_argument("--sizes", type=_numbers(int), metavar="N,…")
+            sizes = analysis.add_argument("--sizes", type=numbers(int), metavar="N,…")
             sizes.required = True
             sizes.help = "how many sub-datasets, in recipe order, e.g. 5,10"
             methods = "beside SFT, e.g. continual,ies,msft (default: msft)"
@@ -234,42 +242,6 @@ def _recipe(parser: ArgumentParser) -> None:
 def _json(parser: ArgumentParser) -> None:
     effect = "print one JSON document on stdout; everything else goes to stderr"
     parser.add_argument("--json", action="store_true", help=effect)
-
-
-def _numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
-    """A parser of numbers between commas, each once."""
-
-    def parsed(text: str) -> list[Any]:
-        try:
-            numbers = [kind(word) for word in text.split(",")]
-        except ValueError:
-            numbers = []
-        if not numbers or len(set(numbers)) < len(numbers) or not all(n > 0 for n in numbers):
-            what = "whole numbers" if kind is int else "numbers"
-            raise ArgumentTypeError(
-                f"{text!r}; expected {what} above 0 between commas, each once, such as 1,2,3"
-            )
-        return numbers
-
-    return parsed
-
-
-def _count(text: str) -> int:
-    """A number of rows, 0 or more."""
-    if not (text.isascii() and text.isdigit()):
-        raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    """The seconds between two looks."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 86400:
-        raise ArgumentTypeError(f"{text!r} is not 0.1 to 86400 seconds; DIR comes first")
-    return seconds
 
 
 COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {

@@ -8,6 +8,7 @@ and the command line calls it first. A setting of the user's own in the environm
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 COUNT, WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"
@@ -35,6 +36,11 @@ def fit(num_weights: int, device: str) -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+def for_another(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of another process of ours: it counts its threads itself."""
+    return {key: value for key, value in environment.items() if not (_ours and key == COUNT)}
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> int:

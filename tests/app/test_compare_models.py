@@ -11,8 +11,9 @@ from test_variants import RECIPE
 
 import msft
 from msft.app.analyses import divergence
-from msft.app.compare import folders_in, planned
+from msft.app.compare import folders_in
 from msft.app.models import model_folder, models_named
+from msft.app.planned_runs import planned
 from msft.app.shared_training import shared_places
 from msft.app.shifts import shifts
 from msft.cli import main

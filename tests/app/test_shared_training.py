@@ -2,18 +2,22 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from msft.app.jobs import Job, carry_out
+from msft.app.places import Place
+from msft.app.shared_training import is_lent
 from msft.cli import main
 from msft.run.environment import rollout_from
 from msft.run.flops import first_rollout_flops
@@ -33,7 +37,7 @@ datasets:
   - {name: words, train: words.jsonl, validation: held.jsonl, test: test.jsonl, metric: nll}
 """
 METHODS = "sft,soup,soup[of=peaks]"
-NAMES = {"sft-s1": {}, "soup-s1": {}, "soup+of=peaks-s1": {"of": "peaks"}}
+NAMES = ("sft-s1", "soup-s1", "soup+of=peaks-s1")
 
 
 def written(folder: Path) -> Path:
@@ -47,13 +51,21 @@ def written(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each run by itself."""
+    """Each run by itself: the commands of `--list`, one after the other."""
     folder = tmp_path_factory.mktemp("alone")
-    recipe = written(folder)
-    for name, options in NAMES.items():
-        method = name.split("-")[0].split("+")[0]
-        sets = ["--set", f"method={method}", "--set", f"method_options={json.dumps(options)}"]
-        assert main(["train", str(recipe), "--quiet", "--out", str(folder / name), *sets]) == 0
+    listing = ["compare", str(written(folder)), "--out", str(folder), "--methods", METHODS]
+    for number, name in enumerate(NAMES):
+        with redirect_stdout(StringIO()) as shown:
+            assert main([*listing, "--list"]) == 0
+        lines = shown.getvalue().splitlines()
+        assert len(lines) == len(NAMES) - number  # what is done is not listed
+        *_, program, command, recipe, out, place = shlex.split(lines[0])[:-8]
+        assert (program, command, out, place) == ("msft", "train", "--out", str(folder / name))
+        sets = shlex.split(lines[0])[-8:]
+        assert main(["train", recipe, "--quiet", "--out", place, *sets]) == 0
+    with redirect_stdout(StringIO()) as shown:
+        assert main([*listing, "--list"]) == 0
+    assert shown.getvalue() == ""
     return folder
 
 
@@ -81,7 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_three_runs_train_once_and_are_as_if_each_had_trained(
     here: Path, alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(compare("--quiet")) == 0
+    assert main(compare("--quiet", "--devices", "cpu,cpu")) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name in NAMES:
         assert facts(here / "out" / name) == facts(alone / name), name
@@ -136,8 +148,10 @@ def points_in(name: str) -> int:
 def test_killed_in_the_lender_and_in_a_taker_it_ends_the_same(here: Path, alone: Path) -> None:
     assert killed(lambda: points_in("sft-s1") >= 2) == -signal.SIGKILL
     assert not (here / "out" / "soup-s1").exists()
-    assert [path.name for path in (here / "out" / ".shared").iterdir()]
+    (place,) = (here / "out" / ".shared").iterdir()
+    assert not is_lent(place)
     assert killed(lambda: points_in("soup-s1") >= 1) == -signal.SIGKILL
+    assert is_lent(place)
     assert main(compare("--quiet")) == 0
     for name in NAMES:
         expected, found = facts(alone / name), facts(here / "out" / name)
@@ -147,24 +161,34 @@ def test_killed_in_the_lender_and_in_a_taker_it_ends_the_same(here: Path, alone:
     assert not (here / "out" / ".shared").exists()
 
 
-def test_jobs_that_share_follow_each_other_and_others_do_not_wait(tmp_path: Path) -> None:
-    def job(name: str, shared: str | None) -> Job:
-        code = f"import time; time.sleep({0.6 if name == 'a' else 0.1})"
-        place = tmp_path / shared if shared else None
-        return Job(name, (sys.executable, "-c", code), tmp_path / f"{name}.log", place)
+@pytest.mark.parametrize("made", [False, True])
+def test_jobs_that_share_wait_for_what_they_share_and_others_do_not(
+    tmp_path: Path, made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msft.app.jobs._LOOK", 0.1)
 
-    said, ended = StringIO(), list[int]()
+    def job(name: str, shared: str | None) -> Job:
+        code = f"import time; time.sleep({1.5 if name == 'a' else 0.1})"
+        place = tmp_path / shared if shared else None
+        return Job(name, (sys.executable, "-S", "-c", code), tmp_path / f"{name}.log", place)
+
+    said, ended, asked = StringIO(), list[int](), list[Path]()
+
+    def is_made(shared: Path) -> bool:
+        asked.append(shared)
+        return made and len(asked) > 1
+
     jobs = [job("a", "x"), job("b", "x"), job("c", None), job("d", "y")]
-    assert (
-        carry_out(
-            jobs,
-            ["0", "1"],
-            lambda text: print(text, file=said),
-            after_each=lambda: ended.append(1),
-        )
-        == {}
+    failed = carry_out(
+        jobs,
+        [Place("device 0", "0"), Place("device 1", "1")],
+        lambda text: print(text, file=said),
+        after_each=lambda: ended.append(1),
+        is_made=is_made,
     )
-    told = [line.split(" on ")[0].split(" after")[0] for line in said.getvalue().splitlines()]
+    assert failed == {}
+    told = [line.split(" on ")[0] for line in said.getvalue().splitlines()]
     assert told[:2] == ["a: started", "c: started"]
-    assert told.index("a: finished") < told.index("b: started")
+    assert (told.index("b: started") < told.index("a: finished")) == made
+    assert {*asked} == {tmp_path / "x"}
     assert len(ended) == 4

@@ -4,6 +4,7 @@ Two sub-datasets: `a` has 8 rows of 10 tokens, `b` has 5 of 20. An epoch is 4 st
 180 tokens. An evaluation is 7 tokens for `a` and 11 for `b`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,18 @@ def test_a_method_without_an_end_is_refused() -> None:
     train = {"a": [10] * 8, "b": [20] * 5}
     with pytest.raises(UsageError, match="more than 20 roll-outs"):
         counted_run(settings, method, 4, train, EVALUATION, rising, most_rollouts=20)
+
+
+@pytest.mark.parametrize("keys", [{}, {"method_options": {"max_stages": 2}}, {"test": True}])
+def test_stages_that_follow_from_two_are_those_that_are_counted(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = cases("msft", **keys)
+    monkeypatch.setattr("msft.planning.cases.MOST_COUNTED", 1)
+    extended = cases("msft", **keys)
+    assert extended.best == replace(counted.best, largest_batch=extended.best.largest_batch)
+    assert extended.worst == replace(counted.worst, largest_batch=extended.worst.largest_batch)
+    assert extended.worst.largest_batch <= counted.worst.largest_batch
 
 
 def test_flops_are_those_of_the_paper() -> None:

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 import msft
-from msft.app.compare import planned
 from msft.app.jobs import Job, carry_out
 from msft.app.older_folders import groups_by_recipe
+from msft.app.places import Place
+from msft.app.planned_runs import planned
 from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError
@@ -47,6 +48,7 @@ from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown,
 from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
+from msft.run.locks import is_being_written
 from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.verdicts import Verdict, Verdicts
@@ -824,6 +826,12 @@ def test_other_methods_have_the_options_that_mean_the_same_for_them(recipe: Path
         (["--seeds", "20,020"], "20 twice"),
         (["--seeds", ""], "between commas"),
         (["--set", "method_options.patiense=2"], "patience"),
+        (["--devices", "x,0"], "--devices has 'x'; expected numbers of CUDA devices such as 0,1"),
+        (["--devices", "cpu,,cpu"], "between commas, such as 0,1,2 or cpu,cpu"),
+        (["--devices", "cpu,99"], "--devices has 99, which this process does not see"),
+        (["--devices", "cpu", "--no-run"], "--no-run starts nothing, so --devices has no effect"),
+        (["--devices", "cpu", "--list"], "--list starts nothing, so --devices has no effect"),
+        (["--figures", "svg", "--list"], "--list starts nothing, so --figures has no effect"),
         (["--no-run"], "none of the runs"),
         (["--no-run", "--methods", "ies"], "none of the runs"),
     ],
@@ -957,12 +965,14 @@ def test_one_job_per_device_at_a_time_and_a_failure_does_not_stop_the_others(
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     jobs[-1] = job("e", killed, tmp_path)
     said: list[str] = []
-    failed = carry_out(jobs, ["4", "7"], said.append)
+    failed = carry_out(jobs, [Place("device 0", "4"), Place("device 1", "7")], said.append)
     assert failed == {"b": 3, "e": -9}
     assert {(tmp_path / name).read_text() for name in "abcd"} == {"4", "7"}
     assert (tmp_path / "a.log").read_text() == "says a\n"
-    assert any("b: failed, exit code 3\n  says b" in line for line in said)
-    assert any("e: failed, killed by signal 9" in line for line in said)
+    on_device = r"on device [01] after 0\.\d s"
+    assert any(re.match(rf"b: failed {on_device}, exit code 3\n  says b", line) for line in said)
+    assert any(re.match(rf"e: failed {on_device}, killed by signal 9", line) for line in said)
+    assert said[0] == f"a: started on device 0, 4 waiting; output in {tmp_path / 'a.log'}"
     assert sum("started on device" in line for line in said) == 5
 
 
@@ -996,7 +1006,7 @@ def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> No
 
     begun = time.monotonic()
     with pytest.raises(Stopped):
-        carry_out(jobs, ["0", "1"], say)
+        carry_out(jobs, [Place("CPU", ""), Place("CPU", "")], say)
     assert time.monotonic() - begun < 40
     assert (tmp_path / "a.stopped").read_text() == "x"
     assert not (tmp_path / "b.up").exists()
@@ -1013,7 +1023,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     assert "To go on:\n  msft train" in capsys.readouterr().err
     code = "import os, sys; sys.exit(0 if os.environ[sys.argv[1]] else 1)"
     told = Job("told", (sys.executable, "-c", code, IS_JOB), recipe.with_name("told.log"))
-    assert carry_out([told], [None], lambda text: None, quiet=True) == {}
+    assert carry_out([told], [Place()], lambda text: None, quiet=True) == {}
     monkeypatch.setenv(IS_JOB, "1")
     assert main(command) == 4
     assert "To go on" not in capsys.readouterr().err
@@ -1053,9 +1063,9 @@ def test_stop_resume_skip_fail_and_tables_end_to_end(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    log = Path("out/sft-s1/run.jsonl")
+    log, other = (Path(f"out/{method}-s1/run.jsonl") for method in ("sft", "msft"))
     with subprocess.Popen(
-        [sys.executable, "-m", "msft", *asked()],
+        [sys.executable, "-m", "msft", *asked("--devices", "cpu,cpu")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -1063,7 +1073,8 @@ def test_stop_resume_skip_fail_and_tables_end_to_end(
     ) as started:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and started.poll() is None:
-            if log.exists() and log.read_bytes().count(b'"point"') >= 2:
+            begun = [path.exists() and b'"point"' in path.read_bytes() for path in (log, other)]
+            if all(begun):
                 started.send_signal(signal.SIGTERM)
                 break
             time.sleep(0.02)
@@ -1071,11 +1082,14 @@ def test_stop_resume_skip_fail_and_tables_end_to_end(
     assert started.returncode == 4
     assert "stopped by SIGTERM; nothing is lost. To go on:\n  msft compare recipe.yaml" in errors
     assert errors.count("To go on") == 1  # and not the run's own, which would go on alone
+    assert "sft-s1: started on CPU, 1 waiting; output in out/sft-s1.log\n" in errors
+    assert "stopping sft-s1, msft-s1 where it is safe" in errors
     points = log.read_bytes()
-    assert not RunFolder(log.parent).is_finished()
+    assert not any(RunFolder(path.parent).is_finished() for path in (log, other))
+    assert not any(is_being_written(path) for path in (log, other))
 
     Path("broken.py").write_text("def method(run):\n    raise RuntimeError('by design')\n")
-    methods = ["--methods", "broken:method,sft,msft", "--quiet"]
+    methods = ["--methods", "broken:method,sft,msft", "--quiet", "--devices", "cpu,cpu"]
     capsys.readouterr()
     assert main(asked(*methods)) == 1
     found = capsys.readouterr()

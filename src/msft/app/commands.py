@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
+from msft.app.listing import print_missing, refuse_useless
 from msft.app.terminal.guard import unguarded
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import UsageError
@@ -26,7 +27,12 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def init(options: argparse.Namespace) -> None:
-    """Write a commented recipe and example rows."""
+    """Write a commented recipe and example rows, or a recipe from another tool's config."""
+    if options.source is not None:
+        from msft.app.imports import write_import
+
+        show(write_import(Path(options.source), Path(options.file)))
+        return
     from msft.app.starter import write_starter
 
     show(write_starter(Path(options.file)))
@@ -67,7 +73,8 @@ def plan(options: argparse.Namespace) -> None:
     from msft.planning.forecast import forecast
 
     with _aside(options.json):
-        content = forecast(recipe, out, 0 if options.no_calibration else SECONDS)
+        trial = 0 if options.no_calibration else SECONDS
+        content = forecast(recipe, out, trial, options.devices)
     if options.json:
         _print_json(content)
     else:
@@ -150,17 +157,25 @@ def compare(options: argparse.Namespace) -> None:
     """Run what is missing for methods and seeds, then the paper's tables."""
     from msft.app.compare import compare
 
+    refuse_useless(options)
+    asked: dict[str, Any] = {
+        "methods": options.methods,
+        "seeds": options.seeds,
+        "models": options.models,
+        "overrides": _overrides(options),
+        "say": lambda text: say(text, options.quiet),
+    }
+    if options.list:
+        print_missing(options.recipe, options.out, asked, options.json)
+        return
     content = compare(
         options.recipe,
         options.out,
-        methods=options.methods,
-        seeds=options.seeds,
-        models=options.models,
-        overrides=_overrides(options),
+        **asked,
         figures=options.figures,
         run=not options.no_run,
+        devices=options.devices,
         quiet=options.quiet or options.json,  # what the runs print goes to files then
-        say=lambda text: say(text, options.quiet),
         shown=not options.json,
     )
     if options.json:

@@ -1,29 +1,23 @@
 """`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
 
-import json
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from inspect import signature
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_unwritable
-from msft.app.jobs import Job, carry_out, devices, exit_in_words
-from msft.app.models import MODEL, model_folder, models_named
-from msft.app.shared_training import remove_shared, shared_places, side_by_side
+from msft.app.jobs import Job, Say, carry_out, exit_in_words
+from msft.app.models import models_named
+from msft.app.places import places_named
+from msft.app.planned_runs import Planned, planned, seeds_of
+from msft.app.shared_training import is_lent, remove_shared, shared_places, side_by_side
 from msft.app.terminal.screen import show, show_paths, width
-from msft.app.variants import Variant, listed_words, refuse_twice, variants_of
-from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
-from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
-from msft.run.folder import RunFolder
+from msft.errors import RunsFailed, UsageError
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.run.locks import is_being_written
 from msft.search.methods import METHODS
 
 if TYPE_CHECKING:
     from msft.report.compare.compared_run import FolderRuns
-
-Say = Callable[[str], None]
 
 
 def compare(
@@ -36,6 +30,7 @@ def compare(
     overrides: Sequence[str] = (),
     figures: str | Sequence[str] | None = None,
     run: bool = True,
+    devices: str | Sequence[str | int] | None = None,
     quiet: bool = False,
     say: Say = lambda text: None,
     shown: bool = True,
@@ -48,6 +43,8 @@ def compare(
     seeds: numbers such as "20,30", or a list of them (default: the recipe's seed).
     models: base models, each in a folder of its own (default: the recipe's model, in `out` itself).
     run: False starts no run. Without methods, seeds and models it compares all runs in `out`.
+    devices: where runs go on beside each other: CUDA devices such as "0,1,2", or "cpu,cpu"
+        (default: every CUDA device if there are several).
     overrides: `key=value`, as with --set.
     figures: formats in which every figure is written too, into `out/figures`.
     quiet: the runs print nothing.
@@ -65,7 +62,7 @@ def compare(
     named = models_named(models)
     asked = planned(source, overrides, methods, seeds_of(seeds, loaded), out, named)
     whatever = not run and methods is None and seeds is None and models is None
-    failed = _run(asked, out, quiet, say) if run else {}
+    failed = _run(asked, out, devices, quiet, say) if run else {}
     folders = folders_in(out) if whatever else [each.folder.path for each in asked]
     found = runs_in(folders, groups_by_recipe)
     wrong: list[str] = []
@@ -95,8 +92,36 @@ def _failures(failed: dict[str, int], out: Path) -> str:
     )
 
 
-def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[str, int]:
-    """Refuse what is wrong before anything starts, then run what is not done."""
+def commands(
+    recipe: str | Path,
+    out: str | Path,
+    *,
+    methods: str | Sequence[str] | None = None,
+    seeds: str | Sequence[int] | None = None,
+    models: str | Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    say: Say = lambda text: None,
+) -> dict[str, tuple[str, ...]]:
+    """The command of every run that `compare` with the same arguments would start, by its name.
+
+    They need nothing of each other. A run that another process is training is left out.
+    """
+    source, out = Path(recipe), Path(out)
+    seen = seeds_of(seeds, load_recipe(source, overrides))
+    asked = planned(source, overrides, methods, seen, out, models_named(models))
+    found: dict[str, tuple[str, ...]] = {}
+    for each in _missing(asked, out, say):
+        if is_being_written(each.folder.log):
+            say(f"{each.name}: is being trained")
+        else:
+            found[each.name] = each.job(quiet=False, shared=None).command
+    if not found:
+        say("nothing is missing; without --list the tables are made")
+    return found
+
+
+def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
+    """What is not done; what is wrong is refused before anything starts."""
     from msft.app.admission import refuse_changed, refuse_untrainable
     from msft.app.train import load_data
 
@@ -109,11 +134,24 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
     for each in asked:
         if each not in waiting:
             say(f"{each.name}: finished already")
-    if not waiting:
-        return {}
     first_of = {each.recipe.model_name_or_path: each.recipe for each in reversed(waiting)}
     for recipe in first_of.values():
         load_data(recipe)  # wrong rows and models come up now, once, and not in every run
+    return waiting
+
+
+def _run(
+    asked: Sequence[Planned],
+    out: Path,
+    devices: str | Sequence[str | int] | None,
+    quiet: bool,
+    say: Say,
+) -> dict[str, int]:
+    """Run what is not done; the exit codes of what failed."""
+    named = [] if devices is None else places_named(devices)  # wrong ones come up at once
+    waiting = _missing(asked, out, say)
+    if not waiting:
+        return {}
     places = shared_places({each.name: each.recipe for each in asked}, out)
 
     def tidy() -> None:
@@ -130,7 +168,7 @@ def _run(asked: Sequence["Planned"], out: Path, quiet: bool, say: Say) -> dict[s
         alone = sum(places.get(other) == place for other in order) == 1
         useful = place is not None and (place.exists() or not alone)
         jobs.append(by_name[name].job(quiet, place if useful else None))
-    return carry_out(jobs, devices(), say, quiet, tidy)
+    return carry_out(jobs, named or places_named(None), say, quiet, tidy, is_lent)
 
 
 def _tables(
@@ -159,92 +197,6 @@ def _tables(
         show(text_of(comparison, width()))
         show_paths(*paths, *dict.fromkeys(path.parent for path in drawn))
     return {**content_of(comparison), "files": [str(path) for path in (*paths, *drawn)]}
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One run: its folder, its recipe, and what makes it from the recipe file."""
-
-    folder: RunFolder
-    recipe: Recipe
-    source: Path
-    overrides: tuple[str, ...]
-    name: str
-
-    @property
-    def is_done(self) -> bool:
-        """Finished, and its result is written: the report is the last of it."""
-        return self.folder.is_finished() and self.folder.report.exists()
-
-    def job(self, quiet: bool, shared: Path | None) -> Job:
-        """The command that runs it, or goes on with it; its output, where it is not shown, goes
-        beside its folder.
-
-        shared: where it leaves its first roll-out for others, or finds theirs.
-        """
-        sets = [word for override in self.overrides for word in ("--set", override)]
-        out = ["--out", str(self.folder.path), *(["--quiet"] if quiet else [])]
-        out += ["--shared", str(shared)] if shared else []
-        command = (sys.executable, "-m", "msft", "train", str(self.source), *out, *sets)
-        output = self.folder.path.with_name(f"{self.folder.path.name}.log")
-        return Job(self.name, command, output, shared)
-
-
-def planned(
-    source: Path,
-    overrides: Sequence[str],
-    methods: str | Sequence[str] | None,
-    seeds: Sequence[int],
-    out: Path,
-    models: Sequence[str] = (),
-) -> list[Planned]:
-    """Every run of the comparison; a recipe that a method cannot have is refused here.
-
-    models: a folder for each; none are the recipe's own, without one.
-    """
-    given = load_recipe(source, overrides)
-    variants = variants_of(methods)
-    runs: list[Planned] = []
-    known: dict[str, Variant] = {}
-    for model, variant, seed in product(models or (None,), variants, seeds):
-        named = () if model is None else (f"{MODEL}={json.dumps(model)}",)
-        if named and MODEL in variant.settings:
-            raise UsageError(f"{variant} has a model of its own; name all of them with --models")
-        try:
-            more = (*named, *variant.overrides(given), f"seed={seed}", "push_to_hub=false")
-            recipe = load_recipe(source, (*overrides, *more))
-        except (OptionError, RecipeError) as error:
-            raise RecipeError(f"with method {variant}: {error}", error.place) from error
-        other = known.setdefault(_all_of(recipe), variant)
-        if other is not variant:
-            raise UsageError(f"--methods has {variant} twice: {other} is the same run")
-        name = variant.folder_name(seed)
-        name = name if model is None else f"{model_folder(model)}/{name}"
-        runs.append(Planned(RunFolder(out / name), recipe, source, (*overrides, *more), name))
-    return runs
-
-
-def _all_of(recipe: Recipe) -> str:
-    """Everything that a run is asked, with the options that its method has by default."""
-    method = recipe.prepared()
-    own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
-    keys = [(key, getattr(recipe, key)) for key in recipe_keys() if key != "method_options"]
-    return repr((keys, own, method.rollout_options, method.mixture_options))
-
-
-def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
-    """`20,30` as numbers; the recipe's seed by default."""
-    if seeds is None:
-        return [recipe.seed]
-    words = listed_words(
-        seeds if isinstance(seeds, str) else [str(seed) for seed in seeds], "--seeds", "20,30"
-    )
-    wrong = [word for word in words if not (word.isascii() and word.isdigit())]
-    if wrong:
-        raise UsageError(f"--seeds has {wrong[0]!r}; expected whole numbers such as 20,30")
-    numbers = [int(word) for word in words]
-    refuse_twice(numbers, "--seeds")
-    return numbers
 
 
 def folders_in(out: Path) -> list[Path]:

@@ -92,7 +92,11 @@ def evaluate(
 
 
 def plan(
-    recipe: AnyRecipe, out: Path | str | None = None, *, calibrate: bool = True
+    recipe: AnyRecipe,
+    out: Path | str | None = None,
+    *,
+    calibrate: bool = True,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """What a run will cost, before any training.
 
@@ -100,6 +104,7 @@ def plan(
         recipe: a `Recipe`, or the path of its file.
         out: the run folder, whose disk must hold the checkpoints.
         calibrate: try the model out for ten seconds, so that a time can be forecast.
+        devices: compute also what the run would cost on so many GPUs.
 
     Returns:
         What `msft plan --json` prints: steps, tokens, FLOPs, memory, disk, seconds.
@@ -112,7 +117,7 @@ def plan(
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import forecast
 
-    return forecast(recipe, folder, SECONDS if calibrate else 0)
+    return forecast(recipe, folder, SECONDS if calibrate else 0, devices)
 
 
 def shown_progress(

@@ -1,9 +1,11 @@
-"""Jobs as processes: as many at a time as there are places, each with a device of its own.
+"""Jobs as processes: as many at a time as there are places.
 
 A process of its own gives all memory back and may die without the others.
 """
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -13,18 +15,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msft.app.places import VISIBLE, Place
 from msft.errors import STOPPED
 from msft.stopping import IS_JOB, graceful, held
+from msft.text import duration
+from msft.threads import for_another
+
+Say = Callable[[str], None]
 
 _WAIT = 0.2
 """Seconds between two looks at the processes."""
+_LOOK = 2.0
+"""Seconds between two looks at what jobs share; it means reading their logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A command, and the file for its output where that is not shown.
 
-    shared: what it has together with others; they follow each other.
+    shared: what it has together with others; the first of them makes it.
     """
 
     name: str
@@ -33,56 +42,49 @@ class Job:
     shared: Path | None = None
 
 
-def devices() -> Sequence[str | None]:
-    """A place for each job that may go on at a time: every CUDA device if there are several."""
-    import torch
-
-    count = torch.cuda.device_count()
-    if count < 2:
-        return [None]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else map(str, range(count))
-    return [name.strip() for name in names][:count]
-
-
 @dataclass(frozen=True, slots=True)
 class _Going:
     job: Job
-    device: str | None
+    place: Place
     process: "subprocess.Popen[bytes]"
     begun: float
 
 
 def carry_out(
     jobs: Sequence[Job],
-    places: Sequence[str | None],
-    say: Callable[[str], None],
+    places: Sequence[Place],
+    say: Say,
     quiet: bool = False,
     after_each: Callable[[], None] = lambda: None,
+    is_made: Callable[[Path], bool] = lambda shared: False,
 ) -> dict[str, int]:
     """Do all jobs, one per place at a time; the exit codes of those that failed.
 
-    places: CUDA devices; None is whatever there is.
     after_each: is called when a job has ended.
+    is_made: whether what jobs share is there, so that the others need not wait for the first to
+        end.
     A single place shows a job's own output unless `quiet`; else it goes to the job's file. A
     signal to this process stops every job where it is safe.
     """
     waiting, free = deque(jobs), deque(places)
     hidden = quiet or len(places) > 1
     failed: dict[str, int] = {}
-    with graceful(), _stopping() as going:
+    looked = 0.0
+    with graceful(), _stopping(say) as going:
         while waiting or going:
-            while free and (job := _next(waiting, going)) is not None:
+            may_look = bool(free and waiting) and time.monotonic() - looked > _LOOK
+            ready = {s for s in _busy(going) if is_made(s)} if may_look else set[Path]()
+            looked = time.monotonic() if may_look else looked
+            while free and (job := _next(waiting, _busy(going) - ready)) is not None:
                 waiting.remove(job)
-                device = free.popleft()
-                on = "" if device is None else f" on device {device}"
-                say(f"{job.name}: started{on} ({len(waiting)} waiting)")
+                place = free.popleft()
+                say(_beginning(job, place, len(waiting), hidden))
                 with held():
-                    going.append(_started(job, device, hidden))
+                    going.append(_started(job, place, hidden))
             done = [each for each in going if each.process.poll() is not None]
             for each in done:
                 going.remove(each)
-                free.append(each.device)
+                free.append(each.place)
                 say(_ending(each, hidden))
                 if each.process.returncode:
                     failed[each.job.name] = each.process.returncode
@@ -92,14 +94,17 @@ def carry_out(
     return failed
 
 
-def _next(waiting: Iterable[Job], going: Iterable[_Going]) -> Job | None:
-    """The first that shares nothing with a job that is going on."""
-    busy = {each.job.shared for each in going} - {None}
-    return next((job for job in waiting if job.shared not in busy), None)
+def _busy(going: Iterable[_Going]) -> set[Path]:
+    return {each.job.shared for each in going if each.job.shared is not None}
+
+
+def _next(waiting: Iterable[Job], unfinished: set[Path]) -> Job | None:
+    """The first that shares nothing that is only being made."""
+    return next((job for job in waiting if job.shared not in unfinished), None)
 
 
 @contextmanager
-def _stopping() -> Iterator[list[_Going]]:
+def _stopping(say: Say) -> Iterator[list[_Going]]:
     """Processes that are told to stop, and waited for, if this one is."""
     going: list[_Going] = []
     try:
@@ -107,15 +112,17 @@ def _stopping() -> Iterator[list[_Going]]:
     finally:
         for each in going:
             each.process.terminate()
+        if len(going) > 1:
+            say(f"stopping {', '.join(each.job.name for each in going)} where it is safe …")
         for each in going:
             each.process.wait()
 
 
-def _started(job: Job, device: str | None, hidden: bool) -> _Going:
+def _started(job: Job, place: Place, hidden: bool) -> _Going:
     """In a session of its own, so that Ctrl-C reaches it once, through us."""
-    environment = {**os.environ, IS_JOB: "1"}
-    if device is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = device
+    environment = {**for_another(os.environ), IS_JOB: "1"}
+    if place.visible is not None:
+        environment[VISIBLE] = place.visible
     sys.stdout.flush()
     with ExitStack() as stack:
         file = None
@@ -130,18 +137,37 @@ def _started(job: Job, device: str | None, hidden: bool) -> _Going:
             env=environment,
             start_new_session=True,
         )
-    return _Going(job, device, process, time.monotonic())
+    return _Going(job, place, process, time.monotonic())
+
+
+def _beginning(job: Job, place: Place, waiting: int, hidden: bool) -> str:
+    output = f"; output in {job.output}" if hidden else ""
+    return f"{job.name}: started{_on(place)}, {waiting} waiting{output}"
 
 
 def _ending(each: _Going, hidden: bool) -> str:
     name, code = each.job.name, each.process.returncode
+    took = f"{_on(each.place)} after {duration(time.monotonic() - each.begun)}"
     if code == 0:
-        return f"{name}: finished after {time.monotonic() - each.begun:.0f} s"
-    text = f"{name}: failed, {exit_in_words(code)}"
+        return f"{name}: finished{took}"
+    text = f"{name}: failed{took}, {exit_in_words(code)}"
     if hidden:
         said = each.job.output.read_text(encoding="utf-8", errors="replace").splitlines()
         text += "".join(f"\n  {line}" for line in said[-5:])
     return text
+
+
+def _on(place: Place) -> str:
+    return f" on {place.name}" if place.name else ""
+
+
+def typed(command: Sequence[str]) -> str:
+    """A command of ours as a person types it: `msft …` where that is this program."""
+    ours = (sys.executable, "-m", "msft")
+    installed = shutil.which("msft")
+    is_this = installed is not None and Path(installed).parent == Path(sys.executable).parent
+    short = ("msft", *command[3:]) if is_this and tuple(command[:3]) == ours else command
+    return shlex.join(short)
 
 
 def exit_in_words(code: int) -> str:

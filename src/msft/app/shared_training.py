@@ -6,6 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from msft.recipe.recipe import Recipe, recipe_keys
+from msft.run.folder import RunFolder
+from msft.run.shared_rollout import SharedRollout
 from msft.search.methods import METHODS, ROLLING_BACK
 from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse
@@ -77,6 +79,11 @@ def side_by_side(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
 def _first(name: str, names: Sequence[str], places: Mapping[str, Path]) -> str:
     place = places.get(name)
     return name if place is None else next(n for n in names if places.get(n) == place)
+
+
+def is_lent(place: Path) -> bool:
+    """Whether a run has left its first roll-out here, so that others can begin."""
+    return SharedRollout(place, RunFolder(place)).found() is not None
 
 
 def remove_shared(place: Path) -> None:

@@ -5,6 +5,7 @@ and choices up to white space and case.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -86,17 +87,22 @@ def repeats(rows: Rows) -> list[str]:
 
 def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
     """Notes for each sub-dataset that is scored on what another one trains."""
-    trained = {name: _long(splits.get("train", ())) for name, splits in datasets.items()}
+    trained_by: dict[str, list[str]] = {}
+    for name, splits in datasets.items():
+        for asked in _long(splits.get("train", ())):
+            trained_by.setdefault(asked, []).append(name)
+    order = {name: number for number, name in enumerate(datasets)}
     notes: dict[str, list[str]] = {name: [] for name in datasets}
     for name, splits in datasets.items():
         for split in ("validation", "test"):
-            asked = _long(splits.get(split, ()))
-            for other, known in trained.items():
-                if other != name and (same := len(asked & known)):
-                    verb = "asks" if same == 1 else "ask"
-                    notes[name].append(
-                        f"{split}: {counted(same, 'row')} {verb} what trained rows of {other} ask"
-                    )
+            asked_here = _long(splits.get(split, ()))
+            shared = Counter(o for asked in asked_here for o in trained_by.get(asked, ()))
+            for other in sorted(shared.keys() - {name}, key=order.__getitem__):
+                verb = "asks" if shared[other] == 1 else "ask"
+                notes[name].append(
+                    f"{split}: {counted(shared[other], 'row')} {verb} what trained rows of "
+                    f"{other} ask"
+                )
     return notes
 
 

@@ -3,14 +3,14 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from msft.checks import shown
 from msft.data.sources import SPLITS
 from msft.errors import DataError
-from msft.example import Split
+from msft.example import Example, Split
 from msft.recipe.dataset_spec import DatasetSpec
 
 POOLED = "other"
@@ -47,8 +47,10 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
         )
     pooled = sorted({value for found in counts.values() for value in found} - set(alone))
     names = _names(spec.name, alone + [POOLED] * bool(pooled))
+    by_value = {split: _by_value(read) for split, read in splits.items()}
     pieces = [
-        _piece(spec, splits, name, {value}) for name, value in zip(names, alone, strict=False)
+        _piece(spec, splits, name, {split: found[value] for split, found in by_value.items()})
+        for name, value in zip(names, alone, strict=False)
     ]
     if pooled:
         pieces.append(_rest(spec, splits, names[-1], pooled, counts["train"]))
@@ -64,7 +66,11 @@ def _without_skipped(piece: Piece) -> Piece:
 def _rest(
     spec: DatasetSpec, splits: Mapping[str, Split], name: str, pooled: list[str], rows: Counter[str]
 ) -> Piece:
-    own, chosen, _ = _piece(spec, splits, name, set(pooled))
+    values = {*pooled}
+    rest = {
+        s: [row for row in read.examples if row.subject in values] for s, read in splits.items()
+    }
+    own, chosen, _ = _piece(spec, splits, name, rest)
     empty = [split for split, read in chosen.items() if not read.examples]
     listed = _listed([(value, rows[value]) for value in pooled])
     if empty:
@@ -81,12 +87,21 @@ def _rest(
     return own, chosen, (note,)
 
 
-def _piece(spec: DatasetSpec, splits: Mapping[str, Split], name: str, values: set[str]) -> Piece:
+def _by_value(read: Split) -> dict[str, list[Example]]:
+    found: dict[str, list[Example]] = {}
+    for row in read.examples:
+        found.setdefault(row.subject, []).append(row)
+    return found
+
+
+def _piece(
+    spec: DatasetSpec,
+    splits: Mapping[str, Split],
+    name: str,
+    rows: Mapping[str, Sequence[Example]],
+) -> Piece:
     chosen = {
-        split: replace(
-            splits[split],
-            examples=tuple(row for row in splits[split].examples if row.subject in values),
-        )
+        split: replace(splits[split], examples=tuple(rows[split]))
         for split in SPLITS
         if split in splits
     }
@@ -109,16 +124,17 @@ def _listed(values: list[tuple[str, int]]) -> str:
 def _names(prefix: str, values: list[str]) -> list[str]:
     """A name for each value: letters, digits, dots and dashes; a number where two would agree."""
     names: list[str] = []
+    taken: set[str] = set()
     for value in values:
         plain = unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode()
         short = re.sub(r"[^A-Za-z0-9.]+", "-", plain).strip("-.") or "value"
         name = f"{prefix}.{short}"[:90]
-        taken = {known.casefold() for known in names}
         number, unique = 1, name
         while unique.casefold() in taken:
             number += 1
             unique = f"{name}-{number}"
         names.append(unique)
+        taken.add(unique.casefold())
     return names
 
 

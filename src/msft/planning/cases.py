@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from msft.data.corpus import Corpus, settings_for
 from msft.errors import UsageError
 from msft.planning.counting_run import Case, EvaluationTokens, Script, TrainRows, counted_run
+from msft.planning.long_searches import extended, follows_from_two
 from msft.recipe.recipe import Recipe
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.mixture import Mixture
 from msft.search.rollout import ticks_of
 
+MOST_COUNTED = 100
+"""Sub-datasets whose searches are counted stage by stage; their cost grows with the square."""
 SECONDS = 20
 """How long all methods together may take to count."""
 
@@ -43,8 +46,10 @@ def cases_of(recipe: Recipe, corpus: Corpus, evaluation: EvaluationTokens) -> di
             method = prepare(name, options, budget, recipe.peak_rule)
         except ValueError:  # this method cannot be had with this recipe
             continue
+        now = time.monotonic()  # one long search must not leave the others without time
+        own = until if name == recipe.method else now + max(0.0, until - now) / 2
         try:
-            cases[name] = _cases(recipe, corpus, method, evaluation, until)
+            cases[name] = _cases(recipe, corpus, method, evaluation, own)
         except TimeoutError:
             if name == recipe.method:
                 raise UsageError(
@@ -66,12 +71,17 @@ def _cases(
 ) -> Cases:
     train = {n: [len(r.tokens) for r in d.train.rows] for n, d in corpus.datasets.items()}
     settings = settings_for(recipe, corpus, method)
-    cases = [
-        counted_run(
-            settings, method, recipe.train_batch_size, train, evaluation, script, until=until
-        )
-        for script in dict.fromkeys(_scripts(method, train))
-    ]
+
+    def counted(script: Script, method: PreparedMethod) -> Case:
+        batch = recipe.train_batch_size
+        return counted_run(settings, method, batch, train, evaluation, script, until=until)
+
+    scripts = _scripts(method, train)
+    if len(train) > MOST_COUNTED and follows_from_two(method, settings):
+        parts = {p.name: sum(train[p.name]) * p.rows / p.size for p in settings.mixture.parts}
+        cases = extended(method, settings, recipe.train_batch_size, parts, scripts, counted)
+    else:
+        cases = [counted(script, method) for script in dict.fromkeys(scripts)]
     cases.sort(key=lambda case: 3 * case.tokens.train + case.tokens.evaluation)
     return Cases(cases[0], cases[-1])
 

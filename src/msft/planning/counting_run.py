@@ -156,21 +156,30 @@ class CountingEngine:
         self._evaluation = evaluation
         self._script = script
         self._slope = slope
-        self._falling: Collection[str] = ()
+        self._falling: frozenset[str] = frozenset()
         self._seen: Counter[tuple[str, int]] = Counter()
         self.load(None)
 
     def follow(self, mixture: Mixture) -> None:
         """A roll-out begins; the mixture has its active sub-datasets."""
-        self._falling = self._script.falling(mixture)
+        self._settle()
+        self._falling = frozenset(self._script.falling(mixture))
 
     def load(self, weights: Any | None) -> None:
         self._heights: dict[str, float] = dict(weights or dict.fromkeys(self._train, 0.0))
+        self._rise = 0.0
 
     def load_optimizer(self, moments: Any | None) -> None:
         pass  # nothing here has moments
 
+    def _settle(self) -> None:
+        """Move the scores by the steps taken since; not at each of them, for there are many."""
+        for name in self._heights if self._rise else ():
+            self._heights[name] += -self._rise if name in self._falling else self._rise
+        self._rise = 0.0
+
     def weights(self) -> Any:
+        self._settle()
         return dict(self._heights)
 
     def optimizer(self) -> Any:
@@ -192,8 +201,7 @@ class CountingEngine:
             return Losses([1.0] * len(batch.rows), after), tokens
         if batch.use == "train":
             self.largest_batch = max(self.largest_batch, tokens)
-            for name in self._heights:
-                self._heights[name] += -self._slope if name in self._falling else self._slope
+            self._rise += self._slope
         if not self._script.restless:
             return Losses([1.0] * len(batch.rows)), tokens
         self._seen.update(batch.rows)
@@ -201,6 +209,7 @@ class CountingEngine:
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         self.evaluations += 1
+        self._settle()
         tokens = sum(self._evaluation[name, split] for name in names)
         verdicts = {name: [self._heights[name]] * FEW_ROWS for name in names}
         return Scored({name: value(self._heights[name]) for name in names}, tokens, verdicts)

@@ -1,6 +1,6 @@
 """`msft plan`: from a recipe to a forecast of tokens, FLOPs, memory, disk and time."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,14 @@ import torch
 
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room, free_disk, room_of, used_memory
-from msft.engine.memory_model import in_bf16
+from msft.engine.memory_model import demand_of, in_bf16
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import load_context, tokenizer_for
-from msft.errors import RecipeError
+from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
 from msft.planning.cases import cases_of
 from msft.planning.counting_run import Case
+from msft.planning.devices import Job, devices_content
 from msft.planning.evaluation_tokens import EvaluationSizes, evaluation_sizes
 from msft.planning.memory import Needs, needs_of
 from msft.recipe.adapters import adapter_of
@@ -24,20 +25,24 @@ from msft.search.feeds import steps_of
 from msft.search.methods import METHODS
 from msft.search.rollout import Tokens
 from msft.search.scores import SELECTION, TEST
+from msft.text import counted
 
 
-def forecast(recipe: Recipe, out: Path, seconds: float = SECONDS) -> dict[str, Any]:
+def forecast(
+    recipe: Recipe, out: Path, seconds: float = SECONDS, devices: int | None = None
+) -> dict[str, Any]:
     """Everything that `msft plan` says of a run on this machine.
 
     out: the run's folder, for its disk.
     seconds: of calibration; 0: the model is not loaded, and no time is forecast.
+    devices: compute also what the run costs on so many.
     """
     name, trust = recipe.model(), recipe.trust_remote_code
     tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
     shape = named_shape(name, trust, len(tokenizer))
     room = room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return forecast_of(recipe, corpus, tokenizer, shape, room, out, seconds)
+    return forecast_of(recipe, corpus, tokenizer, shape, room, out, seconds, devices)
 
 
 def evaluations_of(recipe: Recipe, corpus: Corpus, tokenizer: Any, room: Room) -> EvaluationSizes:
@@ -54,6 +59,7 @@ def forecast_of(
     room: Room,
     out: Path,
     seconds: float,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """The same of what is loaded already, on a machine with this room."""
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
@@ -100,7 +106,34 @@ def forecast_of(
         },
         "calibration": asdict(speed) if speed else None,
         "not_calibrated": why,
+        "devices": devices and _devices(recipe, corpus, shape, needs, worst, devices),
     }
+
+
+def _devices(
+    recipe: Recipe, corpus: Corpus, shape: ModelShape, needs: Needs, worst: Case, world: int
+) -> dict[str, Any]:
+    """The dearest run on several devices, as they would be on GPUs."""
+    if world > recipe.train_batch_size:
+        raise UsageError(
+            f"--devices is {world}, but a step has {counted(recipe.train_batch_size, 'row')}, and "
+            "each device needs one; name fewer devices, or raise train_batch_size"
+        )
+    on_gpus = replace(demand_of(recipe, corpus, torch.device("cuda")), fused=False, lean=True)
+    job = Job(
+        shape=shape,
+        demand=replace(on_gpus, bf16=True),
+        trained=shape.parameters,
+        frozen=0,
+        steps=max(1, worst.steps),
+        train_tokens=worst.tokens.train,
+        evaluations=worst.evaluations,
+        evaluation_tokens=worst.tokens.evaluation,
+        batch_tokens=worst.largest_batch,
+        longest=max(max(_lengths(corpus, name)) for name in corpus.datasets),
+        checkpoints=needs.checkpoints,
+    )
+    return devices_content(job, world)
 
 
 def _calibration(

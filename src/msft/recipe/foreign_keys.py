@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msft.checks import refuse_unknown
 from msft.errors import OptionError
+from msft.recipe.rare_keys import RARE_KEYS
 
 ALIASES: dict[str, str | None] = {
     "base_model": "model_name_or_path",
@@ -25,10 +26,12 @@ class Foreign:
     """What to do about a key of another tool.
 
     ours: the key that it corresponds to, if there is one.
+    renamed: ours takes the same values.
     """
 
     answer: str
     ours: str = ""
+    renamed: bool = False
 
 
 def _same(keys: str, answer: str, ours: str = "") -> dict[str, Foreign]:
@@ -36,7 +39,7 @@ def _same(keys: str, answer: str, ours: str = "") -> dict[str, Foreign]:
 
 
 def _write(keys: str, ours: str, more: str = "") -> dict[str, Foreign]:
-    return _same(keys, f"write {ours}{more}", ours)
+    return dict.fromkeys(keys.split(), Foreign(f"write {ours}{more}", ours, renamed=True))
 
 
 _NOT_YET = {
@@ -103,6 +106,9 @@ _ADAPTER = {
 }
 
 FOREIGN: dict[str, Foreign] = {
+    **{
+        key: each for answer, keys in RARE_KEYS.items() for key, each in _same(keys, answer).items()
+    },
     **_NOT_YET,
     **_ADAPTER,
     **_write("lr", "learning_rate"),
@@ -265,6 +271,11 @@ FOREIGN_OF_DATASETS: dict[str, Foreign] = {
     **_same("train_on_inputs", _PROMPTS),
     **_same("roles_to_train", _TURNS),
     **_same("train_on_eos", _END),
+    **_same(
+        "system history images videos audios kto_tag conversation roles message_field_training "
+        "message_field_training_detail drop_system_message preprocessing data_dir",
+        "leave it out: a prompt and an answer, or a conversation, is read from each row",
+    ),
     **_same("shards shards_idx preprocess_shards", "leave it out: rows are read at once"),
 }
 """Of a sub-dataset."""

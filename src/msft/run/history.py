@@ -40,21 +40,26 @@ class Stage:
     """One roll-out, its points as run, and what was decided after it.
 
     falls: of each active sub-dataset, where the method had them tested.
+    checkpoints: where it started, and one of each tick.
     """
 
     asked: Asked
     points: list[Reached] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
     falls: Mapping[str, Fall] = field(default_factory=dict)
+    checkpoints: list[CheckpointId] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = [self.asked.start]
+
+    def reach(self, point: Reached) -> None:
+        """A tick was done."""
+        self.points.append(point)
+        self.checkpoints.append(point.checkpoint)
 
     @property
     def ticks(self) -> int:
         return len(self.points)
-
-    @property
-    def checkpoints(self) -> list[CheckpointId]:
-        """Where it started, and one of each tick."""
-        return [self.asked.start, *(point.checkpoint for point in self.points)]
 
     @property
     def excluded(self) -> list[tuple[str, int]]:
@@ -110,7 +115,7 @@ class History:
             case Asked():
                 self.stages.append(Stage(event))
             case Reached():
-                self.stages[-1].points.append(event)
+                self.stages[-1].reach(event)
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
                 self._score(SELECTION, event.checkpoint, event.scores)

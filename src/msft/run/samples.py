@@ -7,7 +7,7 @@ result. Nothing is decided by it, and the log says nothing of it.
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from msft.files import append, kind_of, open_to_append, read_bytes, read_text, replace_bytes
@@ -39,6 +39,8 @@ class Sample:
 
 
 SamplesByName = Mapping[str, Sequence[Sample]]
+
+_FIELDS = tuple(each.name for each in fields(Sample))
 
 
 def picked(rows: int, most: int) -> list[int]:
@@ -145,11 +147,15 @@ def _is_sample(sample: Sample) -> bool:
 def _text(checkpoint: CheckpointId, samples: SamplesByName) -> str:
     """Lines in ASCII, so that no answer can act on a terminal that shows the file."""
     return "".join(
-        json.dumps({"checkpoint": checkpoint, "split": SELECTION, "dataset": name, **asdict(each)})
+        json.dumps({**_where(checkpoint, name), **{key: getattr(each, key) for key in _FIELDS}})
         + "\n"
         for name, rows in samples.items()
         for each in rows
     )
+
+
+def _where(checkpoint: CheckpointId, name: str) -> dict[str, str]:
+    return {"checkpoint": checkpoint, "split": SELECTION, "dataset": name}
 
 
 def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:

@@ -27,14 +27,7 @@ from msft.run.samples import Samples, read_samples
 from msft.run.verdicts import Verdict, Verdicts
 from msft.run.worker import Question, Scored, Work, Worker
 from msft.search.methods import PreparedMethod
-from msft.search.rollout import (
-    BASE,
-    CONTENDERS,
-    CheckpointId,
-    Settings,
-    checkpoint_id,
-    place_of,
-)
+from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
 from msft.search.scores import SELECTION
 from msft.store.store import CheckpointStore
 from msft.store.tiers import Codec, DiskTier
@@ -208,15 +201,19 @@ class SharedRollout:
 
     def _lent(self, run: Opened, events: Sequence[Event]) -> LentRollout | None:
         """What another run has left, if it answers this one, and nothing here says otherwise."""
-        donor = self._donor_folder()
-        if donor is None or donor.resolve() == self._folder.path.resolve():
+        found = self.found()
+        if found is None or found.folder.path.resolve() == self._folder.path.resolve():
             return None
+        return found if found.answers(run) and found.agrees(events) else None
+
+    def found(self) -> LentRollout | None:
+        """The whole roll-out that is here; the run that left it may still go on."""
+        donor = self._donor_folder()
         try:
-            found = LentRollout(RunFolder(donor), self._lent_samples)
+            found = donor and LentRollout(RunFolder(donor), self._lent_samples)
         except (LogError, OSError, ValueError, StopIteration):  # not begun, or not readable
             return None
-        fits = found.is_whole(self._checkpoints) and found.answers(run) and found.agrees(events)
-        return found if fits else None
+        return found if found and found.is_whole(self._checkpoints) else None
 
     def _is_lender(self, events: Sequence[Event]) -> bool:
         """Whether this run leaves its roll-out here: a tick that it trained before is not."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msft.app.terminal.devices_text import devices_lines
 from msft.layout import WIDTH, table
 from msft.text import counted, duration, listed, plain, si
 
@@ -27,6 +28,7 @@ def plan_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
         _methods(content, width),
         _search(content),
         _machine(content),
+        *([devices_lines(content["devices"], width)] if content.get("devices") else []),
     )
     return "\n\n".join(map("\n".join, blocks))
 

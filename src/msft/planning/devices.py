@@ -1,0 +1,209 @@
+"""What a run costs on several devices: memory, time, snapshots, roll-backs and disk of each rank.
+
+Everything here is computed from sizes, and nothing is measured: a model of the two ways to share
+(`sharding`), of an assumed device, and of links that are never disturbed. With `optimizer` a rank
+has all working weights and their gradients, and owns 1/W of the masters and moments; a step sends
+gradients in fp32 and gathers weights in bf16. With `full` it owns 1/W of everything, gathers each
+layer twice, for the forward and for the backward pass, and has whole working weights to score.
+"""
+
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any, Literal
+
+from msft.engine.memory_model import BF16, FP32, Demand, token_bytes
+from msft.engine.model.shape import ModelShape
+from msft.engine.saving.checkpoint_sizes import Checkpoints
+
+Sharding = Literal["optimizer", "full"]
+
+MOMENTS = 2 * FP32
+USABLE = 0.94
+"""Of a device's memory; libraries and fragments take the rest."""
+MERGED = 0.25
+"""Of a device's memory, what base and adapter may take as one model, which is scored then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An assumed device.
+
+    memory: bytes. flops: of its bf16 peak, a second. used: the share of them that is reached.
+    node: devices of a machine. inside, between: bytes a second that a device sends to others of
+        its machine, and to other machines. copying: bytes a second within its own memory.
+    """
+
+    name: str
+    memory: float
+    flops: float
+    used: float
+    node: int
+    inside: float
+    between: float
+    copying: float
+
+    def exchange(self, amount: float, world: int) -> float:
+        """Seconds in which each rank sends every other one its part: gradients are summed in an
+        order of our own, so no switch and no ring can add them up on the way."""
+        near = min(world, self.node)
+        there, away = (near - 1) / self.inside, (world - near) / self.between
+        return amount / world * max(there, away)
+
+    def gather(self, amount: float, world: int) -> float:
+        """Seconds until each rank has all parts: a ring, which crosses machines on all links."""
+        slowest = self.inside if world <= self.node else min(self.inside, self.node * self.between)
+        return amount * (world - 1) / world / slowest
+
+    @property
+    def speed(self) -> float:
+        return self.flops * self.used
+
+
+H200 = Device("H200", 141e9, 989e12, 0.4, 8, 300e9, 40e9, 2e12)
+"""NVLink at two thirds of its 450 GB/s, and 400 Gb/s of network for each device, at 80 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run, as far as its cost on devices depends on it.
+
+    trained: weights that are; frozen: others, beside an adapter, of `frozen_bytes` each.
+    steps, train_tokens, evaluations, evaluation_tokens: of the whole run.
+    batch_tokens, longest: tokens of a batch, and of the longest row.
+    checkpoints: bytes of one, and how many are needed at a time.
+    """
+
+    shape: ModelShape
+    demand: Demand
+    trained: int
+    frozen: int
+    steps: int
+    train_tokens: int
+    evaluations: int
+    evaluation_tokens: int
+    batch_tokens: int
+    longest: int
+    checkpoints: Checkpoints
+    frozen_bytes: float = BF16
+
+    @property
+    def weights(self) -> int:
+        return self.trained + self.frozen
+
+    @property
+    def working(self) -> float:
+        """Bytes of all weights as they are computed with."""
+        return BF16 * self.trained + self.frozen_bytes * self.frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one way to share costs; bytes are of one rank unless they say otherwise.
+
+    weights: what is there whole: working weights, with `optimizer` gradients and an adapter's base
+        as one model with it where that is scored, with `full` the layers that are gathered.
+    owned: masters, moments, and with `full` also shards of weights and gradients.
+    activations: of a rank's rows. recomputed: they are, to fit. memory: all of these.
+    step: seconds of one, of which `sending`. faster: than one device with room for all of it.
+    training, evaluating: seconds of the whole run.
+    snapshot: bytes; snapshot_seconds, rollback_seconds: of one.
+    kept: bytes of all checkpoints that are needed at a time. disk: bytes of all ranks together.
+    """
+
+    sharding: Sharding
+    world: int
+    weights: float
+    owned: float
+    activations: float
+    recomputed: bool
+    memory: float
+    fits: bool
+    step: float
+    sending: float
+    faster: float
+    training: float
+    evaluating: float
+    snapshot: float
+    snapshot_seconds: float
+    rollback_seconds: float
+    kept: float
+    disk: int
+
+
+def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> Cost:
+    """The cost on so many devices."""
+    weights, owned = _held(job, world, sharding)
+    tokens = max(job.longest, ceil(job.batch_tokens / world))
+    plain, less = (tokens * token_bytes(job.shape, job.demand, again) for again in (False, True))
+    whole = BF16 * job.weights
+    if sharding == "optimizer" and job.frozen and whole <= MERGED * device.memory:
+        weights += whole
+    room = USABLE * device.memory
+    recomputed = weights + owned + plain > room
+    activations = less if recomputed else plain
+    memory = weights + owned + activations
+    computing = _flops(job, job.train_tokens, recomputed) / device.speed
+    alone = _flops(job, job.train_tokens, recomputed=False) / device.speed
+    gathered = 2 * job.working if sharding == "full" else BF16 * job.trained
+    sending = device.exchange(FP32 * job.trained, world) + device.gather(gathered, world)
+    sending *= job.steps
+    # `full` gathers the next layer while one is computed; `optimizer` sends after the pass.
+    together = max if sharding == "full" else lambda *parts: sum(parts)
+    training = together(computing / world, sending)
+    each = job.checkpoints.each / world
+    evaluating = 2 * job.weights * job.evaluation_tokens / device.speed / world
+    back = each / device.copying
+    if sharding == "full":
+        evaluating += job.evaluations * device.gather(job.working, world)
+    else:
+        back += device.gather(BF16 * job.trained, world)
+    return Cost(
+        sharding=sharding,
+        world=world,
+        weights=weights,
+        owned=owned,
+        activations=activations,
+        recomputed=recomputed,
+        memory=memory,
+        fits=memory <= room,
+        step=training / job.steps,
+        sending=sending / job.steps,
+        faster=alone / training,
+        training=training,
+        evaluating=evaluating,
+        snapshot=each,
+        snapshot_seconds=each / device.copying,
+        rollback_seconds=back,
+        kept=job.checkpoints.most * each,
+        disk=job.checkpoints.disk(roomy=True),
+    )
+
+
+def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
+    """Bytes of a rank: what is there whole, and what is its own share."""
+    moments = MOMENTS if not job.demand.half_moments else MOMENTS / 2
+    own = job.trained * (FP32 + moments) / world
+    if sharding == "optimizer":
+        return job.working + BF16 * job.trained, own
+    ends = BF16 * 2 * job.shape.vocabulary * job.shape.hidden
+    two_layers = 2 * job.working / max(1, job.shape.layers)
+    shards = (FP32 * job.trained + job.frozen_bytes * job.frozen) / world
+    return job.working + min(job.working, ends + two_layers), own + shards
+
+
+def _flops(job: Job, tokens: int, recomputed: bool) -> float:
+    """6 for each trained weight and token, 4 for each frozen one, 2 more where it is recomputed."""
+    again = 2 * job.weights if recomputed else 0
+    return tokens * (6 * job.trained + 4 * job.frozen + again)
+
+
+def devices_content(job: Job, world: int, device: Device = H200) -> dict[str, Any]:
+    """What `msft plan --devices` says, as plain data; `fitting`: the first way that fits."""
+    costs = [cost_of(job, world, sharding, device) for sharding in ("optimizer", "full")]
+    fitting = next((cost.sharding for cost in costs if cost.fits), None)
+    return {
+        "world": world,
+        "assumed": asdict(device),
+        "fitting": fitting,
+        "sharding": {cost.sharding: asdict(cost) for cost in costs},
+    }

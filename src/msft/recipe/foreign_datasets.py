@@ -1,0 +1,169 @@
+"""The datasets of other tools' configs as sub-datasets of a recipe."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msft.checks import shown
+from msft.errors import RecipeError
+from msft.recipe.draft import Carried, Draft
+from msft.recipe.foreign_entries import add_entry, is_file, read_split, rows_in
+
+DATASETS_OF = (
+    *("datasets", "test_datasets", "val_set_size", "test_split_size"),
+    *("dataset", "dataset_dir", "eval_dataset", "val_size", "max_samples"),
+    *("mix_strategy", "interleave_probs"),
+    *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"),
+)
+"""Keys that are read here."""
+
+INFO = "dataset_info.json"
+HELD_OUT = 0.1
+"""The share of rows that is held out where their config holds out none: msft chooses by it."""
+
+
+def axolotl_datasets(draft: Draft, place: Path) -> None:
+    """`datasets: [{path, type, …}]` with `val_set_size`."""
+    _listed(draft, place)
+    _held_out(draft, "val_set_size")
+    _evaluated(draft, "test_datasets")
+
+
+def trl_datasets(draft: Draft, place: Path) -> None:
+    """`dataset_name`, or a mixture under `datasets`."""
+    config = draft.config
+    single = ("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split")
+    if "datasets" in config:
+        _listed(draft, place)
+        for key in single:
+            if key in config:
+                draft.leave(key, "TRL does not read it either where datasets is given")
+        _held_out(draft, "test_split_size")
+        return
+    name, subset, train, test = single
+    add_entry(draft, place, name, {"path": config[name], "name": config.get(subset)})
+    if subset in config:
+        draft.carried.append(Carried(subset, "datasets: path", config[subset]))
+    if train in config:
+        read_split(draft, train, draft.datasets[0], config[train])
+    if test in config:
+        draft.leave(test, "msft reports on the split test, and chooses on rows held out")
+    _held_out(draft, "")
+
+
+def _listed(draft: Draft, place: Path) -> None:
+    listed = draft.config.get("datasets")
+    if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+        raise RecipeError(f"datasets is {shown(listed)}; expected a list of entries with path")
+    for number, entry in enumerate(listed):
+        add_entry(draft, place, f"datasets[{number}]", entry)
+
+
+def factory_datasets(draft: Draft, place: Path) -> None:
+    """`dataset: a,b` by `dataset_info.json`."""
+    config = draft.config
+    names = _names(config.get("dataset"))
+    if not names:
+        raise RecipeError("dataset is missing; expected names between commas, such as a,b")
+    info, folder = _dataset_info(draft)
+    for name in names:
+        entry = info.get(name, {"file_name": name if is_file(name) else f"{name}.json"})
+        if not isinstance(entry, Mapping):
+            raise RecipeError(f"{folder / INFO}: {name} is {shown(entry)}; expected file_name")
+        apart = ("hf_hub_url", "file_name", "ms_hub_url", "om_hub_url", "columns", "subset", "tags")
+        rest = {key: value for key, value in entry.items() if key not in apart}
+        rest["path"] = entry.get("hf_hub_url") or str(folder / entry.get("file_name", name))
+        rest["message_field_role"] = entry.get("tags", {}).get("role_tag", "from")
+        rest |= {"name": entry.get("subset"), **entry.get("columns", {})}
+        add_entry(draft, place, f"dataset.{name}", rest, name)
+        if name not in info and not is_file(name):
+            draft.leave(f"dataset.{name}", f"{folder / INFO} does not name it: mend its train")
+    for key in ("dataset_dir", "dataset"):
+        if key in config:
+            draft.carried.append(Carried(key, "datasets", config[key]))
+    _held_out(draft, "val_size")
+    if "max_samples" in config:
+        for spec in draft.datasets:
+            spec["train_rows"] = min(config["max_samples"], spec.get("train_rows", 10**12))
+        draft.carried.append(Carried("max_samples", "datasets: train_rows", config["max_samples"]))
+    _interleaved(draft, place)
+    _evaluated(draft, "eval_dataset")
+
+
+def _held_out(draft: Draft, key: str) -> None:
+    """Rows for validation: their share or number of each, or a tenth."""
+    size = draft.config.get(key)
+    told = {"validation_fraction": HELD_OUT}
+    if isinstance(size, float | int) and 0 < size < 1:
+        told = {"validation_fraction": size}
+    elif isinstance(size, int) and size > 1:
+        told |= {"validation_rows": size}
+    waiting = [spec for spec in draft.datasets if "validation_fraction" not in spec]
+    for spec in waiting:
+        spec |= told
+    if waiting or size is not None:
+        why = (
+            ""
+            if told["validation_fraction"] == size
+            else "msft chooses checkpoints by held-out rows"
+        )
+        ours = ", ".join(f"{name} {value}" for name, value in told.items())
+        draft.carried.append(Carried(key or "no held-out rows", "datasets: validation", ours, why))
+
+
+def _evaluated(draft: Draft, key: str) -> None:
+    if key in draft.config:
+        draft.leave(key, "write validation: FILE in the sub-dataset that it belongs to")
+
+
+def _names(given: Any) -> list[str]:
+    listed = given.split(",") if isinstance(given, str) else given or []
+    return [str(name).strip() for name in listed if str(name).strip()]
+
+
+def _dataset_info(draft: Draft) -> tuple[dict[str, Any], Path]:
+    """The content of dataset_info.json and its folder, looked for as their tool and its examples
+    would have it."""
+    named = Path(draft.config.get("dataset_dir", "data"))
+    tried = [each / named for each in (Path(), draft.folder, *draft.folder.resolve().parents)]
+    for folder in (*tried, draft.folder):
+        file = folder / INFO
+        if file.is_file():
+            try:
+                found = json.loads(file.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise RecipeError(f"{file} is no JSON: {error}; mend it") from error
+            return (found if isinstance(found, dict) else {}), folder
+    return {}, named
+
+
+def _interleaved(draft: Draft, place: Path) -> None:
+    """Probabilities as rows per epoch, where the rows can be counted."""
+    strategy = draft.config.get("mix_strategy", "concat")
+    given = _names(draft.config.get("interleave_probs"))
+    keys = [key for key in ("mix_strategy", "interleave_probs") if key in draft.config]
+    if strategy == "concat":
+        for key in keys:
+            draft.carried.append(
+                Carried(key, "datasets", draft.config[key], "every row once an epoch")
+            )
+        return
+    counts = [rows_in(spec, place) for spec in draft.datasets]
+    known = [count for count in counts if count]
+    shares = [float(share) for share in given] if _are_numbers(given) else []
+    if len(shares) != len(counts) or len(known) != len(counts) or not all(s > 0 for s in shares):
+        for key in keys:
+            draft.leave(key)
+        return
+    choose = max if strategy == "interleave_over" else min
+    rows = choose(count / share for count, share in zip(known, shares, strict=True))
+    for spec, count, share in zip(draft.datasets, known, shares, strict=True):
+        spec["weight"] = round(rows * share / count, 4)
+    for key in keys:
+        draft.carried.append(Carried(key, "datasets: weight", draft.config[key], "rows per epoch"))
+
+
+def _are_numbers(words: Sequence[str]) -> bool:
+    return bool(words) and all(re.fullmatch(r"\d*\.?\d+", word) for word in words)

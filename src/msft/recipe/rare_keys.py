@@ -1,0 +1,87 @@
+"""Keys that other tools' configs have and recipes hardly ever, with what msft does instead."""
+
+RARE_KEYS = {
+    "leave it out: the engine chooses kernels and how layers are computed": (
+        "plugins liger_rope liger_rms_norm liger_rms_norm_gated liger_glu_activation "
+        "liger_layer_norm liger_cross_entropy liger_fused_linear_cross_entropy "
+        "liger_kernel_config cut_cross_entropy lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
+        "flex_attention flex_attn_compile_kwargs eager_attention s2_attention attention attn "
+        "shift_attn flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_qkv "
+        "flash_attn_fuse_mlp torch_compile_mode use_unsloth_gc unsloth_cross_entropy_loss "
+        "activation_offloading gradient_checkpointing_kwargs torch_empty_cache_steps "
+        "use_kernels dispatch_batches pad_to_multiple_of train_sampling_strategy "
+        "length_column_name sample_packing_bin_size sample_packing_group_size "
+        "sample_packing_eff_est sample_packing_sequentially eval_accumulation_steps "
+        "eval_do_concat_batches eval_use_gather_object accelerator_config bf16_full_eval "
+        "fp16_full_eval infer_dtype upcast_layernorm upcast_lmhead_output"
+    ),
+    "leave it out: computing is bf16 or fp32; there is no fp8 and no quantised training of "
+    "all weights": (
+        "fp8 fp8_enable_fsdp_float8_all_gather fp8_backend qat quantization gptq float16 "
+        "bfloat16 torchdistx_path use_bnb_nested_quant bnb_4bit_quant_storage "
+        "double_quantization"
+    ),
+    "leave it out: LoRA has the options use_peft, lora_r, lora_alpha, lora_dropout, "
+    "lora_target_modules, load_in_4bit, use_dora and use_rslora": (
+        "lora_fan_in_fan_out lora_target_parameters lora_task_type lora_on_cpu "
+        "loraplus_lr_ratio loraplus_lr_embedding peft_init_lora_weights peft_use_rslora "
+        "peft_layer_replication relora relora_steps lisa_n_layers additional_target "
+        "create_new_adapter adapter_name_or_path pissa_init pissa_iter pissa_convert use_galore "
+        "use_badam use_apollo use_llama_pro freeze_extra_modules optim_target_modules "
+        "qlora_sharded_model_loading"
+    ),
+    "leave it out: `torchrun` or `accelerate launch` says how many processes there are, and a "
+    "recipe's own keys how they share": (
+        "local_rank use_ray ray_num_workers ray_run_name resources_per_worker fsdp_version "
+        "dp_shard_size tp_size parallelism_config ddp_bucket_cap_mb ddp_broadcast_buffers "
+        "ddp_static_graph average_tokens_across_devices sequence_parallel_degree heads_k_stride "
+        "low_cpu_mem_usage max_memory gpu_memory_limit use_cpu ignore_bias_buffers"
+    ),
+    "leave it out: log, report and trackers need no settings": (
+        "wandb_watch wandb_mode log_level log_level_replica log_on_each_node "
+        "logging_nan_inf_filter disable_tqdm project trackio_space_id trackio_bucket_id "
+        "trackio_static_space_id include_num_input_tokens_seen include_for_metrics "
+        "include_tokens_per_second skip_memory_metrics comet_api_key use_comet "
+        "comet_project_name comet_workspace use_tensorboard use_mlflow use_swanlab "
+        "swanlab_project swanlab_run_name swanlab_mode profiler_steps eval_table_size"
+    ),
+    "leave it out: a loss that is no number stops the run, and every checkpoint is scored": (
+        "loss_watchdog_threshold loss_watchdog_patience batch_eval_metrics prediction_loss_only "
+        "eval_causal_lm_metrics label_names"
+    ),
+    "leave it out: rows are read, checked and shuffled by msft, and overlaps are reported": (
+        "exact_deduplication dataset_exact_deduplication dataset_kwargs dataset_streaming "
+        "dataset_shard_num dataset_shard_idx shuffle_before_merging_datasets "
+        "curriculum_sampling skip_prepare_dataset dataset_keep_in_memory pretraining_dataset "
+        "data_shared_file_system streaming_multipack_buffer_size dataloader_prefetch_factor "
+        "dataloader_in_order dataloader_persistent_workers dataloader_multiprocessing_context "
+        "ignore_data_skip preprocessing_batch_size buffer_size min_sample_len "
+        "excess_length_strategy truncation_mode"
+    ),
+    "leave it out: the model's tokenizer and its template decide": (
+        "eot_tokens tokens default_system default_system_prompt is_llama_derived_model "
+        "is_falcon_derived_model is_mistral_derived_model tokenizer_use_fast tokenizer_legacy "
+        "tokenizer_save_jinja_files split_special_tokens use_fast_tokenizer add_tokens "
+        "add_special_tokens enable_thinking resize_token_embeddings_to_32x "
+        "mean_resizing_embeddings skip_special_tokens chat_template_kwargs tool_format"
+    ),
+    "not there; leave it out: the model is loaded as its config.json says": (
+        "rope_scaling rope_theta overrides_of_model_config overrides_of_model_kwargs "
+        "model_init_kwargs noisy_embedding_alpha router_aux_loss_coef moe_aux_loss_coef "
+        "cls_model_config train_mm_proj_only freeze_vision_tower freeze_multi_modal_projector "
+        "image_max_pixels video_max_pixels mixture_of_depths"
+    ),
+    "not there; leave it out: one learning rate for all weights, and the plain schedule": (
+        "cosine_constant_lr_ratio embedding_lr embedding_lr_scale lr_quadratic_warmup lr_groups "
+        "adam_epsilon2 adam_beta3"
+    ),
+    "write max_new_tokens in a sub-dataset whose metric generates": (
+        "eval_max_new_tokens generation_max_length generation_num_beams top_k top_p temperature"
+    ),
+    "leave it out: the result is uploaded once, and the folder has all that a resume needs": (
+        "hub_revision restore_callback_states_from_checkpoint enable_jit_checkpoint"
+    ),
+    "leave it out: set variables in the shell": "env",
+    "leave it out: it does nothing here": "strict debug test_value include_tkps",
+}
+"""What to do, and for which keys."""
