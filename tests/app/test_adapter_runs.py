@@ -22,7 +22,7 @@ from msft.run.folder import RunFolder, read_history
 HERE = Path(__file__).parent
 LORA: dict[str, Any] = {"use_peft": True, "lora_r": 4, "lora_alpha": 16, "learning_rate": 1e-2}
 SHORT = {"num_train_epochs": 1, "evals_per_epoch": 2}
-QUICK = {"kills": 1, "rows": 24}
+QUICK = {"kills": 1, "rows": 15}
 RUNS: list[dict[str, Any]] = [
     {"method": "sft", **LORA, **SHORT, "engine": "simple", "ema_decay": 0.5},
     {"method": "continual", **LORA, "load_in_4bit": True, "compute_budget": 0.5},

@@ -95,7 +95,7 @@ def losses_of_peft(options: AdapterOptions, family: str, steps: int) -> list[lis
 
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [*((kind, "llama") for kind in KINDS), ("plain", "qwen2"), ("plain", "gpt2")],
+    [("plain", "llama"), ("dora", "llama"), ("plain", "gpt2")],
 )
 def test_fifty_steps_have_the_losses_of_peft(kind: str, family: str) -> None:
     expected = losses_of_peft(KINDS[kind], family, 50)
@@ -259,7 +259,7 @@ def test_weights_in_four_bits_are_scored_and_read_as_they_were_trained(
     packed = AutoModelForCausalLM.from_pretrained(
         tmp_path / "best",
         dtype=torch.float32,
-        quantization_config=BitsAndBytesConfig(
+        quantization_config=BitsAndBytesConfig(  # type: ignore[no-untyped-call]
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
         ),
     )

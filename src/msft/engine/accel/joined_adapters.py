@@ -128,7 +128,8 @@ def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
 
 def _apart(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
     """Some columns of a matrix as several matrices, where they lie."""
-    return matrix[:, begin : begin + count * size].unflatten(1, (count, size)).transpose(0, 1)
+    columns = matrix[:, begin : begin + count * size]
+    return columns.view(len(matrix), count, size).transpose(0, 1)
 
 
 class _Adapted(torch.autograd.Function):
