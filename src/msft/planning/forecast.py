@@ -8,14 +8,14 @@ import torch
 
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room, free_disk, room_of, used_memory
-from msft.engine.memory_model import demand_of, in_bf16
+from msft.engine.memory_model import demand_of, frozen_bytes, in_bf16
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
 from msft.planning.cases import cases_of
 from msft.planning.counting_run import Case
-from msft.planning.devices import Job, devices_content
+from msft.planning.devices import H200, Job, devices_content
 from msft.planning.evaluation_tokens import EvaluationSizes, evaluation_sizes
 from msft.planning.memory import Needs, needs_of
 from msft.recipe.adapters import adapter_of
@@ -119,12 +119,16 @@ def _devices(
             f"--devices is {world}, but a step has {counted(recipe.train_batch_size, 'row')}, and "
             "each device needs one; name fewer devices, or raise train_batch_size"
         )
-    on_gpus = replace(demand_of(recipe, corpus, torch.device("cuda")), fused=False, lean=True)
+    on_gpus = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
+    on_gpus = replace(on_gpus, fused=False, lean=True, bf16=True)
+    adapter = adapter_of(recipe)
+    four_bit = adapter is not None and adapter.four_bit
     job = Job(
         shape=shape,
-        demand=replace(on_gpus, bf16=True),
-        trained=shape.parameters,
-        frozen=0,
+        demand=on_gpus,
+        trained=on_gpus.moved(shape),
+        frozen=0 if adapter is None else shape.parameters,
+        frozen_bytes=frozen_bytes(shape, bf16=True, four_bit=four_bit) / shape.parameters,
         steps=max(1, worst.steps),
         train_tokens=worst.tokens.train,
         evaluations=worst.evaluations,
