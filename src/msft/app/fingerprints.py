@@ -12,7 +12,12 @@ from msft.search.rollout import Settings
 
 
 def settings_of(
-    recipe: Recipe, corpus: Corpus, method: PreparedMethod, engine: Engine, engine_name: str
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    engine: Engine,
+    engine_name: str,
+    lanes: int,
 ) -> Settings:
     """What the log is a function of."""
     fingerprint = {
@@ -21,7 +26,7 @@ def settings_of(
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
     }
     plain = settings_for(recipe, corpus, method)
-    return replace(plain, fingerprint=fingerprint, engine=engine_name)
+    return replace(plain, fingerprint=fingerprint, engine=engine_name, lanes=lanes)
 
 
 def _model_fingerprint(engine: Engine) -> str:

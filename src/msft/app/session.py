@@ -69,6 +69,7 @@ class Session:
         progress: Progress | None,
         notice: Callable[[str], None],
         shared: Path | None = None,
+        lanes: int = 1,
     ) -> None:
         """shared: a folder in which runs with the same first roll-out leave it for each other."""
         self._recipe = recipe
@@ -79,7 +80,7 @@ class Session:
         self._notice = notice
         tasks, samples = corpus.tasks(recipe), recipe.samples
         self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples)
-        self._settings = settings_of(recipe, corpus, method, engine, engine_name)
+        self._settings = settings_of(recipe, corpus, method, engine, engine_name, lanes)
         self._samples = Samples(folder.samples if samples else None)
         self._shared = SharedRollout(shared, folder, self._samples) if shared else None
         self._rollout_from = rollout_from(folder.environment)

@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_run, run_folder
 from msft.app.hub_upload import push
+from msft.app.processes import lanes_of_run
 from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
@@ -73,8 +74,14 @@ def train(
             f"an engine of your own was given, but the recipe says engine: {recipe.engine}; keep "
             "the one you mean"
         )
+    if engine is not None and recipe.lanes not in ("auto", 1):
+        raise UsageError(
+            f"an engine of your own was given, which has one lane, but the recipe says lanes: "
+            f"{recipe.lanes}; leave lanes out"
+        )
     if recipe.deterministic:
         _compute_the_same_bits_again()
+    lanes = lanes_of_run(recipe, folder, 1)
     tokenizer, corpus = load_data(recipe)
     method = (
         prepared_replay(Path(schedule), list(corpus.datasets), recipe.evals_per_epoch)
@@ -82,7 +89,7 @@ def train(
         else recipe.prepared()
     )
     trained_by, engine_name = (
-        _built_in_engine(recipe, corpus, method, tokenizer, notice)
+        _built_in_engine(replace(recipe, lanes=lanes), corpus, method, tokenizer, notice)
         if engine is None
         else _own_engine(engine, recipe, corpus)
     )
@@ -104,6 +111,7 @@ def train(
         progress=progress,
         notice=notice,
         shared=shared,
+        lanes=lanes,
     )
     summary, found = session.carry_out()
     push(recipe, folder, summary["best"]["checkpoint"], notice)

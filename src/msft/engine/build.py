@@ -19,6 +19,7 @@ from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
+from msft.run.ranks import ALONE, Ranks
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
 
@@ -67,14 +68,20 @@ def engine_of(
     tokenizer: Any,
     device: torch.device,
     notice: Callable[[str], None] = lambda text: None,
+    ranks: Ranks = ALONE,
 ) -> FastEngine | SimpleEngine:
     """The engine that a recipe asks for, with its model loaded."""
     loaded, fast = load_suited(recipe, recipe.model(), device, tokenizer, notice)
-    return engine_over(loaded, fast, recipe, corpus, device)
+    return engine_over(loaded, fast, recipe, corpus, device, ranks)
 
 
 def engine_over(
-    loaded: LoadedModel, fast: bool, recipe: Recipe, corpus: Corpus, device: torch.device
+    loaded: LoadedModel,
+    fast: bool,
+    recipe: Recipe,
+    corpus: Corpus,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> FastEngine | SimpleEngine:
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
@@ -94,15 +101,20 @@ def engine_over(
         settings,
         gradient_checkpointing=fit.gradient_checkpointing,
         micro_batch_tokens=recipe.micro_batch_tokens or fit.micro_batch_tokens,
-        batch_rows=recipe.train_batch_size if fit.recorded else 0,
+        batch_rows=recipe.train_batch_size if fit.recorded and settings.lanes == 1 else 0,
         half_moments=demand.half_moments,
     )
-    return FastEngine(loaded, rows, settings, layers_of(loaded.model, demand.fused))
+    layers = layers_of(loaded.model, demand.fused)
+    return FastEngine(loaded, rows, settings, layers, ranks=ranks)
 
 
 def refuse_fast_keys(recipe: Recipe) -> None:
     """RecipeError where a recipe asks for what the simple engine cannot do."""
-    only_fast = {"optim": recipe.optim != "adamw", "torch_compile": recipe.torch_compile is True}
+    only_fast = {
+        "optim": recipe.optim != "adamw",
+        "torch_compile": recipe.torch_compile is True,
+        "lanes": recipe.lanes not in ("auto", 1),
+    }
     for key, asked_for in only_fast.items():
         if asked_for:
             raise RecipeError(
@@ -125,6 +137,7 @@ def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingS
         bf16=in_bf16(recipe, device),
         evaluated_tokens=_evaluated_tokens(recipe, device),
         ema_decay=recipe.ema_decay,
+        lanes=1 if recipe.lanes == "auto" else recipe.lanes,
     )
 
 

@@ -22,7 +22,12 @@ from msft.checks import (
     shown,
 )
 from msft.errors import Place, RecipeError
-from msft.recipe.agreements import refuse_wrong_method, refuse_wrong_names, refuse_wrong_schedule
+from msft.recipe.agreements import (
+    refuse_wrong_lanes,
+    refuse_wrong_method,
+    refuse_wrong_names,
+    refuse_wrong_schedule,
+)
 from msft.recipe.blocks import (
     is_template,
     options_of_methods,
@@ -65,6 +70,9 @@ class Recipe:
     micro_batch_tokens: the most tokens of one forward pass; by itself if None.
     engine: fast packs rows and has kernels of its own; simple runs any decoder-only model of
         transformers; auto is the fast one where it suits the model.
+    lanes: a step's gradient is a sum over so many parts of the batch, whoever computes them; auto
+        is the number of processes at the first start.
+    sharding: what several processes divide between them: the optimizer, or the weights too.
     chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
@@ -105,6 +113,8 @@ class Recipe:
     micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
     deterministic: bool = False
     engine: Literal["auto", "fast", "simple"] = "auto"
+    lanes: Annotated[Literal["auto"] | int, AtLeast(1)] = "auto"
+    sharding: Literal["auto", "optimizer", "full"] = "auto"
     chat_template: str | None = None
     completion_only_loss: bool = True
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
@@ -176,6 +186,7 @@ class Recipe:
         object.__setattr__(self, "options_by_method", by_method)
         object.__setattr__(self, "report_to", tracker_names(self.report_to))
         refuse_wrong_schedule(self)
+        refuse_wrong_lanes(self)
         with recipe_place():
             refuse_wrong_method(self)
 

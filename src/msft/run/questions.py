@@ -42,6 +42,7 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             **({} if settings.engine == FAST else {"engine": settings.engine}),
             **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
             **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
+            **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
         },
         fingerprint=settings.fingerprint,
     )

@@ -233,6 +233,7 @@ class Settings:
     ema_decay: of the moving average that is scored and kept; recorded where there is one.
     evaluation_tokens: which are counted; recorded where they are not those computed.
     engine: what trains; recorded where it is not the fast engine.
+    lanes: of which a step's gradient is the sum; recorded where there are several.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
@@ -249,4 +250,5 @@ class Settings:
     ema_decay: float | None = None
     evaluation_tokens: str = COMPUTED
     engine: str = FAST
+    lanes: int = 1
     fingerprint: Mapping[str, str] = field(default_factory=dict)

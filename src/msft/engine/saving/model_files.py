@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from msft.engine.data_parallel import DataParallel, OneLane
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
@@ -25,21 +26,36 @@ Weights = Mapping[str, Tensor]
 class ModelFiles:
     """The verbs of an engine that concern files; see `msft.run.engine`.
 
-    base: the base model's weights in fp32, by name.
+    base: the base model's weights in fp32, by name; of a rank, those that it owns.
+    lanes: whose ranks have the base between them.
+    whole: the fingerprint of the whole base model, where `base` is not all of it.
     """
 
-    def __init__(self, loaded: LoadedModel, base: Weights, device: torch.device) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        base: Weights,
+        device: torch.device,
+        lanes: DataParallel | OneLane | None = None,
+        whole: str | None = None,
+    ) -> None:
         self._loaded = loaded
         self._base = base
         self._device = device
         self._copies = Copies(device)
+        self._lanes = lanes
+        self._whole = whole
 
     def codec(self) -> TorchCodec:
         return TorchCodec(self._copies)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
-        self._describe(folder)
         weights = self._base if weights is None else weights
+        if self._lanes is not None:
+            weights = self._lanes.whole(weights)
+        if weights is None:  # rank 0 writes
+            return
+        self._describe(folder)
         TorchCodec().write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
 
     def link(self, source: Path, folder: Path) -> None:
@@ -57,14 +73,7 @@ class ModelFiles:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
 
     def fingerprint(self) -> str:
-        """Name, shape and up to 4,096 numbers of every tensor of the base model."""
-        digest = sha256()
-        for name, weight in self._base.items():
-            flat = weight.flatten()
-            sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous()
-            digest.update(repr((name, tuple(weight.shape))).encode())
-            digest.update(sample.numpy().tobytes())
-        return digest.hexdigest()
+        return self._whole or fingerprint_of(self._base)
 
     def _describe(self, folder: Path) -> None:
         """Everything but the weights."""
@@ -76,6 +85,17 @@ class ModelFiles:
         if model.generation_config is not None:
             model.generation_config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def fingerprint_of(base: Weights) -> str:
+    """Name, shape and up to 4,096 numbers of every tensor of the base model."""
+    digest = sha256()
+    for name, weight in base.items():
+        flat = weight.detach().flatten()
+        sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous()
+        digest.update(repr((name, tuple(weight.shape))).encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def refuse_other_model(weights: Weights, parameters: Weights) -> None:

@@ -14,12 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
+from msft.engine.data_parallel import lanes_over
 from msft.engine.decode.decoder import Decoder
 from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
-from msft.engine.saving.model_files import ModelFiles, averaged, refuse_other_model
+from msft.engine.saving.model_files import (
+    ModelFiles,
+    averaged,
+    fingerprint_of,
+    refuse_other_model,
+)
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.moving_average import AveragePredictor
 from msft.engine.train.pending_losses import (
@@ -32,6 +38,8 @@ from msft.engine.train.step_graphs import StepGraphs
 from msft.errors import NotRecorded
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
+from msft.run.engine import Predictor
+from msft.run.ranks import ALONE, Ranks
 from msft.search.feeds import Batch, Losses, Update
 
 
@@ -45,6 +53,7 @@ class FastEngine:
         settings: TrainingSettings,
         layers: Layers = PLAIN_LAYERS,
         recorder: Callable[[], Recorder] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model = model = loaded.model
         self._layers = layers
@@ -56,12 +65,15 @@ class FastEngine:
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
         self.num_trainable = self.num_parameters
         how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
-        self._adamw = AdamW(self._parameters, *how, settings.ema_decay)
+        whole = fingerprint_of(self._parameters)
+        self._lanes = lanes_over(self._parameters, settings.lanes, ranks)
+        self._adamw = AdamW(self._lanes.owned, *how, settings.ema_decay)
         self._average = self._adamw.average
+        self._lanes.serve(self._adamw, settings.bf16)
         if settings.bf16:
             layers.lay_together()
         self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
-        files = ModelFiles(loaded, self._base, self.device)
+        files = ModelFiles(loaded, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.link = files.codec, files.export, files.link
         self.memory, self.fingerprint = files.memory, files.fingerprint
         self.average = averaged
@@ -94,6 +106,7 @@ class FastEngine:
         source = self._base if weights is None else weights
         refuse_other_model(source, self._adamw.masters)
         self._adamw.load(source)
+        self._lanes.spread()
 
     def weights(self) -> dict[str, Tensor]:
         return copied(self._adamw.kept)
@@ -106,6 +119,7 @@ class FastEngine:
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
+        self._lanes.seed(number)
 
     def optimizer(self) -> dict[str, Any]:
         return self._adamw.state()
@@ -132,10 +146,11 @@ class FastEngine:
         losses, rate = self._step(rows, batch), self._settings.rate(self._adamw.steps - 1)
         return Losses(losses, update=Update(rate, PendingNumbers(self._adamw.norm).look)), tokens
 
-    def predictor(self) -> Decoder | AveragePredictor:
-        if self._average is None:
-            return self._decoder
-        return AveragePredictor(self._decoder, self._average)
+    def predictor(self) -> Predictor:
+        predictor: Predictor = self._decoder
+        if self._average is not None:
+            predictor = AveragePredictor(predictor, self._average)
+        return self._lanes.predictor(predictor)
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
@@ -147,6 +162,7 @@ class FastEngine:
             losses[0]  # raises before a step that must not be taken
         self._adamw.ready(self._settings.rate(self._adamw.steps))
         self._adamw.step(self._settings.max_grad_norm)
+        self._lanes.spread()
         return losses
 
     def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
@@ -185,13 +201,21 @@ class FastEngine:
             return self._backward(line, targets)
 
     def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
-        """Losses of the rows; the gradient of their token mean is left in the parameters.
+        """Losses of the rows; the gradient of their token mean is left in the parameters, or with
+        the optimizer where it is a sum over lanes."""
+        targets = sum(len(row.targets) for row in rows)
+        self._adamw.bad.zero_()
+        self.model.train()
+        return self._lanes.gradients(rows, lambda part: self._accumulated(part, targets))
+
+    def _accumulated(self, rows: Sequence[TrainingRow], targets: int) -> Tensor:
+        """The gradient of some rows, over so many targets.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
         """
         while True:
             try:
-                return self._accumulated(rows)
+                return self._added_up(rows, targets)
             except (RuntimeError, MemoryError) as error:
                 longest = max(len(row.tokens) for row in rows)
                 if not is_out_of_memory(error) or self._micro_batch_tokens <= longest:
@@ -199,17 +223,14 @@ class FastEngine:
             self._micro_batch_tokens //= 2
             self._clear()
 
-    def _accumulated(self, rows: Sequence[TrainingRow]) -> Tensor:
-        targets = sum(len(row.targets) for row in rows)
+    def _added_up(self, rows: Sequence[TrainingRow], targets: int) -> Tensor:
         losses: list[Tensor] = []
-        self._adamw.bad.zero_()
-        self.model.train()
         parts = self._micro_batches(rows)
         for part in parts:
             with self._layers, layout(self._rows_of(part)):  # checkpointing runs it again
                 losses.append(self._backward(packed(part, self.device), targets))
             if len(parts) > 1:
-                self._adamw.add_up()
+                self._lanes.add_up()
         return torch.cat(losses)
 
     def _backward(self, line: PackedRows, targets: int | Tensor) -> Tensor:
@@ -224,13 +245,16 @@ class FastEngine:
     def _watched(self, rows: Sequence[TrainingRow]) -> list[float]:
         """Losses of the rows, without dropout and without a gradient."""
         self.model.eval()
-        losses: list[float] = []
         with torch.inference_mode():
-            for part in self._micro_batches(rows):
-                line = packed(part, self.device)
-                with layout(self._rows_of(part)):
-                    losses += row_means(self._nll(line), line).tolist()
-        return losses
+            return self._lanes.losses(rows, self._measured).tolist()
+
+    def _measured(self, rows: Sequence[TrainingRow]) -> Tensor:
+        losses: list[Tensor] = []
+        for part in self._micro_batches(rows):
+            line = packed(part, self.device)
+            with layout(self._rows_of(part)):
+                losses.append(row_means(self._nll(line), line))
+        return torch.cat(losses)
 
     def _look_ahead(self, rows: Sequence[TrainingRow], batch: Batch) -> Losses:
         """Losses before and after a virtual step; everything is as it was afterwards."""
@@ -238,12 +262,13 @@ class FastEngine:
         before = self._watched(rows)
         refuse_not_numbers(before, batch.rows)
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), self._lanes:
             if batch.step == "optimizer":
                 self._step(rows, batch)
             else:
                 self._gradients(rows)
                 self._adamw.sgd(self._settings.rate(self._adamw.steps))
+                self._lanes.spread()
         after = self._watched(rows)
         self.load(weights)
         if batch.step == "optimizer" or self._average is not None:  # raw weights are there
@@ -268,5 +293,5 @@ class FastEngine:
         return RowLayout([len(row.tokens) for row in rows], self.device)
 
     def _clear(self) -> None:
-        self._adamw.forget()
+        self._lanes.forget()
         torch.cuda.empty_cache()

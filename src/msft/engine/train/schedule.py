@@ -19,6 +19,7 @@ class TrainingSettings:
     kernel: whether one kernel takes the optimizer's step; None: where there is one.
     ema_decay: what is kept and scored is the moving average of the weights with this decay; None:
         the weights themselves.
+    lanes: of which a step's gradient is the sum.
     """
 
     learning_rate: float = 1e-5
@@ -35,6 +36,7 @@ class TrainingSettings:
     half_moments: bool = False
     kernel: bool | None = None
     ema_decay: float | None = None
+    lanes: int = 1
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
