@@ -5,6 +5,9 @@ may ask.
 """
 
 import os
+from collections.abc import Callable
+
+from msft.stopping import IS_JOB
 
 
 def world() -> int:
@@ -25,6 +28,14 @@ def local_rank() -> int:
 def local_world() -> int:
     """How many of them are on this machine."""
     return _number("LOCAL_WORLD_SIZE", world())
+
+
+def take_rank(command: str, refuse: Callable[[str], object]) -> None:
+    """Be silent, unless this is the first process; refuse what only one process does."""
+    if world() > 1 and command not in ("train", "replay"):
+        refuse(f"{world()} processes were started, but `msft {command}` works in one")
+    if rank():
+        os.environ[IS_JOB] = "1"
 
 
 def _number(name: str, default: int) -> int:

@@ -110,6 +110,11 @@ def check() -> None:
         raise Stopped(_State.asked)
 
 
+def asked() -> str | None:
+    """The signal that came and was held, if one did."""
+    return _State.asked
+
+
 def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
     """What happened and what resumes, for stderr; nothing where a job's owner says it, or where
     this process has said it."""

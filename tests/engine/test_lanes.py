@@ -12,7 +12,7 @@ from msft.engine.ownership import owners, rounds
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber
-from msft.run.ranks import ALONE
+from msft.ranks import ALONE
 from msft.search.feeds import Batch, Losses
 
 ROWS = rows_of(11)

@@ -7,11 +7,11 @@ import yaml
 from msft.app.admission import resolved
 from msft.data.corpus import Corpus
 from msft.errors import UsageError
+from msft.ranks import Ranks
 from msft.recipe.recipe import Recipe
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import Opened
-from msft.run.ranks import Ranks
 
 MOST_SHOWN = 5
 

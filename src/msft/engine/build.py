@@ -17,9 +17,9 @@ from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
+from msft.ranks import ALONE, Ranks
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
-from msft.run.ranks import ALONE, Ranks
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
 

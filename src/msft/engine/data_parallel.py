@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree, lanes_of
 from msft.engine.ownership import Gradients, Ownership
+from msft.ranks import ALONE, Ranks
 from msft.run.engine import Predictor
-from msft.run.ranks import ALONE, Ranks
 from msft.search.draws import number
 
 Row = TypeVar("Row")

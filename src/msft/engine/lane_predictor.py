@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from msft.engine.decode.prefix_lines import question
 from msft.engine.lanes import lanes_of, units
 from msft.example import Encoded
+from msft.ranks import Ranks
 from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
-from msft.run.ranks import Ranks
 
 
 class LanePredictor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.lanes import Tree, nodes_of
-from msft.run.ranks import Ranks
+from msft.ranks import Ranks
 
 Gradients = dict[str, Tensor]
 

@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from msft import launch
-from msft.run.ranks import ALONE, Ranks
+from msft.ranks import ALONE, Ranks
 
 PATIENCE = timedelta(hours=2)
 """How long a rank waits for the others at a meeting: one may be writing a large file."""
 
 
 class Group:
-    """This process among several; see `msft.run.ranks.Ranks`.
+    """This process among several; see `msft.ranks.Ranks`.
 
     device: where the tensors are that travel.
     """

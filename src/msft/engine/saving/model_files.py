@@ -4,23 +4,27 @@ Both engines hand these verbs on, so they stand here once.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from msft.engine.data_parallel import DataParallel, OneLane
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec
-from msft.files import link_or_copy, remove
+from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec, parts_in
+from msft.files import link_or_copy, remove, replace_bytes
 from msft.store.tiers import MemoryTier
 
 Weights = Mapping[str, Tensor]
+
+INDEX = "model.safetensors.index.json"
 
 
 class ModelFiles:
@@ -47,7 +51,10 @@ class ModelFiles:
         self._whole = whole
 
     def codec(self) -> TorchCodec:
-        return TorchCodec(self._copies)
+        if self._lanes is None or self._lanes.ranks.world == 1:
+            return TorchCodec(self._copies)
+        ranks = self._lanes.ranks
+        return TorchCodec(self._copies, (ranks.rank + 1, ranks.world), self._lanes.owned)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._base if weights is None else weights
@@ -66,6 +73,23 @@ class ModelFiles:
         remove(fresh)
         link_or_copy(source / WEIGHTS, fresh)
         fresh.replace(folder / WEIGHTS)
+
+    def link_parts(self, sources: Sequence[Path], folder: Path) -> None:
+        """As `link`, of weights in several files, with the index that transformers reads."""
+        if not (folder / "config.json").exists():
+            self._describe(folder)
+        places: dict[str, str] = {}
+        size = 0
+        for file in parts_in(sources, WEIGHTS):
+            fresh = folder / f".{file.name}"
+            remove(fresh)
+            link_or_copy(file, fresh)
+            fresh.replace(folder / file.name)
+            with safe_open(file, "pt") as held:
+                places |= dict.fromkeys(held.keys(), file.name)
+            size += file.stat().st_size
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+        replace_bytes(folder / INDEX, (json.dumps(index, indent=2) + "\n").encode())
 
     def memory(
         self, each: int, aside: int, most: int

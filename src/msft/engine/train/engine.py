@@ -38,8 +38,8 @@ from msft.engine.train.step_graphs import StepGraphs
 from msft.errors import NotRecorded
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
+from msft.ranks import ALONE, Ranks
 from msft.run.engine import Predictor
-from msft.run.ranks import ALONE, Ranks
 from msft.search.feeds import Batch, Losses, Update
 
 
@@ -76,6 +76,7 @@ class FastEngine:
         files = ModelFiles(loaded, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.link = files.codec, files.export, files.link
         self.memory, self.fingerprint = files.memory, files.fingerprint
+        self.link_parts = files.link_parts
         self.average = averaged
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
         self._decoder = Decoder(model, ends, tokens, layers=layers)
