@@ -85,7 +85,7 @@ def engine_over(
 ) -> FastEngine | SimpleEngine:
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
-    settings = _settings(recipe, corpus, device)
+    settings = _settings(recipe, corpus, device, ranks)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
     if not fast:
         refuse_fast_keys(recipe)
@@ -104,6 +104,8 @@ def engine_over(
         batch_rows=recipe.train_batch_size if fit.recorded and settings.lanes == 1 else 0,
         half_moments=demand.half_moments,
     )
+    if settings.full_sharding:
+        return FastEngine(loaded, rows, replace(settings, kernel=False), ranks=ranks)
     layers = layers_of(loaded.model, demand.fused)
     return FastEngine(loaded, rows, settings, layers, ranks=ranks)
 
@@ -123,7 +125,9 @@ def refuse_fast_keys(recipe: Recipe) -> None:
             )
 
 
-def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingSettings:
+def _settings(
+    recipe: Recipe, corpus: Corpus, device: torch.device, ranks: Ranks = ALONE
+) -> TrainingSettings:
     """What both engines are told."""
     rows = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
     per_epoch = steps_of(rows, recipe.train_batch_size)
@@ -138,6 +142,7 @@ def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingS
         evaluated_tokens=_evaluated_tokens(recipe, device),
         ema_decay=recipe.ema_decay,
         lanes=1 if recipe.lanes == "auto" else recipe.lanes,
+        full_sharding=recipe.sharding == "full" and ranks.world > 1,
     )
 
 

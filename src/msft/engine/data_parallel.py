@@ -5,8 +5,8 @@ the owners of the tensors (`ownership.py`), who take the optimizer's step; then 
 travel to everybody. One process owns everything, and nothing travels.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from msft.run.engine import Predictor
 from msft.search.draws import number
 
 Row = TypeVar("Row")
+Backward = Callable[[Sequence[Row], float], Tensor]
+Split = Callable[[Sequence[Row]], list[list[Row]]]
 
 
 class Average(Protocol):
@@ -42,17 +44,25 @@ class Optimizer(Protocol):
 
 
 class OneLane:
-    """The whole batch in one process; what `DataParallel` does for several lanes."""
+    """The whole batch in one process; what `DataParallel` does for several lanes.
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    mixed: the optimizer makes bf16 copies of the weights, for a model that computes so.
+    """
+
+    def __init__(self, model: Any, parameters: Mapping[str, nn.Parameter], bf16: bool) -> None:
+        self.evaluated = model
         self.owned = parameters
+        self.names: Collection[str] = parameters
         self.ranks: Ranks = ALONE
+        self.mixed = bf16
 
-    def serve(self, optimizer: Optimizer, bf16: bool) -> None:
+    def serve(self, optimizer: Optimizer) -> None:
         self.add_up, self.forget = optimizer.add_up, optimizer.forget
 
-    def gradients(self, rows: Sequence[Row], backward: Callable[[Sequence[Row]], Tensor]) -> Tensor:
-        return backward(rows)
+    def gradients(
+        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
+    ) -> Tensor:
+        return backward(rows, targets)
 
     def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
         return measured(rows)
@@ -63,6 +73,15 @@ class OneLane:
     def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         return owned
 
+    def out(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return tensors
+
+    def back(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def like(self, masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return masters
+
     def seed(self, seed: int) -> None: ...
 
     def spread(self) -> None: ...
@@ -72,42 +91,57 @@ class OneLane:
     def __exit__(self, *error: object) -> None: ...
 
 
-def lanes_over(
-    parameters: Mapping[str, nn.Parameter], lanes: int, ranks: Ranks
-) -> "OneLane | DataParallel":
-    return OneLane(parameters) if lanes == 1 else DataParallel(parameters, lanes, ranks)
-
-
 class DataParallel:
     """Who owns what, and how gradients and weights get there.
 
     parameters: the model's that are trained, the same on every rank.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], lanes: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        model: Any,
+        parameters: Mapping[str, nn.Parameter],
+        lanes: int,
+        ranks: Ranks,
+        bf16: bool,
+    ) -> None:
+        self.evaluated = model
+        self.mixed = bf16
         self.lanes = lanes
         self.ranks = ranks
         self._parameters = parameters
         self._ownership = ownership = Ownership(parameters, lanes, ranks)
         self.owned: Mapping[str, nn.Parameter] = ownership.owned
+        self.names: Collection[str] = ownership.owned
         self.spread, self.whole = ownership.spread, ownership.whole
         self._sums: Gradients = {}
         self._seed = 0
         self._step = self._tried_at = 0
 
-    def serve(self, optimizer: Optimizer, bf16: bool) -> None:
-        """Let an optimizer of what this rank owns know of the others; bf16: weights compute so."""
+    def serve(self, optimizer: Optimizer) -> None:
+        """Let an optimizer of what this rank owns know of the others."""
         self._optimizer = optimizer
         optimizer.norm_of = self.norm
         optimizer.reseed = self._reseed
         if optimizer.average is not None:
             optimizer.average.told = self.spread
-        if bf16:
+        if self.mixed:
             for parameter in self._parameters.values():
                 parameter.data = parameter.data.bfloat16()
 
     def predictor(self, predictor: Predictor) -> Predictor:
         return LanePredictor(predictor, self.lanes, self.ranks)
+
+    def out(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What this rank owns, as it is kept outside of training: the same."""
+        return tensors
+
+    def back(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def like(self, masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Names and shapes of what is kept outside."""
+        return masters
 
     # Rows.
 
@@ -142,11 +176,14 @@ class DataParallel:
 
     # Gradients.
 
-    def gradients(self, rows: Sequence[Row], backward: Callable[[Sequence[Row]], Tensor]) -> Tensor:
+    def gradients(
+        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
+    ) -> Tensor:
         """Losses of all rows; the gradients of what this rank owns go to its optimizer, in fp32.
 
-        backward: leaves the gradient of some rows in the parameters; their losses. If one is not a
-        number in any rank, `bad` is 1 in all.
+        backward: leaves the gradient of some rows, over so many targets, in the parameters; their
+            losses. If one is not a number in any rank, `bad` is 1 in all.
+        split: the micro-batches that `backward` will make of rows.
         """
         bad = self._optimizer.bad
         losses = torch.zeros(len(rows) + 1, device=bad.device)
@@ -154,7 +191,7 @@ class DataParallel:
         for lane, part in self.mine(rows):
             if part:
                 torch.manual_seed(number(self._seed, "lane", self._step, lane))
-                losses[lane : len(rows) : self.lanes] = backward(part)
+                losses[lane : len(rows) : self.lanes] = backward(part, targets)
             tree.push((0, lane), self._taken())
         self._step += 1
         losses[-1] = bad

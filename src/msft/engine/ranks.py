@@ -6,7 +6,7 @@ of ranks is never summed on the way, but for numbers of which all ranks but one 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -67,6 +67,50 @@ class Group:
     def _here(self, numbers: Tensor) -> Tensor:
         """Where the group takes it."""
         return numbers.cpu() if self._staged else numbers
+
+
+def shard(model: Any, bf16: bool, reduction: Callable[[], Callable[[Tensor, int], Tensor]]) -> None:
+    """Divide a model's weights between the ranks by FSDP2: layer by layer, and the rest.
+
+    bf16: weights are gathered, and layers computed, in bf16; gradients are reduced in fp32.
+    reduction: makes what sums a group's gradients: (those of the group, numbers of a slice) → the
+        sum of this rank's slice.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy()
+    if bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    count = getattr(model.config, "num_hidden_layers", 0)
+    stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
+    for module in [*(stacks[0] if stacks else ()), model]:
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        module.set_custom_reduce_scatter(_Reduction(reduction()))
+
+
+class _Reduction:
+    """FSDP2's reduce-scatter, in an order of our own."""
+
+    def __init__(self, reduce: Callable[[Tensor, int], Tensor]) -> None:
+        self._reduce = reduce
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        output_tensor.copy_(self._reduce(input_tensor, output_tensor.numel()))
 
 
 def device_here() -> torch.device:

@@ -5,26 +5,36 @@ Both engines hand these verbs on, so they stand here once.
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from msft.engine.data_parallel import DataParallel, OneLane
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec, parts_in
 from msft.files import link_or_copy, remove, replace_bytes
+from msft.ranks import Ranks
 from msft.store.tiers import MemoryTier
 
 Weights = Mapping[str, Tensor]
 
 INDEX = "model.safetensors.index.json"
+
+
+class Divided(Protocol):
+    """Weights that ranks have between them; names: those of this one."""
+
+    @property
+    def ranks(self) -> Ranks: ...
+    @property
+    def names(self) -> Collection[str]: ...
+    def whole(self, owned: Weights) -> Weights | None: ...
 
 
 class ModelFiles:
@@ -40,7 +50,7 @@ class ModelFiles:
         loaded: LoadedModel,
         base: Weights,
         device: torch.device,
-        lanes: DataParallel | OneLane | None = None,
+        lanes: Divided | None = None,
         whole: str | None = None,
     ) -> None:
         self._loaded = loaded
@@ -54,7 +64,7 @@ class ModelFiles:
         if self._lanes is None or self._lanes.ranks.world == 1:
             return TorchCodec(self._copies)
         ranks = self._lanes.ranks
-        return TorchCodec(self._copies, (ranks.rank + 1, ranks.world), self._lanes.owned)
+        return TorchCodec(self._copies, (ranks.rank + 1, ranks.world), self._lanes.names)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._base if weights is None else weights

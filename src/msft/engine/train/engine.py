@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
-from msft.engine.data_parallel import lanes_over
 from msft.engine.decode.decoder import Decoder
 from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens
@@ -26,6 +25,7 @@ from msft.engine.saving.model_files import (
     fingerprint_of,
     refuse_other_model,
 )
+from msft.engine.sharding import lanes_over
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.moving_average import AveragePredictor
 from msft.engine.train.pending_losses import (
@@ -64,22 +64,23 @@ class FastEngine:
         self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.num_parameters = sum(p.numel() for p in self._parameters.values())
         self.num_trainable = self.num_parameters
-        how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
         whole = fingerprint_of(self._parameters)
-        self._lanes = lanes_over(self._parameters, settings.lanes, ranks)
+        self._lanes = lanes_over(model, self._parameters, settings, ranks)
+        how = (settings.weight_decay, self._lanes.mixed, settings.half_moments, settings.kernel)
         self._adamw = AdamW(self._lanes.owned, *how, settings.ema_decay)
         self._average = self._adamw.average
-        self._lanes.serve(self._adamw, settings.bf16)
-        if settings.bf16:
+        self._lanes.serve(self._adamw)
+        if self._lanes.mixed:
             layers.lay_together()
-        self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
+        masters = self._lanes.out(self._adamw.masters)
+        self._base = {name: self._kept(weight) for name, weight in masters.items()}
         files = ModelFiles(loaded, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.link = files.codec, files.export, files.link
         self.memory, self.fingerprint = files.memory, files.fingerprint
         self.link_parts = files.link_parts
         self.average = averaged
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
-        self._decoder = Decoder(model, ends, tokens, layers=layers)
+        self._decoder = Decoder(self._lanes.evaluated, ends, tokens, layers=layers)
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
@@ -105,25 +106,26 @@ class FastEngine:
 
     def load(self, weights: Mapping[str, Tensor] | None) -> None:
         source = self._base if weights is None else weights
-        refuse_other_model(source, self._adamw.masters)
-        self._adamw.load(source)
+        refuse_other_model(source, self._lanes.like(self._adamw.masters))
+        self._adamw.load(self._lanes.back(source))
         self._lanes.spread()
 
     def weights(self) -> dict[str, Tensor]:
-        return copied(self._adamw.kept)
+        return self._lanes.out(copied(self._adamw.kept))
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
         if moments is None:
             self._adamw.start(0, {})
         else:
-            self._adamw.start(int(moments["steps"]), moments["tensors"])
+            self._adamw.start(int(moments["steps"]), self._lanes.back(moments["tensors"]))
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
         self._lanes.seed(number)
 
     def optimizer(self) -> dict[str, Any]:
-        return self._adamw.state()
+        state = self._adamw.state()
+        return {"steps": state["steps"], "tensors": self._lanes.out(state["tensors"])}
 
     def _kept(self, weight: Tensor) -> Tensor:
         """A copy of a base weight: on the device where that is cheap, else in host memory."""
@@ -207,9 +209,9 @@ class FastEngine:
         targets = sum(len(row.targets) for row in rows)
         self._adamw.bad.zero_()
         self.model.train()
-        return self._lanes.gradients(rows, lambda part: self._accumulated(part, targets))
+        return self._lanes.gradients(rows, self._accumulated, targets, self._micro_batches)
 
-    def _accumulated(self, rows: Sequence[TrainingRow], targets: int) -> Tensor:
+    def _accumulated(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         """The gradient of some rows, over so many targets.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
@@ -224,7 +226,7 @@ class FastEngine:
             self._micro_batch_tokens //= 2
             self._clear()
 
-    def _added_up(self, rows: Sequence[TrainingRow], targets: int) -> Tensor:
+    def _added_up(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         losses: list[Tensor] = []
         parts = self._micro_batches(rows)
         for part in parts:
@@ -234,9 +236,9 @@ class FastEngine:
                 self._lanes.add_up()
         return torch.cat(losses)
 
-    def _backward(self, line: PackedRows, targets: int | Tensor) -> Tensor:
+    def _backward(self, line: PackedRows, targets: float | Tensor) -> Tensor:
         """Row losses of a line; its share of the gradient is added to the parameters'."""
-        nll = self._nll(line)
+        nll = self._nll(line, self.model)
         loss = nll.sum() / targets
         loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -245,7 +247,7 @@ class FastEngine:
 
     def _watched(self, rows: Sequence[TrainingRow]) -> list[float]:
         """Losses of the rows, without dropout and without a gradient."""
-        self.model.eval()
+        self._lanes.evaluated.eval()
         with torch.inference_mode():
             return self._lanes.losses(rows, self._measured).tolist()
 
@@ -254,7 +256,7 @@ class FastEngine:
         for part in self._micro_batches(rows):
             line = packed(part, self.device)
             with layout(self._rows_of(part)):
-                losses.append(row_means(self._nll(line), line))
+                losses.append(row_means(self._nll(line, self._lanes.evaluated), line))
         return torch.cat(losses)
 
     def _look_ahead(self, rows: Sequence[TrainingRow], batch: Batch) -> Losses:
@@ -276,9 +278,9 @@ class FastEngine:
             self.load_optimizer(moments)
         return Losses(before, after)
 
-    def _nll(self, line: PackedRows) -> Tensor:
+    def _nll(self, line: PackedRows, model: Any) -> Tensor:
         """Negative log-likelihood of each answer token, in fp32."""
-        logits: Tensor = self.model(
+        logits: Tensor = model(
             input_ids=line.tokens[None],
             position_ids=line.positions[None],
             logits_to_keep=line.targets,
