@@ -101,7 +101,7 @@ def engine_over(
         settings,
         gradient_checkpointing=fit.gradient_checkpointing,
         micro_batch_tokens=recipe.micro_batch_tokens or fit.micro_batch_tokens,
-        batch_rows=recipe.train_batch_size if fit.recorded and settings.lanes == 1 else 0,
+        batch_rows=recipe.train_batch_size if fit.recorded else 0,
         half_moments=demand.half_moments,
     )
     if settings.full_sharding:

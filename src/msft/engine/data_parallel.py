@@ -115,6 +115,7 @@ class DataParallel:
         self.names: Collection[str] = ownership.owned
         self.spread, self.whole = ownership.spread, ownership.whole
         self._sums: Gradients = {}
+        self._places: Tensor | None = None
         self._seed = 0
         self._step = self._tried_at = 0
 
@@ -188,11 +189,12 @@ class DataParallel:
         bad = self._optimizer.bad
         losses = torch.zeros(len(rows) + 1, device=bad.device)
         tree = Tree[Gradients](self.lanes, _add)
-        for lane, part in self.mine(rows):
+        mine = self.mine(rows)
+        for lane, part in mine:
             if part:
                 torch.manual_seed(number(self._seed, "lane", self._step, lane))
                 losses[lane : len(rows) : self.lanes] = backward(part, targets)
-            tree.push((0, lane), self._taken())
+            tree.push((0, lane), self._taken(alone=len(mine) == 1))
         self._step += 1
         losses[-1] = bad
         self.ranks.total(losses)
@@ -218,26 +220,31 @@ class DataParallel:
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    def _taken(self) -> Gradients:
-        """A lane's gradients, which are no longer the parameters'; zeros where there are none."""
-        taken = {
-            name: self._sums[name]
-            if name in self._sums
-            else torch.zeros_like(p, dtype=torch.float32)
-            if p.grad is None
-            else p.grad
-            for name, p in self._parameters.items()
-        }
+    def _taken(self, alone: bool) -> Gradients:
+        """A lane's gradients, which are no longer the parameters'; zeros where there are none.
+
+        alone: no other lane follows, which might overwrite those in bf16 (`lane_graphs.py`).
+        """
+        taken: Gradients = {}
+        for name, parameter in self._parameters.items():
+            if name in self._sums:
+                taken[name] = self._sums[name]
+            elif parameter.grad is None:
+                taken[name] = torch.zeros_like(parameter)
+            else:
+                taken[name] = parameter.grad if alone else parameter.grad.float()
         self.forget()
         return taken
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm over all ranks: of each tensor by its owner, then of these."""
         held = list(gradients.values())
+        if self._places is None:  # the same at every step
+            places = {name: place for place, name in enumerate(self._parameters)}
+            numbers = [places[name] for name in gradients]
+            self._places = torch.tensor(numbers, device=held[0].device)
         norms = torch.zeros(len(self._parameters), device=held[0].device)
-        places = {name: place for place, name in enumerate(self._parameters)}
-        where = torch.tensor([places[name] for name in gradients], device=norms.device)
-        norms[where] = torch.stack(torch._foreach_norm(held, 2, torch.float32))
+        norms[self._places] = torch.stack(torch._foreach_norm(held, 2, torch.float32))
         norm: Tensor = torch.linalg.vector_norm(self.ranks.total(norms))
         return norm
 

@@ -34,7 +34,7 @@ class Ownership:
     def completed(self, parts: Sequence[Gradients]) -> Gradients:
         """The tree's root for what this rank owns, from the parts that each rank has."""
         if self.ranks.world == 1:
-            return {name: each.float() for name, each in parts[0].items()}
+            return parts[0]
         mine: Gradients = {}
         for owned in self._rounds:
             sent = [

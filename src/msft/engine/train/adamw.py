@@ -146,8 +146,8 @@ class AdamW:
             parameter.grad = None
 
     def take(self, gradients: Mapping[str, Tensor]) -> None:
-        """Let these be the gradients of the next step, in fp32."""
-        self._sums = dict(gradients)
+        """Let these be the gradients of the next step; the kernel widens by itself."""
+        self._sums = {n: g if self._kernel else g.float() for n, g in gradients.items()}
 
     def step(self, max_grad_norm: float) -> None:
         """Take the gradients of the working weights, which are gone afterwards."""

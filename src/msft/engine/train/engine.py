@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.decode.decoder import Decoder
-from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
-from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
+from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of
 from msft.engine.saving.model_files import (
     ModelFiles,
     averaged,
@@ -27,15 +26,12 @@ from msft.engine.saving.model_files import (
 )
 from msft.engine.sharding import lanes_over
 from msft.engine.train.adamw import AdamW, copied
+from msft.engine.train.base_weights import copies_of
+from msft.engine.train.lane_graphs import LaneGraphs
 from msft.engine.train.moving_average import AveragePredictor
-from msft.engine.train.pending_losses import (
-    PendingLosses,
-    PendingNumbers,
-    refuse_not_numbers,
-)
+from msft.engine.train.pending_losses import PendingLosses, PendingNumbers, refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
-from msft.errors import NotRecorded
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
 from msft.ranks import ALONE, Ranks
@@ -72,8 +68,7 @@ class FastEngine:
         self._lanes.serve(self._adamw)
         if self._lanes.mixed:
             layers.lay_together()
-        masters = self._lanes.out(self._adamw.masters)
-        self._base = {name: self._kept(weight) for name, weight in masters.items()}
+        self._base = copies_of(self._lanes.out(self._adamw.masters), self.device)
         files = ModelFiles(loaded, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.link = files.codec, files.export, files.link
         self.memory, self.fingerprint = files.memory, files.fingerprint
@@ -88,15 +83,22 @@ class FastEngine:
         piece = recorder_of(self.device)
         recorder = recorder or piece.item
         self._steps = Way("eager", piece.reason or "fp32, dropout, a large model or little memory")
+        self._lane_graphs: LaneGraphs | None = None
         if settings.batch_rows and recorder is not None:
-            steps = (self._recorded_step, self._rehearsed_step, settings.batch_rows)
-            self._graphs = StepGraphs(*steps, self._longest, self.device, recorder())
-            self._steps = Way("recorded")
+            self._steps, shape = Way("recorded"), (self._longest, self.device, recorder())
+            most = -(-settings.batch_rows // settings.lanes)
+            if settings.lanes > 1:
+                lane = (self._padded_gradients, self._parameters, most)
+                self._lane_graphs = LaneGraphs(*lane, *shape)
+            else:
+                steps = (self._recorded_step, self._rehearsed_step, most)
+                self._graphs = StepGraphs(*steps, *shape)
 
     def paths(self) -> Paths:
         """Which path each part takes now."""
         attention = attention_way(self.model, self._longest)
-        ways = (attention, self._steps, self._layers.way, self._adamw.way, self._decoder.way)
+        steps = self._lane_graphs.way if self._lane_graphs else self._steps
+        ways = (attention, steps, self._layers.way, self._adamw.way, self._decoder.way)
         return Paths.of(*ways)
 
     def how(self) -> str:
@@ -126,14 +128,6 @@ class FastEngine:
     def optimizer(self) -> dict[str, Any]:
         state = self._adamw.state()
         return {"steps": state["steps"], "tensors": self._lanes.out(state["tensors"])}
-
-    def _kept(self, weight: Tensor) -> Tensor:
-        """A copy of a base weight: on the device where that is cheap, else in host memory."""
-        if self.device.type == "cuda":
-            total = torch.cuda.mem_get_info(self.device)[1]
-            if 4 * self.num_parameters > BASE_ON_DEVICE * total:
-                return weight.cpu()
-        return weight.clone()
 
     # Work.
 
@@ -170,18 +164,16 @@ class FastEngine:
 
     def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
-        if self._graphs is None or self._graphs.shape_of(rows).tokens > self._micro_batch_tokens:
+        if self._graphs is None:
             return None
-        try:
-            self._adamw.ready(self._settings.rate(self._adamw.steps))
-            return PendingLosses(self._graphs.run(rows), batch.rows)
-        except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
-            why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
-        self._steps = Way("eager", why)
-        say_once(f"steps are no longer recorded: {why}; they are taken one by one")
+        self._adamw.ready(self._settings.rate(self._adamw.steps))
+        losses = self._graphs.tried(rows, self._micro_batch_tokens)
+        if losses is not None:
+            return PendingLosses(losses, batch.rows)
         self._adamw.unready()
-        self._graphs = None
-        self._clear()
+        if self._graphs.way.reason:
+            self._steps, self._graphs = self._graphs.way, None
+            self._clear()
         return None
 
     def _recorded_step(self, line: PackedRows, longest: int) -> Tensor:
@@ -194,10 +186,14 @@ class FastEngine:
         self._adamw.forget()
         return losses
 
-    def _padded_gradients(self, line: PackedRows, longest: int) -> Tensor:
-        self._adamw.bad.zero_()
+    def _padded_gradients(
+        self, line: PackedRows, longest: int, targets: Tensor | None = None
+    ) -> Tensor:
+        """targets: of the whole step, where the line is a lane of it."""
+        if targets is None:
+            self._adamw.bad.zero_()
+            targets = (line.labels != NO_LABEL).sum()
         bounds = line.bounds.to(torch.int32)
-        targets = (line.labels != NO_LABEL).sum()
         self.model.train()
         rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
         with self._layers, layout(rows):
@@ -216,6 +212,10 @@ class FastEngine:
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
         """
+        if self._lane_graphs is not None:
+            replayed = self._lane_graphs.run(rows, targets, self._micro_batch_tokens)
+            if replayed is not None:
+                return replayed
         while True:
             try:
                 return self._added_up(rows, targets)
