@@ -8,7 +8,7 @@ from torch import nn
 from msft.engine.data_parallel import DataParallel, OneLane
 from msft.engine.full_sharding import FullSharding
 from msft.engine.train.schedule import TrainingSettings
-from msft.ranks import Ranks
+from msft.ranks import ALONE, Ranks
 
 
 def lanes_over(
@@ -17,6 +17,6 @@ def lanes_over(
     """For the lanes of a recipe, by its `sharding`; one process has nothing to divide."""
     if settings.full_sharding:
         return FullSharding(model, settings.lanes, ranks, settings.bf16)
-    if settings.lanes == 1:
+    if settings.lanes == 1 and ranks is ALONE:
         return OneLane(model, parameters, settings.bf16)
     return DataParallel(model, parameters, settings.lanes, ranks, settings.bf16)

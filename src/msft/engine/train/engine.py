@@ -14,16 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
+from msft.engine.data_parallel import OneLane
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of
-from msft.engine.saving.model_files import (
-    ModelFiles,
-    averaged,
-    fingerprint_of,
-    refuse_other_model,
-)
+from msft.engine.saving.model_files import ModelFiles, averaged, fingerprint_of, refuse_other_model
 from msft.engine.sharding import lanes_over
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.base_weights import copies_of
@@ -87,7 +83,7 @@ class FastEngine:
         if settings.batch_rows and recorder is not None:
             self._steps, shape = Way("recorded"), (self._longest, self.device, recorder())
             most = -(-settings.batch_rows // settings.lanes)
-            if settings.lanes > 1:
+            if not isinstance(self._lanes, OneLane):
                 lane = (self._padded_gradients, self._parameters, most)
                 self._lane_graphs = LaneGraphs(*lane, *shape)
             else:
