@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from msft import launch
 from msft.data.corpus import Corpus
 from msft.engine.model.shape import ModelShape, shape_of
 from msft.engine.train.adamw import has_kernel
@@ -51,6 +52,8 @@ class Demand:
     fused: layers and losses are compiled; they keep what matrix products read, and no copy in fp32.
     lean: one kernel takes the optimizer's step, and needs no memory for it.
     averaged: the moving average of the weights is held too.
+    ranks: have fp32 weights, moments and the average between them, as `sharding: optimizer` does;
+        `full` takes no more.
     """
 
     batch_tokens: int
@@ -60,6 +63,7 @@ class Demand:
     fused: bool = False
     lean: bool = False
     averaged: bool = False
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ def demand_of(recipe: Recipe, corpus: Corpus, device: torch.device) -> Demand:
         fused=device.type == "cuda" and is_long(recipe, rows, len(corpus.datasets)),
         lean=has_kernel(device, bf16),
         averaged=recipe.ema_decay is not None,
+        ranks=launch.world(),
     )
 
 
@@ -134,14 +139,16 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
-    """fp32 weights, moments, in bf16 the working copy, and the average."""
+    """fp32 weights, moments, in bf16 the working copy, and the average; in fp32 every rank works
+    with all weights, its own and copies."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
-    working = BF16 if demand.bf16 else 0
-    return shape.parameters * (FP32 + moments + working) + average_bytes(shape, demand)
+    working, shared = (BF16, FP32 + moments) if demand.bf16 else (FP32, moments)
+    held = shape.parameters * working + shape.parameters * shared // demand.ranks
+    return held + average_bytes(shape, demand)
 
 
 def average_bytes(shape: ModelShape, demand: Demand) -> int:
-    return FP32 * shape.parameters if demand.averaged else 0
+    return FP32 * shape.parameters // demand.ranks if demand.averaged else 0
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
