@@ -162,13 +162,15 @@ def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -
 def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
     data: Path, alone: Callable[[str], dict[str, Any]]
 ) -> None:
-    file = recipe(data, "soup", method="soup", **METHODS["soup"])
+    file = recipe(data, "stopped", method="soup", **{**METHODS["soup"], "lanes": "auto"})
     command = train(file, data / "stopped")
     ended = in_processes(2, [command, command], at_step(1, 3, stop))
     assert ended.codes == [[4, 0], [4, 0]], ended.said
     assert ended.said[0].startswith("stopped by SIGTERM; nothing is lost.")
     assert ended.said[1] == ""
-    assert left_by(data / "stopped") == alone("soup")
+    assert left_by(data / "stopped") == alone("soup"), "auto is one lane for each rank"
+    assert b'"lanes":2' in alone("soup")["run.jsonl"].splitlines()[0]
+    assert main(command) == 0, "one process goes on with the lanes that the run has"
 
 
 def test_slices_of_lanes_and_micro_batches_have_the_same_bytes_and_load_in_transformers(

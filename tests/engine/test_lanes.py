@@ -126,6 +126,27 @@ def test_bits_do_not_depend_on_the_number_of_ranks(kind: str) -> None:
                 assert all(torch.equal(t, alone[part][n]) for n, t in found[part].items())
 
 
+def test_dropout_is_that_of_the_lane_and_not_of_the_process() -> None:
+    def work(ranks: Any) -> tuple[list[float], dict[str, Any]]:
+        model = model_of("gpt2", 1.0)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.5
+        engine = FastEngine(
+            loaded(model), {"a": ROWS}, TrainingSettings(learning_rate=1e-2, lanes=4), ranks=ranks
+        )
+        engine.seed(3)
+        losses = list(engine.work(Batch(ALL))[0].rows)
+        engine.work(Batch(ALL[:5], "look_ahead", "optimizer"))
+        return losses + list(engine.work(Batch(ALL))[0].rows), engine.weights()
+
+    losses, weights = work(ALONE)
+    assert losses[:11] != pytest.approx(losses[11:], rel=1e-3)
+    for found, owned in in_threads(2, work):
+        assert found == losses
+        assert all(torch.equal(weight, weights[name]) for name, weight in owned.items())
+
+
 def test_lanes_have_the_gradient_of_the_whole_batch() -> None:
     one, four = engine_of(ALONE, 1), engine_of(ALONE, 4)
     losses = [engine.work(Batch(ALL))[0] for engine in (one, four)]
