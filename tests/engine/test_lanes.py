@@ -7,12 +7,15 @@ import torch
 from families import loaded, model_of, rows_of
 from thread_ranks import ThreadRanks, in_threads
 
+from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree, lanes_of, nodes_of, units
 from msft.engine.ownership import owners, rounds
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber
+from msft.example import Encoded
 from msft.ranks import ALONE
+from msft.run.engine import Generated, Likelihoods
 from msft.search.feeds import Batch, Losses
 
 ROWS = rows_of(11)
@@ -127,7 +130,7 @@ def test_bits_do_not_depend_on_the_number_of_ranks(kind: str) -> None:
 
 
 def test_dropout_is_that_of_the_lane_and_not_of_the_process() -> None:
-    def work(ranks: Any) -> tuple[list[float], dict[str, Any]]:
+    def work(ranks: Any, looks: bool = True) -> tuple[list[float], dict[str, Any]]:
         model = model_of("gpt2", 1.0)
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -137,11 +140,13 @@ def test_dropout_is_that_of_the_lane_and_not_of_the_process() -> None:
         )
         engine.seed(3)
         losses = list(engine.work(Batch(ALL))[0].rows)
-        engine.work(Batch(ALL[:5], "look_ahead", "optimizer"))
+        if looks:
+            engine.work(Batch(ALL[:5], "look_ahead", "optimizer"))
         return losses + list(engine.work(Batch(ALL))[0].rows), engine.weights()
 
     losses, weights = work(ALONE)
     assert losses[:11] != pytest.approx(losses[11:], rel=1e-3)
+    assert work(ALONE, looks=False)[0] == losses, "a look-ahead leaves no trace"
     for found, owned in in_threads(2, work):
         assert found == losses
         assert all(torch.equal(weight, weights[name]) for name, weight in owned.items())
@@ -166,6 +171,7 @@ def test_a_loss_that_is_no_number_stops_every_rank_before_its_step() -> None:
                 engine.model.model.embed_tokens.weight[:] = float("nan")
         with pytest.raises(NotANumber) as error:
             engine.work(Batch(ALL))
+        assert engine._adamw.bad == 1, "a GPU takes no step either, before anybody looks"
         owned = engine.weights()
         assert all(torch.equal(owned[n], w) for n, w in weights.items() if "embed" not in n)
         return str(error.value)
@@ -173,3 +179,29 @@ def test_a_loss_that_is_no_number_stops_every_rank_before_its_step() -> None:
     said = in_threads(2, work)
     assert said[0] == said[1]
     assert "row 1 of a" in said[0]
+
+
+def test_each_lane_is_evaluated_by_itself() -> None:
+    """Rows l, l+L, … of those that are generated; of likelihoods, so are the questions."""
+    asked: list[Any] = []
+
+    class Recording:
+        def generate(self, prompts: Any, limits: Any, leaves: Any, groups: Any) -> Generated:
+            asked.append([prompt[0] for prompt in prompts])
+            assert [leaves(row, [], 0) for row in range(len(prompts))] == asked[-1]
+            return Generated([[10 + prompt[0]] for prompt in prompts], len(prompts))
+
+        def measure(self, rows: Any, groups: Any) -> Any:
+            asked.append([row.tokens for row in rows])
+            return lambda: Likelihoods([float(sum(row.tokens)) for row in rows], len(rows))
+
+    predictor = LanePredictor(Recording(), 3, ALONE)
+    prompts = [(number,) for number in range(5)]
+    said = predictor.generate(prompts, [1] * 5, lambda row, tokens, known: row, [0] * 5)
+    assert asked == [[0, 3], [1, 4], [2]]
+    assert said == Generated([[10], [11], [12], [13], [14]], 5)
+    asked.clear()
+    rows = [Encoded((q, choice), (False, True)) for q in (1, 2, 3, 4) for choice in (5, 6)]
+    likely = predictor.measure(rows, [0] * 8)()
+    assert asked == [[(1, 5), (1, 6), (4, 5), (4, 6)], [(2, 5), (2, 6)], [(3, 5), (3, 6)]]
+    assert likely == Likelihoods([6.0, 7.0, 7.0, 8.0, 8.0, 9.0, 9.0, 10.0], 8)
