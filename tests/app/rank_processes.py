@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,9 @@ def _forked(
     prepare: Callable[[int], None],
     place: Path,
 ) -> int:
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait meanwhile
+        child = os.fork()
     if child:
         return child
     with (place / f"{rank}.txt").open("w") as output:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ import yaml
 from rank_processes import Ended, in_processes
 from toys import RULES, write_data
 
+from mortal import quick_folder
+from msft.app import session
 from msft.cli import main
+from msft.report import write_report
 
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {"num_train_epochs": 1, "ema_decay": 0.5},
@@ -24,11 +27,19 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_report() -> Iterator[None]:
+    """It takes longer than these runs; forked processes have this too. One test has reports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "write_report", lambda folder: None)
+        yield
+
+
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks")
-    write_data(folder, train=13, held_out=5)
-    return folder
+def data() -> Iterator[Path]:
+    with quick_folder() as folder:
+        write_data(folder, train=13, held_out=5)
+        yield folder
 
 
 def recipe(data: Path, name: str, **keys: Any) -> str:
@@ -133,11 +144,12 @@ def stop() -> None:
 
 
 def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -> None:
-    file = recipe(data, "msft", method="msft", lanes=4, **METHODS["msft"])
+    sizes = {"lanes": 4, "train_batch_size": 12}
+    file = recipe(data, "msft", method="msft", **sizes, **METHODS["msft"])
     assert main(train(file, data / "four" / "alone")) == 0
     expected = left_by(data / "four" / "alone")
     killed = data / "four" / "killed"
-    ended = in_processes(2, [train(file, killed)], at_step(1, 10, die))
+    ended = in_processes(2, [train(file, killed)], at_step(1, 6, die))
     assert ended.codes == [[1], []], "rank 1 was killed, and rank 0 cannot go on"
     begun = (killed / "run.jsonl").read_bytes()
     assert 2 < begun.count(b"\n") < expected["run.jsonl"].count(b"\n")
@@ -160,7 +172,7 @@ def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -
 
 
 def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
-    data: Path, alone: Callable[[str], dict[str, Any]]
+    data: Path, alone: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = recipe(data, "stopped", method="soup", **{**METHODS["soup"], "lanes": "auto"})
     command = train(file, data / "stopped")
@@ -171,14 +183,19 @@ def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
     assert left_by(data / "stopped") == alone("soup"), "auto is one lane for each rank"
     assert b'"lanes":2' in alone("soup")["run.jsonl"].splitlines()[0]
     assert main(command) == 0, "one process goes on with the lanes that the run has"
+    assert main([*command, "--set", "lanes=2"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--set", "lanes=3"]) == 2
+    assert "holds a run with lanes: 2, but the recipe says lanes: 3" in capsys.readouterr().err
 
 
 def test_slices_of_lanes_and_micro_batches_have_the_same_bytes_and_load_in_transformers(
-    data: Path,
+    data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three ranks and six lanes: two passes a step, and a last step that has no row for some."""
     from transformers import AutoModelForCausalLM
 
+    monkeypatch.setattr(session, "write_report", write_report)
     sizes = {"lanes": 6, "train_batch_size": 7, "micro_batch_tokens": 20}
     file = recipe(data, "slices", method="sft", num_train_epochs=0.5, **sizes)
     assert main(train(file, data / "slices-alone")) == 0
@@ -186,6 +203,8 @@ def test_slices_of_lanes_and_micro_batches_have_the_same_bytes_and_load_in_trans
     ended = in_processes(3, [command])
     assert ended.codes == [[0]] * 3, ended.said
     assert left_by(data / "slices") == left_by(data / "slices-alone")
+    pages = [(data / name / "report.html").read_text() for name in ("slices", "slices-alone")]
+    assert all("</html>" in page for page in pages)
     loaded = AutoModelForCausalLM.from_pretrained(data / "slices" / "best")
     found = {name: p.detach().numpy().tobytes() for name, p in loaded.named_parameters()}
     assert found == left_by(data / "slices")["weights"]

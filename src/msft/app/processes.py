@@ -23,6 +23,11 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
     """
     begun = next((e.settings.get("lanes", 1) for e in folder.events() if isinstance(e, Opened)), 0)
     lanes: int = recipe.lanes if recipe.lanes != "auto" else begun or world
+    if begun not in (0, lanes):
+        raise UsageError(
+            f"{folder.path} holds a run with lanes: {begun}, but the recipe says lanes: {lanes}; "
+            "leave lanes out, or begin in another folder"
+        )
     rows = recipe.train_batch_size
     if world > rows or lanes > rows:
         raise UsageError(
