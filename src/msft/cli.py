@@ -11,7 +11,8 @@ from pathlib import Path
 from traceback import print_exception
 
 from msft import __version__
-from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, Stopped
+from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, RankFailed, Stopped
+from msft.launch import take_rank
 from msft.layout import fitted, screen_width
 from msft.own_code import in_words
 from msft.parser import Parser, count, numbers, positive, seconds
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
+    take_rank(options.command, parser.error)
     from msft.app.terminal.first_word import say_first
 
     say_first(options)
@@ -54,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _reported(error: BaseException, debug: bool) -> int:
     """Say what went wrong, once; the exit code is the error's own."""
+    if isinstance(error, RankFailed) and error.said:
+        return error.exit_code
     if debug:
         print_exception(error)
     print(fitted(f"msft: {in_words(error)}", screen_width(sys.stderr)), file=sys.stderr)

@@ -16,7 +16,7 @@ DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
 class Explained(Exception):
     """An error whose message needs no traceback."""
 
-    exit_code: ClassVar[int] = FAILED
+    exit_code: int = FAILED
 
 
 class RecipeError(Explained, ValueError):
@@ -122,6 +122,22 @@ class NotANumber(Explained):
 
 class RunsFailed(Explained):
     """Some runs failed, or their logs cannot be read; the others are done."""
+
+
+class RankFailed(Explained):
+    """Something went wrong in another process of this run, which ends in all of them.
+
+    said: rank 0 says it, so this one need not.
+    """
+
+    def __init__(self, message: str, exit_code: int, said: bool) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.said = said
+
+
+class RanksDisagree(Explained):
+    """The processes of a run came to different results."""
 
 
 class Unsuited(Exception):

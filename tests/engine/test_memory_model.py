@@ -42,6 +42,14 @@ def test_the_moving_average_is_one_more_copy() -> None:
     assert held_bytes(SHAPE, demand) == 14 * SHAPE.parameters
 
 
+def test_ranks_have_the_optimizer_between_them() -> None:
+    """An 8B model on eight ranks: a working copy in bf16 and an eighth of 12 bytes a weight."""
+    eight = Demand(1000, 0.2, bf16=True, half_moments=False, ranks=8)
+    assert held_bytes(SHAPE, eight) == 2 * SHAPE.parameters + 12 * SHAPE.parameters // 8
+    fp32 = Demand(1000, 0.2, bf16=False, half_moments=False, averaged=True, ranks=2)
+    assert held_bytes(SHAPE, fp32) == (4 + 8 // 2 + 4 // 2) * SHAPE.parameters
+
+
 def test_activations_are_recomputed_where_a_batch_does_not_fit() -> None:
     demand = Demand(8736, 0.185, bf16=True, half_moments=True)
     roomy, tight = (best_fit(SHAPE, n * GB, demand, "auto") for n in (300, 140))

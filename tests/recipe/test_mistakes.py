@@ -66,7 +66,7 @@ datasets:
     starts = [
         "2: unknown key 'sead'; did you mean 'seed'?",
         "3: learning_rate is 'high'; expected a number",
-        "4: unknown key 'deepspeed'; one run on several devices is not there yet",
+        "4: unknown key 'deepspeed'; write sharding: optimizer",
         "5: lr_scheduler_type is cosine, but method msft rolls back",
         "6: compute_budget is 0.3 epochs",
         "8: peaks.smooth is -1",

@@ -83,6 +83,8 @@ def test_defaults_are_the_contracts() -> None:
         "use_dora": False,
         "use_rslora": False,
         "merge_adapter": False,
+        "lanes": "auto",
+        "sharding": "auto",
         "samples": 3,
         "report_to": "none",
         "validation_loss": False,
@@ -483,6 +485,8 @@ def test_a_bomb_is_refused_in_time() -> None:
         ({"data_dir": 7}, "data_dir is 7; expected text; put it in quotes"),
         ({"seed": "7"}, "seed is '7'; expected a whole number; write it without quotes"),
         ({"seed": "x"}, "seed is 'x'; expected a whole number"),
+        ({"lanes": 0}, "lanes is 0; expected 1 or more"),
+        ({"lanes": "two"}, "lanes is 'two'; expected 'auto' or a whole number"),
         ({"micro_batch_tokens": 1.5}, "micro_batch_tokens is 1.5; expected a whole number or null"),
         ({"bf16": "yes"}, "bf16 is 'yes'; expected 'auto' or true or false"),
     ],
@@ -499,3 +503,11 @@ def test_bounds_refuse_what_is_not_a_number() -> None:
         for value in (float("nan"), float("inf"), -1.0, True, "1", None):
             with pytest.raises(RecipeError, match=key):
                 recipe(**{key: value})
+
+
+def test_every_lane_has_a_row_and_an_engine_that_sums() -> None:
+    with pytest.raises(RecipeError, match=r"lanes is 80, but .* train_batch_size \(64\) rows"):
+        recipe(lanes=80)
+    with pytest.raises(RecipeError, match="lanes is 2, but engine simple has one"):
+        recipe(lanes=2, engine="simple")
+    assert recipe(lanes=64).lanes == 64

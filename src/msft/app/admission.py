@@ -33,7 +33,15 @@ DEFAULTS |= {"options_by_method": {}}
 SPEC_DEFAULTS = {key.name: key.default for key in fields(DatasetSpec) if key.name != "name"}
 """The same of a sub-dataset."""
 
-FREE = ("output_dir", "report_to", "push_to_hub", "hub_model_id", "hub_private_repo")
+FREE = (
+    "lanes",
+    "sharding",
+    "output_dir",
+    "report_to",
+    "push_to_hub",
+    "hub_model_id",
+    "hub_private_repo",
+)
 """Keys that a resumed run may change."""
 
 

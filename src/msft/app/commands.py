@@ -13,6 +13,7 @@ from msft.app.listing import print_missing, refuse_useless
 from msft.app.terminal.guard import unguarded
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import UsageError
+from msft.ranks import together
 from msft.run.folder import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -93,8 +94,11 @@ def replay(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
     from msft.app.admission import run_folder
+    from msft.app.train import joined
 
-    recipe = _recipe(options)
+    ranks = joined()
+    recipe = together(ranks, lambda: _recipe(options))
+    options.quiet = options.quiet or ranks.rank > 0
     for note in recipe.notes:
         say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
@@ -108,6 +112,8 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     with _aside(options.json), showing as shown:
         shared = getattr(options, "shared", None)  # `msft replay` has none
         result = train(recipe, folder.path, shown, _noting(options), schedule, shared=shared)
+    if ranks.rank:
+        return
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
         _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})

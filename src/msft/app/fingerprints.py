@@ -13,7 +13,12 @@ from msft.search.rollout import Settings
 
 
 def settings_of(
-    recipe: Recipe, corpus: Corpus, method: PreparedMethod, engine: Engine, engine_name: str
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    engine: Engine,
+    engine_name: str,
+    lanes: int,
 ) -> Settings:
     """What the log is a function of."""
     fingerprint = {
@@ -23,7 +28,7 @@ def settings_of(
     }
     plain = settings_for(recipe, corpus, method)
     adapter = engine.num_trainable if recipe.use_peft else 0
-    return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter)
+    return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter, lanes=lanes)
 
 
 def _model_fingerprint(engine: Engine) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,22 @@ import yaml
 
 from msft.app.admission import resolved
 from msft.app.fingerprints import settings_of
+from msft.app.meetings import Meetings
 from msft.app.model_card import card_of
+from msft.app.stores import store_of
 from msft.app.terminal.progress import Progress
 from msft.app.tracker_backends import open_trackers
 from msft.app.trackers import Trackers
 from msft.data.corpus import Corpus
-from msft.engine.machine import free_disk, refuse_full_disk
+from msft.engine.machine import free_disk
 from msft.engine.saving.best_folder import BestFolder
-from msft.engine.saving.checkpoint_sizes import Checkpoints
-from msft.errors import StoreError
+from msft.errors import BadScore, NotANumber, Stopped, StoreError
+from msft.ranks import ALONE, Ranks, from_first, together
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.report.findings import Findings, findings_in
 from msft.report.findings_in_words import findings_content
-from msft.run.engine import Engine, HoldsCheckpoints, SaysHow
+from msft.run.engine import Engine, SaysHow
 from msft.run.environment import (
     ROLLOUT_FROM,
     environment,
@@ -44,13 +46,12 @@ from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Scored, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
-from msft.search.rehearsal import most_held
 from msft.search.rollout import BASE
-from msft.stopping import check, graceful
-from msft.store.background_disk import MOST_WAITING, BackgroundDisk
+from msft.stopping import graceful
 from msft.store.manifests import Hashes
-from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier
+
+SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)
+"""Errors that come to every rank at the same place, so that all can still work together."""
 
 
 class Session:
@@ -69,8 +70,13 @@ class Session:
         progress: Progress | None,
         notice: Callable[[str], None],
         shared: Path | None = None,
+        lanes: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
-        """shared: a folder in which runs with the same first roll-out leave it for each other."""
+        """shared: a folder in which runs with the same first roll-out leave it for each other.
+        ranks: all of them have a session; that of rank 0 writes."""
+        self._ranks = ranks
+        self._first = ranks.rank == 0
         self._recipe = recipe
         self._method = method
         self._folder = folder
@@ -79,14 +85,18 @@ class Session:
         self._notice = notice
         tasks, samples = corpus.tasks(recipe), recipe.samples
         self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples)
-        self._settings = settings_of(recipe, corpus, method, engine, engine_name)
-        self._samples = Samples(folder.samples if samples else None)
+        self._settings = settings_of(recipe, corpus, method, engine, engine_name, lanes)
+        self._samples = Samples(folder.samples if samples else None, self._first)
         self._shared = SharedRollout(shared, folder, self._samples) if shared else None
         self._rollout_from = rollout_from(folder.environment)
         hashes = Hashes()
-        self._store = self._make_store(len(corpus.datasets), hashes)
+        made = store_of(recipe, method, self._settings, engine, folder, hashes, notice, ranks)
+        self._store = store = made.store
+        self._meetings = Meetings(ranks, made.settle)
+        self._lent_bytes = made.lent_bytes
+        places = (folder.best, folder.checkpoints)
         self._best_folder = BestFolder(
-            folder.best, folder.checkpoints, engine, self._store.is_whole, hashes, notice
+            *places, engine, store.is_whole, hashes, notice, store.folders, ranks
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._best_on_disk: str | None = None
@@ -95,48 +105,24 @@ class Session:
         self._trackers: Trackers | None = None
         self._begun = time.monotonic()
 
-    def _make_store(self, datasets: int, hashes: Hashes) -> CheckpointStore:
-        """Memory for what is needed at a time, and a disk that is written beside training."""
-        rollback = self._method.rollout_options.on_rollback
-        trainable = self._engine.num_trainable
-        most = most_held(self._method, self._settings)
-        averaged = self._recipe.ema_decay is not None
-        optim = self._recipe.optim
-        needed = Checkpoints.of(trainable, optim, rollback, datasets, most, averaged)
-        tiers, follow = (
-            self._engine.memory(needed.each, needed.aside, needed.most)
-            if isinstance(self._engine, HoldsCheckpoints)
-            else ([], None)
-        )
-        roomy = sum(tier.capacity for tier in tiers) >= needed.most
-        ticks = max(self._settings.train_ticks, self._settings.compute_budget)
-        self._lent_bytes = needed.disk(roomy) + ticks * needed.weights
-        if not self._folder.log.exists():
-            refuse_full_disk(self._folder.path, needed.disk(roomy), _fewer_copies(self._method))
-        self._folder.path.mkdir(parents=True, exist_ok=True)
-        largest = max(needed.weights, needed.moments)
-        codec = self._engine.codec()
-        disk = DiskTier(self._folder.checkpoints, codec, self._notice, hashes, largest)
-        waiting = MOST_WAITING if roomy else 1  # what waits takes memory
-        durable = BackgroundDisk(disk, follow, waiting) if tiers and follow else disk
-        return CheckpointStore(tiers, durable, needed.weights, needed.moments)
-
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
-        log = Log(self._folder.log)
+        log = self._meetings.log(self._folder.log)
         try:
-            with graceful():
+            with graceful(), self._meetings.waiting():
                 return self._carry_out(log)
         finally:
             log.close()
 
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
-        if log.events and not self._folder.is_finished():
-            here = (self._folder.environment, environment())
-            refuse_others(*here, self._recipe.deterministic, self._notice)
-        write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
-        worker = self._worker(log)
         ended = log.events[-1] if log.events else None
+        if log.events and not isinstance(ended, Ended):
+            here = (self._folder.environment, environment())
+            strict = self._recipe.deterministic
+            together(self._ranks, lambda: refuse_others(*here, strict, self._notice))
+        if self._first:
+            write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
+        worker = self._worker(log)
         if isinstance(ended, Ended):
             self._best_folder.give_back(ended.best)
         else:
@@ -149,29 +135,36 @@ class Session:
             worker,
             log,
             self._store,
-            Verdicts(self._folder.verdicts, self._notice),
+            Verdicts(self._folder.verdicts, self._notice, self._first),
             lambda event, live: self._event(run.history, event, live),
             self._samples,
         )
         try:
-            self._trackers = self._open_trackers(log)
-            self._steps = StepLines(self._folder.steps, self._notice)
-            if self._recipe.validation_loss:
-                self._losses = LossLines(self._folder.losses, self._notice)
-            lines = nullcontext() if self._losses is None else closing(self._losses)
-            with closing(self._steps), lines:
+            with ExitStack() as files:
+                if self._first:
+                    self._trackers = self._open_trackers(log)
+                    self._steps = files.enter_context(
+                        closing(StepLines(self._folder.steps, self._notice))
+                    )
+                if self._first and self._recipe.validation_loss:
+                    losses = LossLines(self._folder.losses, self._notice)
+                    self._losses = files.enter_context(closing(losses))
+                self._ranks.gather(None)  # the files are as the log has them
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
         except BaseException as reason:
-            if run.is_live and run.history.opened is not None:  # a refused call leaves all as it is
+            alike = self._ranks.world == 1 or isinstance(reason, SAME_IN_ALL_RANKS)
+            started = run.is_live and run.history.opened is not None
+            if alike and started:  # a refused call leaves all as it is
                 self._park(run.history, reason)
             raise
         finally:
             if self._trackers is not None:
                 self._trackers.close()
         log.close()
-        return self._finished(history)
+        self._show_result(history)
+        return from_first(self._ranks, lambda: self._finished(history))
 
     def _worker(self, log: Log) -> Worker:
         """What trains. Where others share the first roll-out, it is taken over now if it is there,
@@ -203,6 +196,8 @@ class Session:
     def _record_environment(self) -> None:
         """Versions, device, and how the engine computes; again at the end, since a path that
         fails on the way is left for a slower one."""
+        if not self._first:
+            return
         how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
         record_environment(self._folder.environment, environment() | how, self._groups)
@@ -222,7 +217,7 @@ class Session:
             if error is not reason:
                 self._notice(f"not all could be saved, it will be trained again: {error}")
         try:
-            write_json(self._folder.summary, summary_of(history, stopped=True))
+            self._write_summary(history, stopped=True)
         except OSError as error:  # the log has all of it
             self._notice(f"summary.json could not be written: {error}")
 
@@ -248,7 +243,11 @@ class Session:
                 self._steps.flush()
             self._show_best(history)
             if event.event in ("rollout", "decision"):
-                write_json(self._folder.summary, summary_of(history))
+                self._write_summary(history)
+
+    def _write_summary(self, history: History, stopped: bool = False) -> None:
+        if self._first:
+            write_json(self._folder.summary, summary_of(history, stopped=stopped))
 
     def _show_best(self, history: History) -> None:
         """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the
@@ -284,17 +283,10 @@ class Session:
         return scored
 
     def _step(self, step: Step) -> None:
-        check()
+        self._meetings.stop_if_asked()
         if self._progress is not None:
             self._progress.step(step)
         if self._trackers is not None:
             self._trackers.step(step)
         if self._steps is not None:
             self._steps.add(step.line(time.monotonic() - self._begun))
-
-
-def _fewer_copies(method: PreparedMethod) -> str:
-    """What would let a method need fewer checkpoints at a time."""
-    if method.averages and method.options.get("of", "span") not in ("last", "random"):
-        return "method_options: {of: last, k: 4}, which holds four ticks"
-    return ""

@@ -3,21 +3,25 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msft import launch
 from msft.app.admission import refuse_run, run_folder
 from msft.app.hub_upload import push
+from msft.app.processes import lanes_of_run, refuse_disagreement
 from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
+from msft.ranks import ALONE, Ranks, from_first, together
 from msft.recipe.recipe import Recipe
 from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
+from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
 from msft.search.options import MixtureOptions, RolloutOptions
@@ -67,22 +71,28 @@ def train(
     if datasets is not None:
         recipe = with_rows(recipe, datasets)
     folder = run_folder(recipe, out)
-    refuse_run(recipe, folder)
-    if engine is not None and recipe.engine != "auto":
-        raise UsageError(
-            f"an engine of your own was given, but the recipe says engine: {recipe.engine}; keep "
-            "the one you mean"
-        )
+    ranks = joined()
+    if ranks.rank:
+        progress, notice = None, _silent
+    together(ranks, lambda: _refuse(recipe, folder, engine, shared, ranks.world))
+    lanes = from_first(ranks, lambda: lanes_of_run(recipe, folder, ranks.world))
     if recipe.deterministic:
         _compute_the_same_bits_again()
-    tokenizer, corpus = load_data(recipe)
+    tokenizer, corpus = together(ranks, lambda: load_data(recipe))
+    if ranks.world > 1:
+        together(ranks, lambda: refuse_disagreement(ranks, recipe, folder, corpus, schedule))
     method = (
         prepared_replay(Path(schedule), list(corpus.datasets), recipe.evals_per_epoch)
         if schedule
         else recipe.prepared()
     )
     trained_by, engine_name = (
-        _built_in_engine(recipe, corpus, method, tokenizer, notice)
+        together(
+            ranks,
+            lambda: _built_in_engine(
+                replace(recipe, lanes=lanes), corpus, method, tokenizer, notice, ranks
+            ),
+        )
         if engine is None
         else _own_engine(engine, recipe, corpus)
     )
@@ -104,10 +114,54 @@ def train(
         progress=progress,
         notice=notice,
         shared=shared,
+        lanes=lanes,
+        ranks=ranks,
     )
     summary, found = session.carry_out()
-    push(recipe, folder, summary["best"]["checkpoint"], notice)
+    if ranks.rank == 0:
+        push(recipe, folder, summary["best"]["checkpoint"], notice)
     return Result(summary, folder.best, found, folder.path)
+
+
+def joined() -> Ranks:
+    """The processes that do this run together; torch is loaded where there are several."""
+    if launch.world() == 1:
+        return ALONE
+    from msft.engine.ranks import joined
+
+    return joined()
+
+
+def _silent(text: str) -> None:
+    """Rank 0 says it."""
+
+
+def _refuse(
+    recipe: Recipe, folder: RunFolder, engine: Any, shared: Path | None, world: int
+) -> None:
+    """What cannot be done, before anything heavy is loaded."""
+    refuse_run(recipe, folder)
+    if engine is not None and recipe.engine != "auto":
+        raise UsageError(
+            f"an engine of your own was given, but the recipe says engine: {recipe.engine}; keep "
+            "the one you mean"
+        )
+    if engine is not None and recipe.lanes not in ("auto", 1):
+        raise UsageError(
+            f"an engine of your own was given, which has one lane, but the recipe says lanes: "
+            f"{recipe.lanes}; leave lanes out"
+        )
+    if world > 1 and (engine is not None or recipe.engine == "simple"):
+        kind = "engine: simple" if engine is None else "an engine of your own"
+        raise UsageError(
+            f"{world} processes were started, but {kind} works in one; start one process, or leave "
+            "the engine to msft"
+        )
+    if world > 1 and shared is not None:
+        raise UsageError(
+            f"{world} processes were started, but runs that share a roll-out have one each; use "
+            "`msft compare --devices` for runs side by side"
+        )
 
 
 def load_data(recipe: Recipe) -> tuple[Any, Corpus]:
@@ -123,20 +177,20 @@ def _built_in_engine(
     method: PreparedMethod,
     tokenizer: Any,
     notice: Callable[[str], None],
+    ranks: Ranks,
 ) -> tuple[Engine, str]:
     """The engine that the recipe names and its name for the log, if memory holds it."""
-    import torch
-
     from msft.engine.build import engine_of
     from msft.engine.machine import room_of
     from msft.engine.model.shape import named_shape
+    from msft.engine.ranks import device_here
     from msft.engine.simple import SimpleEngine
     from msft.planning.memory import refuse_no_room
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_here()
     shape = named_shape(recipe.model(), recipe.trust_remote_code, len(tokenizer))
     refuse_no_room(recipe, corpus, method, shape, room_of(device))
-    engine = engine_of(recipe, corpus, tokenizer, device, notice)
+    engine = engine_of(recipe, corpus, tokenizer, device, notice, ranks)
     return engine, "simple" if isinstance(engine, SimpleEngine) else FAST
 
 

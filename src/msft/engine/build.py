@@ -26,6 +26,7 @@ from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
+from msft.ranks import ALONE, Ranks
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
@@ -77,11 +78,12 @@ def engine_of(
     tokenizer: Any,
     device: torch.device,
     notice: Callable[[str], None] = lambda text: None,
+    ranks: Ranks = ALONE,
 ) -> FastEngine | SimpleEngine:
     """The engine that a recipe asks for, with its model loaded."""
     name = recipe.model()
     loaded, fast = load_suited(recipe, name, _first_device(recipe, name, device), tokenizer, notice)
-    return engine_over(loaded, fast, recipe, corpus, device)
+    return engine_over(loaded, fast, recipe, corpus, device, ranks)
 
 
 def _first_device(recipe: Recipe, name: str, device: torch.device) -> torch.device:
@@ -95,11 +97,16 @@ def _first_device(recipe: Recipe, name: str, device: torch.device) -> torch.devi
 
 
 def engine_over(
-    loaded: LoadedModel, fast: bool, recipe: Recipe, corpus: Corpus, device: torch.device
+    loaded: LoadedModel,
+    fast: bool,
+    recipe: Recipe,
+    corpus: Corpus,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> FastEngine | SimpleEngine:
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
-    settings = _settings(recipe, corpus, device)
+    settings = _settings(recipe, corpus, device, ranks)
     options = adapter_of(recipe)
     with_adapter = None if options is None else adapted(loaded, options, device, settings.bf16)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
@@ -121,13 +128,19 @@ def engine_over(
         batch_rows=recipe.train_batch_size if fit.recorded else 0,
         half_moments=demand.half_moments,
     )
+    if settings.full_sharding:
+        return FastEngine(loaded, rows, replace(settings, kernel=False), ranks=ranks)
     layers = layers_of(loaded.model, demand.fused)
-    return FastEngine(loaded, rows, settings, layers, adapted=with_adapter)
+    return FastEngine(loaded, rows, settings, layers, adapted=with_adapter, ranks=ranks)
 
 
 def refuse_fast_keys(recipe: Recipe) -> None:
     """RecipeError where a recipe asks for what the simple engine cannot do."""
-    only_fast = {"optim": recipe.optim != "adamw", "torch_compile": recipe.torch_compile is True}
+    only_fast = {
+        "optim": recipe.optim != "adamw",
+        "torch_compile": recipe.torch_compile is True,
+        "lanes": recipe.lanes not in ("auto", 1),
+    }
     for key, asked_for in only_fast.items():
         if asked_for:
             raise RecipeError(
@@ -136,7 +149,9 @@ def refuse_fast_keys(recipe: Recipe) -> None:
             )
 
 
-def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingSettings:
+def _settings(
+    recipe: Recipe, corpus: Corpus, device: torch.device, ranks: Ranks = ALONE
+) -> TrainingSettings:
     """What both engines are told."""
     rows = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
     per_epoch = steps_of(rows, recipe.train_batch_size)
@@ -150,6 +165,8 @@ def _settings(recipe: Recipe, corpus: Corpus, device: torch.device) -> TrainingS
         bf16=in_bf16(recipe, device),
         evaluated_tokens=_evaluated_tokens(recipe, device),
         ema_decay=recipe.ema_decay,
+        lanes=1 if recipe.lanes == "auto" else recipe.lanes,
+        full_sharding=recipe.sharding == "full" and ranks.world > 1,
     )
 
 

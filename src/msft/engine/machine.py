@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from msft import launch
 from msft.errors import NoRoom
 
 UNKNOWN_MEMORY = 4 * 2**30
@@ -24,12 +25,14 @@ class Room:
 
 
 def room_of(device: torch.device) -> Room:
-    """What is free on this machine now."""
+    """What is free on this machine now, for each of the processes that do a run here."""
     host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
+    host //= launch.local_world()
     if device.type != "cuda":
         return Room("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)
-    return Room("cuda", free, total, host)
+    sharing = -(-launch.local_world() // torch.cuda.device_count())
+    return Room("cuda", free // sharing, total // sharing, host)
 
 
 def used_memory() -> int:

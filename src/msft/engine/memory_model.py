@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from msft import launch
 from msft.data.corpus import Corpus
 from msft.engine.model.shape import ModelShape
 from msft.engine.train.adamw import has_kernel
@@ -64,6 +65,8 @@ class Demand:
     trained: weights of an adapter, which alone are trained; None: all are.
     frozen: bytes of the frozen weights beside an adapter.
     merged: bytes of the plain model that is evaluated in place of an adapter's; 0: there is none.
+    ranks: have fp32 weights, moments and the average between them, as `sharding: optimizer` does;
+        `full` takes no more.
     """
 
     batch_tokens: int
@@ -76,6 +79,7 @@ class Demand:
     trained: int | None = None
     frozen: int = 0
     merged: int = 0
+    ranks: int = 1
 
     def moved(self, shape: ModelShape) -> int:
         """Weights that are trained."""
@@ -117,6 +121,7 @@ def demand_of(
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
         merged=0 if adapter is None else merged_bytes(shape, bf16, device, total),
+        ranks=launch.world(),
     )
 
 
@@ -198,15 +203,16 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
     """Frozen weights, and the plain model; of those trained fp32 weights, moments, in bf16 the
-    working copy, and the average."""
+    working copy, and the average; in fp32 every rank works with all weights, its own and copies."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
-    working = BF16 if demand.bf16 else 0
-    trained = demand.moved(shape) * (FP32 + moments + working)
+    working, shared = (BF16, FP32 + moments) if demand.bf16 else (FP32, moments)
+    moved = demand.moved(shape)
+    trained = moved * working + moved * shared // demand.ranks
     return demand.frozen + demand.merged + trained + average_bytes(shape, demand)
 
 
 def average_bytes(shape: ModelShape, demand: Demand) -> int:
-    return FP32 * demand.moved(shape) if demand.averaged else 0
+    return FP32 * demand.moved(shape) // demand.ranks if demand.averaged else 0
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:

@@ -224,7 +224,7 @@ def memory_of(
     shape: ModelShape, demand: Demand, workload: Workload, checkpoints: Checkpoints, room: Room
 ) -> MemoryParts:
     """The forecast for one run on this machine."""
-    base = FP32 * demand.moved(shape)
+    base = FP32 * demand.moved(shape) // demand.ranks
     fit = cpu_fit(workload.checkpointing)
     if room.kind == "cuda":
         base = base if base <= BASE_ON_DEVICE * room.total else 0

@@ -60,6 +60,33 @@ def refuse_wrong_schedule(recipe: "Recipe") -> None:
         )
 
 
+def refuse_wrong_lanes(recipe: "Recipe") -> None:
+    """Every lane needs a row, and an engine that sums over lanes; an adapter has one lane."""
+    if recipe.use_peft and (recipe.sharding == "full" or recipe.lanes not in ("auto", 1)):
+        key = "sharding" if recipe.sharding == "full" else "lanes"
+        raise RecipeError(
+            f"{key} is {getattr(recipe, key)}, but one process trains an adapter; leave {key} or "
+            "use_peft out (msft compare --devices trains several adapters side by side)",
+            (key,),
+            because=("use_peft",),
+        )
+    if recipe.lanes == "auto" or recipe.lanes == 1:
+        return
+    if recipe.lanes > recipe.train_batch_size:
+        raise RecipeError(
+            f"lanes is {recipe.lanes}, but a step has train_batch_size ({recipe.train_batch_size}) "
+            "rows, and every lane needs one; use fewer lanes, or a larger train_batch_size",
+            ("lanes",),
+            because=("train_batch_size",),
+        )
+    if recipe.engine == "simple":
+        raise RecipeError(
+            f"lanes is {recipe.lanes}, but engine simple has one; leave one of them out",
+            ("lanes",),
+            because=("engine",),
+        )
+
+
 def refuse_wrong_method(recipe: "Recipe") -> None:
     """What `prepare` refuses, and the contradictions that a method of ours finds itself."""
 

@@ -44,10 +44,8 @@ def _write(keys: str, ours: str, more: str = "") -> dict[str, Foreign]:
 
 _NOT_YET = {
     **_same(
-        "deepspeed fsdp fsdp_config ddp_find_unused_parameters ddp_timeout ddp_backend device_map "
         "tensor_parallel_size context_parallel_size sequence_parallel_size",
-        "one run on several devices is not there yet; leave it out: a run uses one device, and "
-        "`msft compare` runs one on each",
+        "not there yet; leave it out: several devices share a batch (sharding: optimizer or full)",
     ),
 }
 """What others have and msft will have. Take a key out when it comes."""
@@ -104,6 +102,11 @@ _ADAPTER = {
         ": the adapter's folder, which is merged into its base",
     ),
 }
+_DIVIDED = (
+    "write sharding: optimizer (the optimizer is divided) or full (FSDP2), and start several "
+    "processes with torchrun"
+)
+_STARTED = "leave it out: torchrun starts the processes, and each takes a device by itself"
 
 FOREIGN: dict[str, Foreign] = {
     **{
@@ -111,6 +114,8 @@ FOREIGN: dict[str, Foreign] = {
     },
     **_NOT_YET,
     **_ADAPTER,
+    **_same("deepspeed fsdp fsdp_config", _DIVIDED, "sharding"),
+    **_same("ddp_find_unused_parameters ddp_timeout ddp_backend device_map", _STARTED),
     **_write("lr", "learning_rate"),
     **_write(
         "model model_id model_path pretrained_model_name_or_path base_model_config",

@@ -24,7 +24,12 @@ from msft.checks import (
 )
 from msft.errors import Place, RecipeError
 from msft.recipe.adapters import ALL_LINEAR, low_rate, refuse_wrong_adapter, target_names
-from msft.recipe.agreements import refuse_wrong_method, refuse_wrong_names, refuse_wrong_schedule
+from msft.recipe.agreements import (
+    refuse_wrong_lanes,
+    refuse_wrong_method,
+    refuse_wrong_names,
+    refuse_wrong_schedule,
+)
 from msft.recipe.blocks import (
     is_template,
     options_of_methods,
@@ -69,6 +74,9 @@ class Recipe:
         transformers; auto is the fast one where it suits the model.
     use_peft: train a LoRA adapter instead of all weights; the keys after it say how (as in TRL).
     merge_adapter: the result is a plain model folder, not an adapter.
+    lanes: a step's gradient is a sum over so many parts of the batch, whoever computes them; auto
+        is the number of processes at the first start.
+    sharding: what several processes divide between them: the optimizer, or the weights too.
     chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
@@ -118,6 +126,8 @@ class Recipe:
     use_dora: bool = False
     use_rslora: bool = False
     merge_adapter: bool = False
+    lanes: Annotated[Literal["auto"] | int, AtLeast(1)] = "auto"
+    sharding: Literal["auto", "optimizer", "full"] = "auto"
     chat_template: str | None = None
     completion_only_loss: bool = True
     num_fewshot: Annotated[int | None, AtLeast(0)] = None
@@ -192,6 +202,7 @@ class Recipe:
         object.__setattr__(self, "lora_target_modules", target_names(self.lora_target_modules))
         refuse_wrong_adapter(self)
         refuse_wrong_schedule(self)
+        refuse_wrong_lanes(self)
         with recipe_place():
             refuse_wrong_method(self)
 

@@ -7,7 +7,7 @@ was killed and resumed leaves the same bytes as one that was not.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -194,10 +194,14 @@ def _typed(name: str, raw: Any) -> Any:
 
 @dataclass(slots=True)
 class Log:
-    """The events of a run so far, and the file they are appended to (none: kept in memory)."""
+    """The events of a run so far, and the file they are appended to (none: kept in memory).
+
+    agree: is called with an event and its line before it is written; other ranks have the same.
+    """
 
     path: Path | None = None
     events: list[Event] = field(default_factory=list)
+    agree: Callable[[Event, bytes], None] = lambda event, line: None
     _file: IO[bytes] | None = None
     _chain: Chain = field(default_factory=Chain)
 
@@ -213,8 +217,10 @@ class Log:
 
     def append(self, event: Event) -> None:
         """Write an event; when this returns, it is on disk."""
+        line = to_line(event)
+        self.agree(event, line)
         if self._file is not None and self.path is not None:
-            append(self._file, self.path, self._chain.seal(to_line(event)))
+            append(self._file, self.path, self._chain.seal(line))
         self.events.append(event)
 
     def close(self) -> None:

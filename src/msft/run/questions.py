@@ -43,6 +43,7 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
             **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
             **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
+            **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
         },
         fingerprint=settings.fingerprint,
     )

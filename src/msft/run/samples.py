@@ -61,8 +61,10 @@ def cut(text: str, longest: int) -> str:
 class Samples:
     """Appends to `samples.jsonl`; without a path nothing is kept."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, writes: bool = True) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write."""
         self._path = path
+        self._writes = writes
         self._held = {} if path is None else read_samples(path)
         self._lines = _count(self._held)
         self._torn = path is not None and _is_torn(path)
@@ -71,6 +73,8 @@ class Samples:
         if self._path is None or split != SELECTION or not samples:
             return
         self._held.setdefault(checkpoint, {}).update(samples)
+        if not self._writes:
+            return
         if self._torn:  # a kill left half a line, which the next one must not join
             self._write(self._held)
             return
@@ -98,7 +102,7 @@ class Samples:
         )
 
     def _write(self, held: Mapping[CheckpointId, SamplesByName]) -> None:
-        if self._path is None:
+        if self._path is None or not self._writes:
             return
         text = "".join(_text(checkpoint, samples) for checkpoint, samples in held.items())
         replace_bytes(self._path, text.encode())

@@ -33,9 +33,14 @@ class Verdicts:
     are forgotten, and after a resume as far as the file has them."""
 
     def __init__(
-        self, path: Path | None = None, notice: Callable[[str], None] = lambda text: None
+        self,
+        path: Path | None = None,
+        notice: Callable[[str], None] = lambda text: None,
+        writes: bool = True,
     ) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write."""
         self._path = path
+        self._writes = writes
         self._notice = notice
         self._held: dict[tuple[CheckpointId, str], Verdict] = {}
         self._tokens: dict[tuple[str, str], Sequence[int]] = {}
@@ -47,7 +52,7 @@ class Verdicts:
 
         logged: what the log has scores of, measured on rows.
         """
-        if self._path is None:
+        if self._path is None or not self._writes:
             return
         data = read_bytes(self._path) if kind_of(self._path) else b""
         lines = data.splitlines(keepends=True)
@@ -77,7 +82,7 @@ class Verdicts:
             self._recall()  # a resumed run has them in its file
         new = {n: t for n, t in counts.items() if (split, n) not in self._tokens}
         self._tokens.update({(split, name): tokens for name, tokens in new.items()})
-        if self._path is None or not verdicts:
+        if self._path is None or not self._writes or not verdicts:
             return
         lines: list[Mapping[str, Any]] = [
             {"split": split, "dataset": name, "tokens": [*tokens]} for name, tokens in new.items()

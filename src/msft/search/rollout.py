@@ -234,6 +234,7 @@ class Settings:
     evaluation_tokens: which are counted; recorded where they are not those computed.
     engine: what trains; recorded where it is not the fast engine.
     adapter: weights of the adapter that alone is trained; recorded where there is one.
+    lanes: of which a step's gradient is the sum; recorded where there are several.
     score_test: which points are also scored on the test split, which never decides anything.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
@@ -251,4 +252,5 @@ class Settings:
     evaluation_tokens: str = COMPUTED
     engine: str = FAST
     adapter: int = 0
+    lanes: int = 1
     fingerprint: Mapping[str, str] = field(default_factory=dict)

@@ -6,9 +6,10 @@ removed before what made it superfluous is written. So a crash costs training, n
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from msft.store.tiers import DiskTier, NoDisk
+from msft.store.tiers import DiskTier
 
 MOST_WAITING = 4
 """Payloads that may wait: two checkpoints with their moments, besides the one being written."""
@@ -78,6 +79,14 @@ class BackgroundDisk:
             self._begin()
             self._wait(lambda: not self._waiting and self._current is None)
 
+    def waiting(self) -> list[str]:
+        """What is still to be done."""
+        with self._changed:
+            return [*self._waiting, *([self._current[0]] if self._current else [])]
+
+    def folders(self, key: str) -> list[Path]:
+        return self._disk.folders(key)
+
     def _pending(self, key: str) -> tuple[bool, Any | None]:
         """Whether something is still to be done with a key, and what it will hold then."""
         if key in self._waiting:
@@ -146,7 +155,3 @@ class BackgroundDisk:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-DurableTier = DiskTier | BackgroundDisk | NoDisk
-"""A place that outlives the process, or stands for one."""

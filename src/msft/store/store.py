@@ -6,11 +6,12 @@ What must be kept is the business of `retention.py`.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId
-from msft.store.background_disk import DurableTier
+from msft.store.ranked_disk import DurableTier
 from msft.store.retention import PARTS, WEIGHTS, Part, Retained, parts_of
 from msft.store.tiers import MemoryTier, NoDisk
 
@@ -149,6 +150,10 @@ class CheckpointStore:
         if not whole and self._disk.name in self._ledger.get(checkpoint, ()):
             self._write(self._disk, checkpoint, WEIGHTS)
         return whole
+
+    def folders(self, checkpoint: CheckpointId) -> list[Path]:
+        """Where its weights are on disk, in one part or in several."""
+        return self._disk.folders(_key(checkpoint, "weights")) if self._disk else []
 
     def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = WEIGHTS) -> None:
         """Have a checkpoint on disk too."""

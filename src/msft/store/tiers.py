@@ -153,6 +153,14 @@ class DiskTier:
     def flush(self) -> None:
         """Nothing to wait for: here `put` returns when it is done."""
 
+    def waiting(self) -> list[str]:
+        """What is still to be done: nothing."""
+        return []
+
+    def folders(self, key: str) -> list[Path]:
+        """Where a part is, or would be."""
+        return [self._folder / key]
+
 
 class NoDisk:
     """A disk's place in a ledger, with nothing behind it."""
@@ -173,6 +181,9 @@ class NoDisk:
     def drop(self, key: str) -> None: ...
 
     def listed(self) -> list[str]:
+        return []
+
+    def folders(self, key: str) -> list[Path]:
         return []
 
     def flush(self) -> None: ...

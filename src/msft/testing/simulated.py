@@ -31,7 +31,7 @@ from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import Method, ScoreTest, Settings, ticks_of
 from msft.search.scores import SELECTION, TEST, Score, accuracy
-from msft.store.background_disk import DurableTier
+from msft.store.ranked_disk import DurableTier
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, MemoryTier
 

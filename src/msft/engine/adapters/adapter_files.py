@@ -36,7 +36,7 @@ class AdapterFiles:
         self._copies = Copies(device)
 
     def codec(self) -> TorchCodec:
-        return TorchCodec(self._copies, ADAPTER_WEIGHTS)
+        return TorchCodec(self._copies, weights=ADAPTER_WEIGHTS)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._first if weights is None else weights

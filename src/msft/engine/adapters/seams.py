@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from msft.engine.adapters.adapter_files import AdapterFiles
 from msft.engine.adapters.injection import Adapted
 from msft.engine.model.loading import LoadedModel
-from msft.engine.saving.model_files import ModelFiles
+from msft.engine.saving.model_files import Divided, ModelFiles
 
 
 def trained_in(model: Any, adapted: Adapted | None) -> dict[str, nn.Parameter]:
@@ -22,8 +22,13 @@ def files_of(
     adapted: Adapted | None,
     base: Mapping[str, Tensor],
     device: torch.device,
+    lanes: Divided | None = None,
+    whole: str | None = None,
 ) -> ModelFiles | AdapterFiles:
-    """What reads and writes them; base: as they are before training."""
+    """What reads and writes them; base: as they are before training.
+
+    lanes, whole: of a model that several ranks train; see `ModelFiles`.
+    """
     if adapted is None:
-        return ModelFiles(loaded, base, device)
+        return ModelFiles(loaded, base, device, lanes, whole)
     return AdapterFiles(adapted, base, device)

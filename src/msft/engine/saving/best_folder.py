@@ -5,12 +5,15 @@ just said that it is whole, and the checkpoint's manifest comes along, so that t
 checked for itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
-from msft.engine.saving.safetensors_codec import WEIGHTS
+from msft.engine.saving.model_files import INDEX
+from msft.engine.saving.safetensors_codec import WEIGHTS, parts_in
 from msft.files import FILE, FOLDER, kind_of, link_or_copy, read_bytes, remove, replace_bytes
+from msft.ranks import ALONE, Ranks, from_first
 from msft.run.engine import Engine, LinksWeights
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
@@ -21,6 +24,8 @@ class BestFolder:
     """Keeps a folder equal to one checkpoint of a run.
 
     is_whole: whether a checkpoint's weights are on disk as they were written.
+    folders: where they are: in one folder, or in one of each rank that wrote them.
+    ranks: whose first one writes the folder; the others come along.
     """
 
     def __init__(
@@ -31,8 +36,13 @@ class BestFolder:
         is_whole: Callable[[CheckpointId], bool],
         hashes: Hashes,
         notice: Callable[[str], None],
+        folders: Callable[[CheckpointId], list[Path]] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._folders = folders or (lambda checkpoint: [self._source(checkpoint)])
+        self._ranks = ranks
         self._folder = folder
+        self._fresh = folder.with_name(".best.tmp")
         self._checkpoints = checkpoints
         self._engine = engine
         self._is_whole = is_whole
@@ -46,37 +56,80 @@ class BestFolder:
 
         What is the same for all checkpoints is written once.
         """
-        source = None if checkpoint == BASE else self._source(checkpoint)
-        if source is not None and not self._is_whole(checkpoint):
-            self._take_away_damaged()
+        if checkpoint != BASE and not self._is_whole(checkpoint):
+            from_first(self._ranks, self._take_away_damaged)
             return False
-        if self._holds and source is not None and isinstance(self._engine, LinksWeights):
-            self._engine.link(source, self._folder)
-            replace_bytes(self._folder / MANIFEST, read_bytes(source / MANIFEST))
-            self.card(card)
-        else:
-            self._make(source, card)
+        sources = [] if checkpoint == BASE else self._folders(checkpoint)
+        if checkpoint == BASE:
+            from_first(self._ranks, self._empty)
+            self._engine.export(None, self._fresh)  # each rank has a part of it
+        from_first(self._ranks, lambda: self._update(sources, card))
         self._holds = checkpoint
         return True
+
+    def _update(self, sources: Sequence[Path], card: str) -> None:
+        linked = isinstance(self._engine, LinksWeights)
+        one = len(sources) == 1 and kind_of(self._folder / INDEX) is None
+        if self._holds and one and linked:
+            self._link(sources, self._folder)
+            self.card(card)
+            return
+        if sources:
+            self._empty()
+            if linked:
+                self._link(sources, self._fresh)
+            else:
+                self._engine.export(self._engine.codec().read(sources[0]), self._fresh)
+        write_text(self._fresh / "README.md", card)
+        old = self._folder.with_name(".best.old")
+        remove(old)
+        if kind_of(self._folder):
+            self._folder.rename(old)
+        self._fresh.rename(self._folder)
+        remove(old)
+
+    def _empty(self) -> None:
+        """A folder beside the old one, until it is complete."""
+        remove(self._fresh)
+        self._fresh.mkdir(parents=True)
+
+    def _link(self, sources: Sequence[Path], folder: Path) -> None:
+        """The weights in one file or several, and a manifest of all of them."""
+        engine: Any = self._engine
+        text = read_bytes(sources[0] / MANIFEST)
+        if len(parts_in(sources, WEIGHTS)) == 1:
+            engine.link(sources[0], folder)
+        else:
+            engine.link_parts(sources, folder)
+            parts = [Manifest.from_bytes(read_bytes(source / MANIFEST)) for source in sources]
+            files = {name: digest for part in parts for name, digest in part.files.items()}
+            owner = str(parts[0].owner).split(".weights")[0] + ".weights"
+            text = Manifest(files, owner).to_bytes()
+        replace_bytes(folder / MANIFEST, text)
 
     def is_damaged(self) -> bool:
         """Whether its weights are not what was put there."""
         if self._holds in (None, BASE) or not isinstance(self._engine, LinksWeights):
-            return False
-        return self._fault(self._holds) is not None
+            return from_first(self._ranks, lambda: False)
+        holds = self._holds
+        return from_first(self._ranks, lambda: self._fault(holds) is not None)
 
     def give_back(self, checkpoint: CheckpointId) -> None:
         """Let a finished run's checkpoint that is gone be the weights of this folder again, if
         they are what was put here. Earlier versions left nothing to check them by."""
-        target = self._source(checkpoint)
         linked = isinstance(self._engine, LinksWeights) and checkpoint != BASE
-        names = [n for n in (WEIGHTS, ADAPTER_WEIGHTS) if kind_of(self._folder / n) == FILE]
-        if not linked or kind_of(target) or not names:
+        there = linked and any(kind_of(folder) for folder in self._folders(checkpoint))
+        if linked and not there:
+            from_first(self._ranks, lambda: self._give_back(checkpoint))
+
+    def _give_back(self, checkpoint: CheckpointId) -> None:
+        target, here = self._source(checkpoint), [self._folder]
+        files = parts_in(here, WEIGHTS) or parts_in(here, ADAPTER_WEIGHTS)
+        if not files or any(kind_of(file) != FILE for file in files):
             return
-        weights = names[0]
         if kind_of(self._folder / MANIFEST) is None:
-            digest = self._hashes.of(self._folder / weights)
-            text = Manifest({weights: digest}, target.name).to_bytes()
+            digests = {file.name: self._hashes.of(file) for file in files}
+            text = Manifest(digests, target.name).to_bytes()
             self._notice(
                 f"an earlier version wrote {self._folder} without a hash, and its checkpoint is "
                 "gone, so its weights cannot be checked; they are left as they are"
@@ -88,33 +141,14 @@ class BestFolder:
         temporary = target.with_name(f".{target.name}.tmp")
         remove(temporary)
         temporary.mkdir(parents=True)
-        link_or_copy(self._folder / weights, temporary / weights)
+        for file in files:
+            link_or_copy(file, temporary / file.name)
         replace_bytes(temporary / MANIFEST, text)
         temporary.rename(target)
 
     def card(self, card: str) -> None:
         """Only the model card, when the checkpoint stays the same."""
         write_text(self._folder / "README.md", card)
-
-    def _make(self, source: Path | None, card: str) -> None:
-        """The whole folder, beside the old one until it is complete."""
-        fresh = self._folder.with_name(".best.tmp")
-        old = self._folder.with_name(".best.old")
-        for leftover in (fresh, old):
-            remove(leftover)
-        fresh.mkdir(parents=True)
-        if source is None:
-            self._engine.export(None, fresh)
-        elif isinstance(self._engine, LinksWeights):
-            self._engine.link(source, fresh)
-            replace_bytes(fresh / MANIFEST, read_bytes(source / MANIFEST))
-        else:
-            self._engine.export(self._engine.codec().read(source), fresh)
-        write_text(fresh / "README.md", card)
-        if kind_of(self._folder):
-            self._folder.rename(old)
-        fresh.rename(self._folder)
-        remove(old)
 
     def _take_away_damaged(self) -> None:
         """A folder whose weights are not those of its manifest is nobody's result."""

@@ -4,41 +4,74 @@ Both engines hand these verbs on, so they stand here once.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec
-from msft.files import link_or_copy, remove
+from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec, parts_in
+from msft.files import link_or_copy, remove, replace_bytes
+from msft.ranks import Ranks
 from msft.store.tiers import MemoryTier
 
 Weights = Mapping[str, Tensor]
+
+INDEX = "model.safetensors.index.json"
+
+
+class Divided(Protocol):
+    """Weights that ranks have between them; names: those of this one."""
+
+    @property
+    def ranks(self) -> Ranks: ...
+    @property
+    def names(self) -> Collection[str]: ...
+    def whole(self, owned: Weights) -> Weights | None: ...
 
 
 class ModelFiles:
     """The verbs of an engine that concern files; see `msft.run.engine`.
 
-    base: the base model's weights in fp32, by name.
+    base: the base model's weights in fp32, by name; of a rank, those that it owns.
+    lanes: whose ranks have the base between them.
+    whole: the fingerprint of the whole base model, where `base` is not all of it.
     """
 
-    def __init__(self, loaded: LoadedModel, base: Weights, device: torch.device) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        base: Weights,
+        device: torch.device,
+        lanes: Divided | None = None,
+        whole: str | None = None,
+    ) -> None:
         self._loaded = loaded
         self._base = base
         self._device = device
         self._copies = Copies(device)
+        self._lanes = lanes
+        self._whole = whole
 
     def codec(self) -> TorchCodec:
-        return TorchCodec(self._copies)
+        if self._lanes is None or self._lanes.ranks.world == 1:
+            return TorchCodec(self._copies)
+        ranks = self._lanes.ranks
+        return TorchCodec(self._copies, (ranks.rank + 1, ranks.world), self._lanes.names)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
-        write_model(self._loaded, self._base if weights is None else weights, folder)
+        weights = self._base if weights is None else weights
+        if self._lanes is not None:
+            weights = self._lanes.whole(weights)
+        if weights is not None:  # rank 0 writes
+            write_model(self._loaded, weights, folder)
 
     def link(self, source: Path, folder: Path) -> None:
         """A hard link, so the best so far costs no second copy."""
@@ -46,13 +79,27 @@ class ModelFiles:
             describe(self._loaded, folder)
         link_weights(source, folder, WEIGHTS)
 
+    def link_parts(self, sources: Sequence[Path], folder: Path) -> None:
+        """As `link`, of weights in several files, with the index that transformers reads."""
+        if not (folder / "config.json").exists():
+            describe(self._loaded, folder)
+        places: dict[str, str] = {}
+        size = 0
+        for file in parts_in(sources, WEIGHTS):
+            link_weights(file.parent, folder, file.name)
+            with safe_open(file, "pt") as held:
+                places |= dict.fromkeys(held.keys(), file.name)
+            size += file.stat().st_size
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+        replace_bytes(folder / INDEX, (json.dumps(index, indent=2) + "\n").encode())
+
     def memory(
         self, each: int, aside: int, most: int
     ) -> tuple[list[MemoryTier], Callable[[Any], Any]]:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
 
     def fingerprint(self) -> str:
-        return fingerprint_of(self._base)
+        return self._whole or fingerprint_of(self._base)
 
 
 def link_weights(source: Path, folder: Path, name: str) -> None:

@@ -5,11 +5,12 @@ and the training beside it would wait. What is on a device comes through one pin
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -37,34 +38,76 @@ TYPES = {
 """What safetensors calls them."""
 
 
+def part_name(file: str, number: int, world: int) -> str:
+    """The file of one of so many ranks, as transformers has it; one alone has the whole file."""
+    stem, _, kind = file.partition(".")
+    return file if world == 1 else f"{stem}-{number:05}-of-{world:05}.{kind}"
+
+
+def parts_in(folders: Sequence[Path], file: str) -> list[Path]:
+    """The file in these folders, whole or in parts."""
+    stem, _, kind = file.partition(".")
+    every = [path for folder in folders for path in sorted(folder.glob(f"{stem}*.{kind}"))]
+    return [path for path in every if path.name == file or path.name.startswith(f"{stem}-")]
+
+
 class TorchCodec:
     """A payload is a set of weights, or the training state beside it.
 
+    place: the number, from 1, and the count of the ranks that write it together.
+    owned: names of the weights that this rank reads; None: all that there are.
     weights: the name of the file with weights.
     """
 
-    def __init__(self, copies: Copies | None = None, weights: str = WEIGHTS) -> None:
+    def __init__(
+        self,
+        copies: Copies | None = None,
+        place: tuple[int, int] = (1, 1),
+        owned: Collection[str] | None = None,
+        weights: str = WEIGHTS,
+    ) -> None:
         self._copies = copies or Copies()
         self._weights = weights
         self._buffer: Tensor | None = None
+        self._place = place
+        self._owned = owned
 
     def write(self, payload: Any, folder: Path) -> None:
         self._copies.wait()
         if "optimizer" not in payload:
-            self._save(payload, folder / self._weights, {"format": "pt"})
-            (folder / self._weights).chmod(0o644)  # it becomes the result, which others may read
+            weights = folder / part_name(self._weights, *self._place)
+            self._save(payload, weights, {"format": "pt"})
+            weights.chmod(0o644)  # it becomes the result, which others may read
             return
         moments = payload["optimizer"]
-        self._save(moments["tensors"], folder / MOMENTS)
+        self._save(moments["tensors"], folder / part_name(MOMENTS, *self._place))
         state = {"steps": moments["steps"], "feed": payload["feed"]}
         (folder / STATE).write_text(json.dumps(state))
 
     def read(self, folder: Path) -> Any:
-        if (folder / self._weights).exists():
-            return load_file(folder / self._weights)
-        state = json.loads((folder / STATE).read_text())
-        moments = {"steps": state["steps"], "tensors": load_file(folder / MOMENTS)}
+        return self.collect([folder])
+
+    def collect(self, folders: Sequence[Path]) -> Any:
+        """One payload from the folders that ranks wrote."""
+        weights = parts_in(folders, self._weights)
+        if weights:
+            return self._loaded(weights, lambda name: name)
+        state = json.loads((folders[0] / STATE).read_text())
+        tensors = self._loaded(parts_in(folders, MOMENTS), lambda name: name.rpartition(".")[0])
+        moments = {"steps": state["steps"], "tensors": tensors}
         return {"optimizer": moments, "feed": state["feed"]}
+
+    def _loaded(self, files: Sequence[Path], weight_of: Callable[[str], str]) -> dict[str, Tensor]:
+        """The tensors of these files that are of a weight that is owned."""
+        owned, found = self._owned, dict[str, Tensor]()
+        for file in files:
+            if owned is None:
+                found |= load_file(file)
+                continue
+            with safe_open(file, "pt") as held:
+                names = [name for name in held.keys() if weight_of(name) in owned]  # noqa: SIM118
+                found |= {name: held.get_tensor(name) for name in names}
+        return found
 
     def _save(
         self, tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None

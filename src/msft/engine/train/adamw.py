@@ -5,7 +5,7 @@ trained, stored and handed out are fp32; a bf16 model only ever computes with th
 Everything lies in fixed tensors, so that a recorded step (`step_graphs.py`) finds it again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -71,6 +71,10 @@ class AdamW:
         self._sums: dict[str, Tensor] = {}
         self.bad = torch.zeros((), device=device)
         """1 where the step must not be taken; the engine sets it from the loss."""
+        self.norm_of: Callable[[Mapping[str, Tensor]], Tensor] = _norm
+        """Of gradients; where ranks own the weights between them, it is that over all of them."""
+        self.reseed: Callable[[int, str], None] | None = None
+        """Is told the step and the tensor that is rounded at random next."""
         self.norm = torch.zeros((), device=device)
         """Of the gradient of the last step, before it was clipped."""
 
@@ -141,11 +145,15 @@ class AdamW:
                 self._sums[name] = parameter.grad.float()
             parameter.grad = None
 
+    def take(self, gradients: Mapping[str, Tensor]) -> None:
+        """Let these be the gradients of the next step; the kernel widens by itself."""
+        self._sums = {n: g if self._kernel else g.float() for n, g in gradients.items()}
+
     def step(self, max_grad_norm: float) -> None:
         """Take the gradients of the working weights, which are gone afterwards."""
         with torch.no_grad():
             gradients = self._gradients()
-            self.norm.copy_(_norm(list(gradients.values())))
+            self.norm.copy_(self.norm_of(gradients))
             shrink = _shrink(self.norm, max_grad_norm)
             self._count += 1 - self.bad
             if self._kernel:
@@ -234,6 +242,8 @@ class AdamW:
             master = self.masters[name]
             master.mul_(1 - rate * self._decay)
             master.sub_(wide_mean.div(width).mul_(rate / first))
+            if self.reseed is not None:
+                self.reseed(self._steps, name)
             mean.copy_(stochastic_round(wide_mean))
             square.copy_(stochastic_round(wide_square))
 
@@ -266,9 +276,9 @@ def has_kernel(device: torch.device, mixed: bool) -> bool:
     return optimizer_way(device, mixed).path == "kernel"
 
 
-def _norm(gradients: list[Tensor]) -> Tensor:
+def _norm(gradients: Mapping[str, Tensor]) -> Tensor:
     """The common norm of gradients, as torch has it."""
-    norms = torch._foreach_norm(gradients, 2, torch.float32)
+    norms = torch._foreach_norm(list(gradients.values()), 2, torch.float32)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 

@@ -17,24 +17,24 @@ from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import MergedPredictor, merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
+from msft.engine.data_parallel import OneLane
 from msft.engine.decode.decoder import Decoder
-from msft.engine.memory_model import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
-from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of, say_once
-from msft.engine.saving.model_files import averaged, refuse_other_model
+from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of
+from msft.engine.saving.model_files import ModelFiles, averaged, fingerprint_of, refuse_other_model
+from msft.engine.sharding import lanes_over
 from msft.engine.train.adamw import AdamW, copied
+from msft.engine.train.base_weights import copies_of
+from msft.engine.train.lane_graphs import LaneGraphs
 from msft.engine.train.moving_average import AveragePredictor
-from msft.engine.train.pending_losses import (
-    PendingLosses,
-    PendingNumbers,
-    refuse_not_numbers,
-)
+from msft.engine.train.pending_losses import PendingLosses, PendingNumbers, refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.engine.train.step_graphs import StepGraphs
-from msft.errors import NotRecorded
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
+from msft.ranks import ALONE, Ranks
+from msft.run.engine import Predictor
 from msft.search.feeds import Batch, Losses, Update
 
 
@@ -49,6 +49,7 @@ class FastEngine:
         layers: Layers = PLAIN_LAYERS,
         recorder: Callable[[], Recorder] | None = None,
         adapted: Adapted | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """adapted: the model with an adapter, which alone is trained."""
         self.model = model = loaded.model
@@ -61,20 +62,27 @@ class FastEngine:
         self.num_trainable = sum(p.numel() for p in self._parameters.values())
         self.num_frozen = adapted.shape.parameters if adapted else 0
         self.num_parameters = self.num_frozen or self.num_trainable
-        how = (settings.weight_decay, settings.bf16, settings.half_moments, settings.kernel)
-        self._adamw = AdamW(self._parameters, *how, settings.ema_decay)
+        whole = fingerprint_of(self._parameters)
+        self._lanes = lanes_over(model, self._parameters, settings, ranks)
+        how = (settings.weight_decay, self._lanes.mixed, settings.half_moments, settings.kernel)
+        self._adamw = AdamW(self._lanes.owned, *how, settings.ema_decay)
         self._average = self._adamw.average
-        if settings.bf16:
+        self._lanes.serve(self._adamw)
+        if self._lanes.mixed:
             layers.lay_together()
-        self._base = {n: self._kept(w) for n, w in self._adamw.masters.items()}
-        files = files_of(loaded, adapted, self._base, self.device)
+        self._base = copies_of(self._lanes.out(self._adamw.masters), self.device)
+        files = files_of(loaded, adapted, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.memory = files.codec, files.export, files.memory
         self.fingerprint, self.average = files.fingerprint, averaged
         if not (adapted and adapted.options.merged):
             self.link = files.link
+        if isinstance(files, ModelFiles):
+            self.link_parts = files.link_parts
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
         self._merged = merged_of(adapted, self._adamw.kept, layers)
-        evaluated = (model, layers) if self._merged is None else self._merged.evaluated
+        evaluated = (
+            (self._lanes.evaluated, layers) if self._merged is None else self._merged.evaluated
+        )
         self._decoder = Decoder(evaluated[0], ends, tokens, layers=evaluated[1])
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
@@ -83,15 +91,22 @@ class FastEngine:
         piece = recorder_of(self.device)
         recorder = recorder or piece.item
         self._steps = Way("eager", piece.reason or "fp32, dropout, a large model or little memory")
+        self._lane_graphs: LaneGraphs | None = None
         if settings.batch_rows and recorder is not None:
-            steps = (self._recorded_step, self._rehearsed_step, settings.batch_rows)
-            self._graphs = StepGraphs(*steps, self._longest, self.device, recorder())
-            self._steps = Way("recorded")
+            self._steps, shape = Way("recorded"), (self._longest, self.device, recorder())
+            most = -(-settings.batch_rows // settings.lanes)
+            if not isinstance(self._lanes, OneLane):
+                lane = (self._padded_gradients, self._parameters, most)
+                self._lane_graphs = LaneGraphs(*lane, *shape)
+            else:
+                steps = (self._recorded_step, self._rehearsed_step, most)
+                self._graphs = StepGraphs(*steps, *shape)
 
     def paths(self) -> Paths:
         """Which path each part takes now."""
         attention = attention_way(self.model, self._longest)
-        ways = (attention, self._steps, self._layers.way, self._adamw.way, self._decoder.way)
+        steps = self._lane_graphs.way if self._lane_graphs else self._steps
+        ways = (attention, steps, self._layers.way, self._adamw.way, self._decoder.way)
         return Paths.of(*ways)
 
     def how(self) -> str:
@@ -101,32 +116,27 @@ class FastEngine:
 
     def load(self, weights: Mapping[str, Tensor] | None) -> None:
         source = self._base if weights is None else weights
-        refuse_other_model(source, self._adamw.masters)
-        self._adamw.load(source)
+        refuse_other_model(source, self._lanes.like(self._adamw.masters))
+        self._adamw.load(self._lanes.back(source))
+        self._lanes.spread()
         self._moved()
 
     def weights(self) -> dict[str, Tensor]:
-        return copied(self._adamw.kept)
+        return self._lanes.out(copied(self._adamw.kept))
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
         if moments is None:
             self._adamw.start(0, {})
         else:
-            self._adamw.start(int(moments["steps"]), moments["tensors"])
+            self._adamw.start(int(moments["steps"]), self._lanes.back(moments["tensors"]))
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
+        self._lanes.seed(number)
 
     def optimizer(self) -> dict[str, Any]:
-        return self._adamw.state()
-
-    def _kept(self, weight: Tensor) -> Tensor:
-        """A copy of a base weight: on the device where that is cheap, else in host memory."""
-        if self.device.type == "cuda":
-            total = torch.cuda.mem_get_info(self.device)[1]
-            if 4 * self.num_trainable > BASE_ON_DEVICE * total:
-                return weight.cpu()
-        return weight.clone()
+        state = self._adamw.state()
+        return {"steps": state["steps"], "tensors": self._lanes.out(state["tensors"])}
 
     def _moved(self) -> None:
         if self._merged is not None:
@@ -147,12 +157,13 @@ class FastEngine:
         self._moved()
         return Losses(losses, update=Update(rate, PendingNumbers(self._adamw.norm).look)), tokens
 
-    def predictor(self) -> Decoder | AveragePredictor | MergedPredictor:
+    def predictor(self) -> Predictor:
+        predictor: Predictor = self._decoder
         if self._merged is not None:
-            return MergedPredictor(self._decoder, self._merged)
-        if self._average is None:
-            return self._decoder
-        return AveragePredictor(self._decoder, self._average)
+            predictor = MergedPredictor(predictor, self._merged)
+        elif self._average is not None:
+            predictor = AveragePredictor(predictor, self._average)
+        return self._lanes.predictor(predictor)
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
@@ -164,22 +175,21 @@ class FastEngine:
             losses[0]  # raises before a step that must not be taken
         self._adamw.ready(self._settings.rate(self._adamw.steps))
         self._adamw.step(self._settings.max_grad_norm)
+        self._lanes.spread()
         return losses
 
     def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
-        if self._graphs is None or self._graphs.shape_of(rows).tokens > self._micro_batch_tokens:
+        if self._graphs is None:
             return None
-        try:
-            self._adamw.ready(self._settings.rate(self._adamw.steps))
-            return PendingLosses(self._graphs.run(rows), batch.rows)
-        except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
-            why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
-        self._steps = Way("eager", why)
-        say_once(f"steps are no longer recorded: {why}; they are taken one by one")
+        self._adamw.ready(self._settings.rate(self._adamw.steps))
+        losses = self._graphs.tried(rows, self._micro_batch_tokens)
+        if losses is not None:
+            return PendingLosses(losses, batch.rows)
         self._adamw.unready()
-        self._graphs = None
-        self._clear()
+        if self._graphs.way.reason:
+            self._steps, self._graphs = self._graphs.way, None
+            self._clear()
         return None
 
     def _recorded_step(self, line: PackedRows, longest: int) -> Tensor:
@@ -192,23 +202,39 @@ class FastEngine:
         self._adamw.forget()
         return losses
 
-    def _padded_gradients(self, line: PackedRows, longest: int) -> Tensor:
-        self._adamw.bad.zero_()
+    def _padded_gradients(
+        self, line: PackedRows, longest: int, targets: Tensor | None = None
+    ) -> Tensor:
+        """targets: of the whole step, where the line is a lane of it."""
+        if targets is None:
+            self._adamw.bad.zero_()
+            targets = (line.labels != NO_LABEL).sum()
         bounds = line.bounds.to(torch.int32)
-        targets = (line.labels != NO_LABEL).sum()
         self.model.train()
         rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
         with self._layers, layout(rows):
             return self._backward(line, targets)
 
     def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
-        """Losses of the rows; the gradient of their token mean is left in the parameters.
+        """Losses of the rows; the gradient of their token mean is left in the parameters, or with
+        the optimizer where it is a sum over lanes."""
+        targets = sum(len(row.targets) for row in rows)
+        self._adamw.bad.zero_()
+        self.model.train()
+        return self._lanes.gradients(rows, self._accumulated, targets, self._micro_batches)
+
+    def _accumulated(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
+        """The gradient of some rows, over so many targets.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
         """
+        if self._lane_graphs is not None:
+            replayed = self._lane_graphs.run(rows, targets, self._micro_batch_tokens)
+            if replayed is not None:
+                return replayed
         while True:
             try:
-                return self._accumulated(rows)
+                return self._added_up(rows, targets)
             except (RuntimeError, MemoryError) as error:
                 longest = max(len(row.tokens) for row in rows)
                 if not is_out_of_memory(error) or self._micro_batch_tokens <= longest:
@@ -216,22 +242,19 @@ class FastEngine:
             self._micro_batch_tokens //= 2
             self._clear()
 
-    def _accumulated(self, rows: Sequence[TrainingRow]) -> Tensor:
-        targets = sum(len(row.targets) for row in rows)
+    def _added_up(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         losses: list[Tensor] = []
-        self._adamw.bad.zero_()
-        self.model.train()
         parts = self._micro_batches(rows)
         for part in parts:
             with self._layers, layout(self._rows_of(part)):  # checkpointing runs it again
                 losses.append(self._backward(packed(part, self.device), targets))
             if len(parts) > 1:
-                self._adamw.add_up()
+                self._lanes.add_up()
         return torch.cat(losses)
 
-    def _backward(self, line: PackedRows, targets: int | Tensor) -> Tensor:
+    def _backward(self, line: PackedRows, targets: float | Tensor) -> Tensor:
         """Row losses of a line; its share of the gradient is added to the parameters'."""
-        nll = self._nll(line)
+        nll = self._nll(line, self.model)
         loss = nll.sum() / targets
         loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -240,14 +263,17 @@ class FastEngine:
 
     def _watched(self, rows: Sequence[TrainingRow]) -> list[float]:
         """Losses of the rows, without dropout and without a gradient."""
-        self.model.eval()
-        losses: list[float] = []
+        self._lanes.evaluated.eval()
         with torch.inference_mode():
-            for part in self._micro_batches(rows):
-                line = packed(part, self.device)
-                with layout(self._rows_of(part)):
-                    losses += row_means(self._nll(line), line).tolist()
-        return losses
+            return self._lanes.losses(rows, self._measured).tolist()
+
+    def _measured(self, rows: Sequence[TrainingRow]) -> Tensor:
+        losses: list[Tensor] = []
+        for part in self._micro_batches(rows):
+            line = packed(part, self.device)
+            with layout(self._rows_of(part)):
+                losses.append(row_means(self._nll(line, self._lanes.evaluated), line))
+        return torch.cat(losses)
 
     def _look_ahead(self, rows: Sequence[TrainingRow], batch: Batch) -> Losses:
         """Losses before and after a virtual step; everything is as it was afterwards."""
@@ -255,21 +281,22 @@ class FastEngine:
         before = self._watched(rows)
         refuse_not_numbers(before, batch.rows)
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), self._lanes:
             if batch.step == "optimizer":
                 self._step(rows, batch)
             else:
                 self._gradients(rows)
                 self._adamw.sgd(self._settings.rate(self._adamw.steps))
+                self._lanes.spread()
         after = self._watched(rows)
         self.load(weights)
         if batch.step == "optimizer" or self._average is not None:  # raw weights are there
             self.load_optimizer(moments)
         return Losses(before, after)
 
-    def _nll(self, line: PackedRows) -> Tensor:
+    def _nll(self, line: PackedRows, model: Any) -> Tensor:
         """Negative log-likelihood of each answer token, in fp32."""
-        logits: Tensor = self.model(
+        logits: Tensor = model(
             input_ids=line.tokens[None],
             position_ids=line.positions[None],
             logits_to_keep=line.targets,
@@ -285,5 +312,5 @@ class FastEngine:
         return RowLayout([len(row.tokens) for row in rows], self.device)
 
     def _clear(self) -> None:
-        self._adamw.forget()
+        self._lanes.forget()
         torch.cuda.empty_cache()

@@ -34,6 +34,8 @@ class MovingAverage:
         self._raw = raw
         self._parameters = parameters
         self._shown: Mapping[str, Tensor] | None = raw
+        self.told: Callable[[], None] = lambda: None
+        """Called when the parameters show something else; other ranks must then see it too."""
 
     def restart(self) -> None:
         """Be what the raw weights are now."""
@@ -74,6 +76,7 @@ class MovingAverage:
             with torch.no_grad():
                 torch._foreach_copy_(shown, list(weights.values()))
         self._shown = weights
+        self.told()
 
 
 class AveragePredictor:

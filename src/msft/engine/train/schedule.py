@@ -19,6 +19,8 @@ class TrainingSettings:
     kernel: whether one kernel takes the optimizer's step; None: where there is one.
     ema_decay: what is kept and scored is the moving average of the weights with this decay; None:
         the weights themselves.
+    lanes: of which a step's gradient is the sum.
+    full_sharding: ranks have slices of the weights, and not all of them.
     """
 
     learning_rate: float = 1e-5
@@ -35,6 +37,8 @@ class TrainingSettings:
     half_moments: bool = False
     kernel: bool | None = None
     ema_decay: float | None = None
+    lanes: int = 1
+    full_sharding: bool = False
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from msft.engine.packing import BufferShape, PackedRows, TrainingRow, fill
-from msft.engine.paths import Recorder
+from msft.engine.paths import Recorder, Way, say_once
 from msft.errors import NotRecorded
 
 TOKENS, TARGETS = 256, 512
@@ -52,9 +52,23 @@ class StepGraphs:
         self._buffer = torch.zeros(0, dtype=torch.int64, device=device)
         self._stages: list[tuple[Tensor, torch.cuda.Event]] = []
         self._turn = 0
+        self.way = Way("recorded")
 
     def shape_of(self, rows: Sequence[TrainingRow]) -> BufferShape:
         return BufferShape.of(rows).rounded(TOKENS, TARGETS, self._rows)
+
+    def tried(self, rows: Sequence[TrainingRow], most_tokens: int) -> Tensor | None:
+        """As `run`; None where it is to be done as it comes: it is too large to be recorded, or,
+        from now on and for the reason in `way`, nothing can be."""
+        if self.way.reason or self.shape_of(rows).tokens > most_tokens:
+            return None
+        try:
+            return self.run(rows)
+        except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
+            why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
+        self.way = Way("eager", why)
+        say_once(f"steps are no longer recorded: {why}; they are taken one by one")
+        return None
 
     def run(self, rows: Sequence[TrainingRow]) -> Tensor:
         """One step on these rows: their losses, which the next step overwrites."""

@@ -1,0 +1,89 @@
+"""The checkpoint store of a run: memory for what is needed at a time, and a disk."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from msft.engine.machine import refuse_full_disk
+from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.ranks import Ranks, least, together
+from msft.recipe.recipe import Recipe
+from msft.run.engine import Engine, HoldsCheckpoints
+from msft.run.folder import RunFolder
+from msft.search.methods import PreparedMethod
+from msft.search.rehearsal import most_held
+from msft.search.rollout import Settings
+from msft.store.background_disk import MOST_WAITING, BackgroundDisk
+from msft.store.manifests import Hashes
+from msft.store.ranked_disk import RankedDisk
+from msft.store.store import CheckpointStore
+from msft.store.tiers import DiskTier
+
+
+@dataclass(frozen=True, slots=True)
+class RunStore:
+    """A store, its disk, and what it would take to lend every tick to others.
+
+    settle: lets the ranks' disk remove what no rank needs any more.
+    """
+
+    store: CheckpointStore
+    settle: Callable[[], None]
+    lent_bytes: int
+
+
+def store_of(
+    recipe: Recipe,
+    method: PreparedMethod,
+    settings: Settings,
+    engine: Engine,
+    folder: RunFolder,
+    hashes: Hashes,
+    notice: Callable[[str], None],
+    ranks: Ranks,
+) -> RunStore:
+    """Memory for what is needed at a time, and a disk that is written beside training.
+
+    Sizes are those of whole checkpoints, whose parts the ranks have between them.
+    """
+    rollback = method.rollout_options.on_rollback
+    most = most_held(method, settings)
+    averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
+    trainable = engine.num_trainable
+    needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, averaged)
+    each, aside = needed.each // ranks.world, needed.aside // ranks.world
+    tiers, follow = (
+        engine.memory(each, aside, needed.most)
+        if isinstance(engine, HoldsCheckpoints)
+        else ([], None)
+    )
+    for tier in tiers:
+        tier.capacity = least(ranks, tier.capacity)
+    roomy = sum(tier.capacity for tier in tiers) >= needed.most
+    ticks = max(settings.train_ticks, settings.compute_budget)
+    on_disk = needed.disk(roomy)
+    if not folder.log.exists():
+        together(ranks, lambda: refuse_full_disk(folder.path, on_disk, _fewer_copies(method)))
+    folder.path.mkdir(parents=True, exist_ok=True)
+    codec: Any = engine.codec()
+    largest = max(needed.weights, needed.moments)
+    disk = DiskTier(folder.checkpoints, codec, notice, hashes, largest)
+    waiting = MOST_WAITING if roomy else 1  # what waits takes memory
+    writer = BackgroundDisk(disk, follow, waiting) if tiers and follow else disk
+    lent = on_disk + ticks * needed.weights
+    sizes = (needed.weights, needed.moments)
+    if settings.lanes == 1:
+        return RunStore(CheckpointStore(tiers, writer, *sizes), _nothing, lent)
+    shared = RankedDisk(folder.checkpoints, disk, writer, codec, ranks)
+    return RunStore(CheckpointStore(tiers, shared, *sizes), shared.settle, lent)
+
+
+def _nothing() -> None:
+    """One lane has one rank, which removes by itself."""
+
+
+def _fewer_copies(method: PreparedMethod) -> str:
+    """What would let a method need fewer checkpoints at a time."""
+    if method.averages and method.options.get("of", "span") not in ("last", "random"):
+        return "method_options: {of: last, k: 4}, which holds four ticks"
+    return ""

@@ -1,0 +1,259 @@
+"""Full sharding: the working weights are divided between ranks too (`sharding: full`, FSDP2).
+
+A rank has a slice of the first dimension of every tensor, in fp32, which is its master. FSDP2
+brings a layer's weights together before it is computed, and sends its gradients to their slices
+behind it. There the lanes are summed as a tree, in place of torch's own order, so the bits are
+those of `sharding: optimizer`: in pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
+
+Evaluation needs whole weights for many passes. They are brought together once, in a second model
+that only ever predicts. Outside, in snapshots and files, a rank has the whole tensors that it owns.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from msft.engine.lane_predictor import LanePredictor
+from msft.engine.lanes import Tree
+from msft.engine.ranks import shard
+from msft.engine.slices import Slices
+from msft.example import Encoded
+from msft.ranks import Ranks
+from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
+from msft.search.draws import number
+
+Row = TypeVar("Row")
+
+
+class TreeReduce:
+    """Sums what ranks have of a slice's gradient: micro-batches of a lane one after the other, then
+    lanes as a tree. One for each of FSDP2's groups; it gives the sum at the last pass, and zeros
+    before."""
+
+    def __init__(self, lanes: int, ranks: Ranks, turn: Callable[[], "Turn"]) -> None:
+        self._lanes = lanes
+        self._ranks = ranks
+        self._turn = turn
+        self._micro: list[Tensor] = []
+        self._tree = Tree[Tensor](lanes, _added)
+
+    def __call__(self, given: Tensor, slice_size: int) -> Tensor:
+        """given: the whole gradient, cut into slices for the ranks in their order."""
+        sizes = [slice_size] * self._ranks.world
+        pieces = self._ranks.exchange(given, sizes, sizes).split(slice_size)
+        if self._micro:
+            pieces = [held.add_(piece) for held, piece in zip(self._micro, pieces, strict=True)]
+        self._micro = list(pieces)
+        turn = self._turn()
+        if turn.ends_lane:
+            for rank, piece in enumerate(self._micro):
+                self._tree.push((0, turn.lanes_from + rank), piece)
+            self._micro = []
+        if not turn.ends_step:
+            return given.new_zeros(slice_size)
+        for lane in range(turn.lanes_from + self._ranks.world, self._lanes):
+            self._tree.push((0, lane), given.new_zeros(slice_size))  # lanes without rows
+        total = self._tree.parts[0][1]
+        self._tree = Tree[Tensor](self._lanes, _added)
+        return total
+
+
+@dataclass(slots=True)
+class Turn:
+    """Where a step stands: which lanes the ranks compute, and what this pass begins and ends."""
+
+    lanes_from: int = 0
+    begins_lane: bool = True
+    ends_lane: bool = True
+    ends_step: bool = False
+
+
+class FullSharding:
+    """See `data_parallel.py`, which does the same for whole weights in every rank."""
+
+    def __init__(self, model: Any, lanes: int, ranks: Ranks, bf16: bool) -> None:
+        self.lanes = lanes
+        self.ranks = ranks
+        self._whole = {name: p.shape for name, p in model.named_parameters()}
+        self.evaluated = copy.deepcopy(model)
+        for parameter in self.evaluated.parameters():
+            parameter.requires_grad_(False)
+            if bf16:
+                parameter.data = parameter.data.bfloat16()
+        self._turn = Turn()
+        shard(model, bf16, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
+        self._sharded: dict[str, Any] = dict(model.named_parameters())
+        self.owned = {name: nn.Parameter(p.to_local()) for name, p in self._sharded.items()}
+        self._slices = Slices(self._whole, ranks)
+        self.names, self.out = self._slices.names, self._slices.out
+        self._stale = True
+        self._seed = 0
+        self._step = self._tried_at = 0
+
+    mixed = False
+    """FSDP2 makes the bf16 copies, so the optimizer need not."""
+
+    def serve(self, optimizer: Any) -> None:
+        self._optimizer: Any = optimizer
+        optimizer.norm_of = self.norm
+        if optimizer.average is not None:
+            optimizer.average.told = self.spread
+
+    # Rows.
+
+    def gradients(
+        self,
+        rows: Sequence[Row],
+        backward: Callable[[Sequence[Row], float], Tensor],
+        targets: int,
+        split: Callable[[Sequence[Row]], list[list[Row]]],
+    ) -> Tensor:
+        """As `DataParallel.gradients`; all ranks take the same number of passes, some of them
+        with a row that counts nothing."""
+        losses = torch.zeros(len(rows) + 1, device=self._optimizer.bad.device)
+        places: Iterator[int] = iter(())
+        for lane, part, turn in self._passes(rows, split):
+            self._turn = turn
+            if turn.begins_lane:
+                torch.manual_seed(number(self._seed, "lane", self._step, lane))
+                places = iter(range(lane, len(rows), self.lanes))
+            found = backward(part or rows[:1], targets if part else inf)
+            for loss in found if part else ():
+                losses[next(places)] = loss
+        self._step += 1
+        losses[-1] = self._optimizer.bad
+        self.ranks.total(losses)
+        self._optimizer.bad.copy_(losses[-1].clamp(max=1))
+        self._optimizer.take({n: p.grad.to_local() for n, p in self._sharded.items()})
+        for parameter in self._sharded.values():
+            parameter.grad = None
+        return losses[:-1]
+
+    def _passes(
+        self, rows: Sequence[Row], split: Callable[[Sequence[Row]], list[list[Row]]]
+    ) -> list[tuple[int, list[Row], Turn]]:
+        """This rank's lane, rows and turn of each pass of a step."""
+        world, passes = self.ranks.world, list[tuple[int, list[Row], Turn]]()
+        for first in range(0, self.lanes, world):
+            parts = [rows[first + rank :: self.lanes] for rank in range(world)]
+            micro = [split(part) if part else [] for part in parts]
+            most, mine = max(map(len, micro)), micro[self.ranks.rank]
+            for turn in range(most):
+                part = mine[turn] if turn < len(mine) else []
+                where = Turn(first, turn == 0, turn == most - 1)
+                passes.append((first + self.ranks.rank, part, where))
+        passes[-1][2].ends_step = True
+        return passes
+
+    def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
+        """Losses of all rows, each lane measured by one rank."""
+        self._refresh()
+        losses = torch.zeros(len(rows), device=self._optimizer.bad.device)
+        for lane in range(self.ranks.rank, min(self.lanes, len(rows)), self.ranks.world):
+            losses[lane :: self.lanes] = measured(rows[lane :: self.lanes])
+        every: Tensor = self.ranks.total(losses)
+        return every
+
+    def predictor(self, predictor: Predictor) -> Predictor:
+        lanes = LanePredictor(predictor, self.lanes, self.ranks)
+        return Refreshing(lanes, self._refresh)
+
+    def seed(self, seed: int) -> None:
+        self._seed, self._step = seed, 0
+
+    def __enter__(self) -> None:
+        self._tried_at = self._step
+
+    def __exit__(self, *error: object) -> None:
+        self._step = self._tried_at
+
+    def add_up(self) -> None:
+        """FSDP2 has done so."""
+
+    def forget(self) -> None:
+        self._optimizer.forget()
+        for parameter in self._sharded.values():
+            parameter.grad = None
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """The norm over all slices; its rounding depends on the number of ranks."""
+        squares = torch.stack(torch._foreach_norm(list(gradients.values()), 2, torch.float32))
+        norm: Tensor = self.ranks.total(squares.square_().sum()).sqrt_()
+        return norm
+
+    # Weights.
+
+    def spread(self) -> None:
+        """The model that predicts is brought up to date when it is asked."""
+        self._stale = True
+
+    def _refresh(self) -> None:
+        if not self._stale:
+            return
+        self._stale = False
+        shown = dict(self.evaluated.named_parameters())
+        with torch.no_grad():
+            for names in (name for turn in self._slices.rounds for name in turn if name):
+                for rank in range(self.ranks.world):
+                    parts = [self._slices.slice(shown[name], rank) for name in names]
+                    flat = torch.empty(
+                        sum(part.numel() for part in parts), device=shown[names[0]].device
+                    )
+                    if rank == self.ranks.rank:
+                        held = [self._optimizer.kept[name].reshape(-1) for name in names]
+                        torch.cat(held, out=flat)
+                    self.ranks.spread(flat, rank)
+                    pieces = torch.split(flat, [part.numel() for part in parts])
+                    for part, piece in zip(parts, pieces, strict=True):
+                        part.copy_(piece.view_as(part))
+
+    def back(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The slices of this rank, from tensors that are whole in their owners."""
+        return self._slices.back(whole, self.owned)
+
+    def like(self, masters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What this rank owns outside, by its shape."""
+        return {name: torch.empty(self._whole[name], device="meta") for name in self.names}
+
+    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        """All tensors in rank 0; None in the others."""
+        found: dict[str, Tensor] = {}
+        device = self._optimizer.bad.device
+        for name, shape in self._whole.items():
+            held = torch.empty(shape, device=device)
+            if name in owned:
+                held.copy_(owned[name])
+            self.ranks.spread(held, self._slices.owner[name])
+            found[name] = held.cpu() if self.ranks.rank == 0 else held
+        return found if self.ranks.rank == 0 else None
+
+
+class Refreshing:
+    """Has the model that predicts brought up to date before it is asked."""
+
+    def __init__(self, predictor: Predictor, refresh: Callable[[], None]) -> None:
+        self._predictor = predictor
+        self._refresh = refresh
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        leaves: Leaves,
+        groups: Sequence[int],
+    ) -> Generated:
+        self._refresh()
+        return self._predictor.generate(prompts, limits, leaves, groups)
+
+    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        self._refresh()
+        return self._predictor.measure(rows, groups)
+
+
+def _added(first: Tensor, second: Tensor) -> Tensor:
+    return first.add_(second)

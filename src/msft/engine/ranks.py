@@ -1,0 +1,129 @@
+"""Several processes of one run, by torch.distributed, which nobody else imports.
+
+Gradients and weights travel by NCCL where each rank has a GPU of its own, else by gloo, through
+the host. Everything else is JSON by gloo: nothing is pickled. What must not depend on the number
+of ranks is never summed on the way, but for numbers of which all ranks but one have a zero.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from msft import launch
+from msft.ranks import ALONE, Ranks
+
+PATIENCE = timedelta(hours=2)
+"""How long a rank waits for the others at a meeting: one may be writing a large file."""
+
+
+class Group:
+    """This process among several; see `msft.ranks.Ranks`.
+
+    device: where the tensors are that travel.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        direct = device.type == "cuda" and launch.local_world() <= torch.cuda.device_count()
+        dist.init_process_group("nccl" if direct else "gloo", timeout=PATIENCE)
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._host: Any = None  # the group as it is
+        if direct:
+            self._host = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._staged = device.type == "cuda" and not direct
+
+    def gather(self, content: Any) -> list[Any]:
+        text = json.dumps(content).encode()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        dist.all_gather(sizes, torch.tensor([len(text)]), group=self._host)
+        longest = max(int(size) for size in sizes)
+        padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+        texts = [torch.empty_like(padded) for _ in range(self.world)]
+        dist.all_gather(texts, padded, group=self._host)
+        return [json.loads(text.numpy().tobytes()) for text in texts]
+
+    def total(self, numbers: Tensor) -> Tensor:
+        held = self._here(numbers)
+        dist.all_reduce(held)
+        return numbers.copy_(held) if self._staged else held
+
+    def exchange(self, given: Tensor, sizes: Sequence[int], wanted: Sequence[int]) -> Tensor:
+        held = self._here(given)
+        got = held.new_empty(sum(wanted))
+        dist.all_to_all_single(got, held, [*wanted], [*sizes])
+        return got.to(given.device)
+
+    def spread(self, numbers: Tensor, source: int) -> None:
+        held = self._here(numbers)
+        dist.broadcast(held, source)
+        if self._staged:
+            numbers.copy_(held)
+
+    def _here(self, numbers: Tensor) -> Tensor:
+        """Where the group takes it."""
+        return numbers.cpu() if self._staged else numbers
+
+
+def shard(model: Any, bf16: bool, reduction: Callable[[], Callable[[Tensor, int], Tensor]]) -> None:
+    """Divide a model's weights between the ranks by FSDP2: layer by layer, and the rest.
+
+    bf16: weights are gathered, and layers computed, in bf16; gradients are reduced in fp32.
+    reduction: makes what sums a group's gradients: (those of the group, numbers of a slice) → the
+        sum of this rank's slice.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy()
+    if bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    count = getattr(model.config, "num_hidden_layers", 0)
+    stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
+    for module in [*(stacks[0] if stacks else ()), model]:
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=mesh.size() > 1)
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        module.set_custom_reduce_scatter(_Reduction(reduction()))
+
+
+class _Reduction:
+    """FSDP2's reduce-scatter, in an order of our own."""
+
+    def __init__(self, reduce: Callable[[Tensor, int], Tensor]) -> None:
+        self._reduce = reduce
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        output_tensor.copy_(self._reduce(input_tensor, output_tensor.numel()))
+
+
+def device_here() -> torch.device:
+    """The device of this process."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if launch.world() == 1:
+        return torch.device("cuda")
+    torch.cuda.set_device(launch.local_rank() % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@cache
+def joined() -> Ranks:
+    """The processes of this run, once they have met; alone, if there are no others."""
+    return ALONE if launch.world() == 1 else Group(device_here())

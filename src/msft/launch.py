@@ -1,0 +1,43 @@
+"""How this process was started: alone, or as one of several by `torchrun` or `accelerate launch`.
+
+Both say so in the environment. Nothing heavy is imported here, since the first line of the program
+may ask.
+"""
+
+import os
+from collections.abc import Callable
+
+from msft.stopping import IS_JOB
+
+
+def world() -> int:
+    """How many processes do this run together."""
+    return _number("WORLD_SIZE", 1)
+
+
+def rank() -> int:
+    """The number of this one, from 0; the first one speaks for all."""
+    return _number("RANK", 0) if world() > 1 else 0
+
+
+def local_rank() -> int:
+    """Its number on this machine."""
+    return _number("LOCAL_RANK", rank()) if world() > 1 else 0
+
+
+def local_world() -> int:
+    """How many of them are on this machine."""
+    return _number("LOCAL_WORLD_SIZE", world())
+
+
+def take_rank(command: str, refuse: Callable[[str], object]) -> None:
+    """Be silent, unless this is the first process; refuse what only one process does."""
+    if world() > 1 and command not in ("train", "replay"):
+        refuse(f"{world()} processes were started, but `msft {command}` works in one")
+    if rank():
+        os.environ[IS_JOB] = "1"
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default

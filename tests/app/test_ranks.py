@@ -1,0 +1,287 @@
+"""One run in several processes leaves the bytes of one process with the same lanes."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rank_processes import Ended, in_processes
+from toys import RULES, write_data
+
+from mortal import quick_folder
+from msft.app import session
+from msft.cli import main
+from msft.report import write_report
+
+METHODS: dict[str, dict[str, Any]] = {
+    "sft": {"num_train_epochs": 1, "ema_decay": 0.5},
+    "msft": {"method_options": {"on_rollback": "restore"}},
+    "dynamix": {"method_options": {"lookahead_batch_size": 4, "update_every": 2}},
+    "ies": {"num_train_epochs": 3, "method_options": {"threshold": 0.9}},
+    "soup": {"num_train_epochs": 1},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_report() -> Iterator[None]:
+    """It takes longer than these runs; forked processes have this too. One test has reports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "write_report", lambda folder: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data() -> Iterator[Path]:
+    with quick_folder() as folder:
+        write_data(folder, train=13, held_out=5)
+        yield folder
+
+
+def recipe(data: Path, name: str, **keys: Any) -> str:
+    """The file of a toy recipe, whose last sub-dataset is answered by generation."""
+    datasets = [
+        {
+            "name": each,
+            "train": f"{each}.train.jsonl",
+            "validation": f"{each}.valid.jsonl",
+            "metric": "accuracy" if each == "vowel" and name != "msft" else "nll",
+        }
+        for each in RULES
+    ]
+    settings = {
+        "model_name_or_path": "tiny",
+        "learning_rate": 3e-3,
+        "train_batch_size": 6,
+        "num_train_epochs": 1,
+        "compute_budget": 1,
+        "evals_per_epoch": 2,
+        "lanes": 2,
+        "samples": 1,
+    }
+    path = data / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**settings, **keys, "datasets": datasets}))
+    return str(path)
+
+
+def left_by(folder: Path) -> dict[str, Any]:
+    """What must be the same: the log, the verdicts, and the weights of the result."""
+    from safetensors import safe_open
+
+    weights: dict[str, bytes] = {}
+    for file in sorted((folder / "best").glob("*.safetensors")):
+        with safe_open(file, "pt") as held:
+            for name in held.keys():  # noqa: SIM118
+                assert name not in weights
+                weights[name] = held.get_tensor(name).numpy().tobytes()
+    files = ("run.jsonl", "verdicts.jsonl", "samples.jsonl")
+    return {**{name: (folder / name).read_bytes() for name in files}, "weights": weights}
+
+
+def train(file: str, out: Path, *words: str) -> list[str]:
+    return ["train", file, "--out", str(out), "--quiet", *words]
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path) -> Callable[[str], dict[str, Any]]:
+    """What one process leaves."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def of(method: str) -> dict[str, Any]:
+        if method not in known:
+            out = data / "alone" / method
+            assert main(train(recipe(data, method, method=method, **METHODS[method]), out)) == 0
+            known[method] = left_by(out)
+        return known[method]
+
+    return of
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "full"])
+def test_two_ranks_leave_the_bytes_of_one_for_every_method(
+    data: Path, alone: Callable[[str], dict[str, Any]], sharding: str
+) -> None:
+    expected = {method: alone(method) for method in METHODS}
+    outs = {method: data / sharding / method for method in METHODS}
+    files = {m: recipe(data, m, method=m, **METHODS[m]) for m in METHODS}
+    words = ("--set", f"sharding={sharding}")
+    ended = in_processes(2, [train(files[method], outs[method], *words) for method in METHODS])
+    assert ended.codes == [[0] * len(METHODS)] * 2, ended.said
+    assert ended.said[1] == "", "rank 0 speaks"
+    for method, out in outs.items():
+        assert left_by(out) == expected[method], method
+
+
+def at_step(rank: int, step: int, act: Callable[[], None]) -> Callable[[int], None]:
+    """Something happens in a rank before its step."""
+
+    def prepare(mine: int) -> None:
+        from msft.engine.train.engine import FastEngine
+
+        work, steps = FastEngine.work, [0]
+
+        def mortal(self: FastEngine, batch: Any) -> Any:
+            steps[0] += 1
+            if mine == rank and steps[0] == step:
+                act()
+            return work(self, batch)
+
+        FastEngine.work = mortal  # type: ignore[method-assign]
+
+    return prepare
+
+
+def die() -> None:
+    os._exit(9)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -> None:
+    sizes = {"lanes": 4, "train_batch_size": 12}
+    file = recipe(data, "msft", method="msft", **sizes, **METHODS["msft"])
+    assert main(train(file, data / "four" / "alone")) == 0
+    expected = left_by(data / "four" / "alone")
+    killed = data / "four" / "killed"
+    ended = in_processes(2, [train(file, killed)], at_step(1, 6, die))
+    assert ended.codes == [[1], []], "rank 1 was killed, and rank 0 cannot go on"
+    begun = (killed / "run.jsonl").read_bytes()
+    assert 2 < begun.count(b"\n") < expected["run.jsonl"].count(b"\n")
+    for world, sharding in ((1, "auto"), (2, "full"), (3, "optimizer"), (4, "auto")):
+        out = data / "four" / f"with-{world}"
+        shutil.copytree(killed, out)
+        command = train(file, out, "--set", f"sharding={sharding}")
+        if world == 1:
+            assert main(command) == 0
+        else:
+            ended = in_processes(world, [command])
+            assert ended.codes == [[0]] * world, ended.said
+        assert left_by(out) == expected, world
+        parts = sorted(path.name for path in (out / "best").glob("*.safetensors"))
+        whole = [f"model-{n:05}-of-{world:05}.safetensors" for n in range(1, world + 1)]
+        assert parts == (whole if world > 1 else ["model.safetensors"])
+    again = in_processes(2, [train(file, data / "four" / "with-3")])
+    assert again.codes == [[0], [0]], "a finished run is shown by any number"
+    assert left_by(data / "four" / "with-3") == expected
+
+
+def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
+    data: Path, alone: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = recipe(data, "stopped", method="soup", **{**METHODS["soup"], "lanes": "auto"})
+    command = train(file, data / "stopped")
+    ended = in_processes(2, [command, command], at_step(1, 3, stop))
+    assert ended.codes == [[4, 0], [4, 0]], ended.said
+    assert ended.said[0].startswith("stopped by SIGTERM; nothing is lost.")
+    assert ended.said[1] == ""
+    assert left_by(data / "stopped") == alone("soup"), "auto is one lane for each rank"
+    assert b'"lanes":2' in alone("soup")["run.jsonl"].splitlines()[0]
+    assert main(command) == 0, "one process goes on with the lanes that the run has"
+    assert main([*command, "--set", "lanes=2"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--set", "lanes=3"]) == 2
+    assert "holds a run with lanes: 2, but the recipe says lanes: 3" in capsys.readouterr().err
+
+
+def test_slices_of_lanes_and_micro_batches_have_the_same_bytes_and_load_in_transformers(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ranks and six lanes: two passes a step, and a last step that has no row for some."""
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(session, "write_report", write_report)
+    sizes = {"lanes": 6, "train_batch_size": 7, "micro_batch_tokens": 20}
+    file = recipe(data, "slices", method="sft", num_train_epochs=0.5, **sizes)
+    assert main(train(file, data / "slices-alone")) == 0
+    command = train(file, data / "slices", "--set", "sharding=full")
+    ended = in_processes(3, [command])
+    assert ended.codes == [[0]] * 3, ended.said
+    assert left_by(data / "slices") == left_by(data / "slices-alone")
+    pages = [(data / name / "report.html").read_text() for name in ("slices", "slices-alone")]
+    assert all("</html>" in page for page in pages)
+    loaded = AutoModelForCausalLM.from_pretrained(data / "slices" / "best")
+    found = {name: p.detach().numpy().tobytes() for name, p in loaded.named_parameters()}
+    assert found == left_by(data / "slices")["weights"]
+
+
+def said(ended: Ended) -> str:
+    """What rank 0 said; the others say nothing."""
+    assert all(text == "" for text in ended.said[1:]), ended.said
+    return " ".join(ended.said[0].split())
+
+
+def test_wrong_uses_are_refused_by_all_ranks_and_start_nothing(data: Path) -> None:
+    file, out = recipe(data, "wrong", method="sft"), data / "wrong"
+    wrong = {
+        "each process needs one; start at most 1, or begin in another folder with lanes: 2": [
+            "--set",
+            "lanes=1",
+        ],
+        "2 processes were started, but a step has 1 rows": [
+            *("--set", "train_batch_size=1", "--set", "lanes=auto")
+        ],
+        "engine: simple works in one": ["--set", "engine=simple", "--set", "lanes=auto"],
+        "lanes is 7, but a step has train_batch_size (6) rows": ["--set", "lanes=7"],
+        "sharding is 'half'": ["--set", "sharding=half"],
+        "sharding: full needs a number of processes that divides the lanes": [
+            *("--set", "sharding=full", "--set", "lanes=3")
+        ],
+        "nowhere.jsonl": ["--set", "datasets.0.train=nowhere.jsonl"],
+    }
+    for expected, words in wrong.items():
+        ended = in_processes(2, [train(file, out, *words)])
+        assert ended.codes == [[2], [2]], (expected, ended.said)
+        assert expected in said(ended)
+        assert not out.exists()
+
+
+def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
+    out, other = data / "apart", data / "other"
+    other.mkdir()
+    for each in data.glob("*.jsonl"):
+        shutil.copy(each, other / each.name)
+    text = (other / "first.train.jsonl").read_text()
+    (other / "first.train.jsonl").write_text(text.replace("first", "1st", 1))
+    file = recipe(data, "apart", method="sft")
+    own = yaml.safe_load(Path(file).read_text())
+    own["datasets"][1]["train"] = "/proc/self/cwd/first.train.jsonl"
+    Path(file).write_text(yaml.safe_dump(own))
+
+    def here(rank: int) -> None:
+        os.chdir(data)
+
+    def elsewhere(rank: int) -> None:
+        """Rank 1 sees another file under the same name."""
+        os.chdir(other if rank == 1 else data)
+
+    def torch_2(rank: int) -> None:
+        os.chdir(data)
+        if rank == 1:
+            known = metadata.version
+
+            def version(distribution_name: str) -> str:
+                return "2.0" if distribution_name == "torch" else known(distribution_name)
+
+            metadata.version = version
+
+    def with_seeds(rank: int) -> list[list[str]]:
+        return [train(file, out, "--set", f"seed={rank}")]
+
+    def same(rank: int) -> list[list[str]]:
+        return [train(file, out)]
+
+    for commands, prepare, expected in (
+        (with_seeds, here, "another recipe than rank 0: seed is 0 on rank 0 and 1 there"),
+        (same, elsewhere, "rank 1 has other data than rank 0: first is"),
+        (same, torch_2, "rank 1 has other packages than rank 0: torch is"),
+    ):
+        ended = in_processes(2, commands, prepare)
+        assert ended.codes == [[2], [2]], ended.said
+        assert expected in said(ended)
+        assert not out.exists()

@@ -1,0 +1,52 @@
+"""Recorded lanes: the gradients of a replay are those of its own lane, whoever has it."""
+
+from typing import Any
+
+import pytest
+import torch
+from families import loaded, model_of, rows_of
+from test_ema import Direct, plain_kernels
+from thread_ranks import in_threads
+
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
+from msft.errors import NotRecorded
+from msft.ranks import ALONE
+from msft.search.feeds import Batch
+
+__all__ = ["plain_kernels"]
+ROWS = rows_of(11)
+ALL = tuple(("a", number) for number in range(11))
+
+
+def trained(ranks: Any, recorder: Any, batch_rows: int = 11) -> tuple[dict[str, Any], Any]:
+    chosen = TrainingSettings(learning_rate=1e-2, bf16=True, lanes=4, batch_rows=batch_rows)
+    model = loaded(model_of("llama", 1.0))
+    engine = FastEngine(model, {"a": ROWS}, chosen, recorder=recorder, ranks=ranks)
+    seen = [list(engine.work(Batch(rows))[0].rows) for rows in (ALL, ALL[2:5], ALL)]
+    return {"seen": seen, "weights": engine.weights()}, engine.paths().steps
+
+
+def test_recorded_lanes_do_not_depend_on_the_number_of_ranks() -> None:
+    alone, way = trained(ALONE, Direct)
+    assert way == "recorded"
+    plain, _ = trained(ALONE, Direct, batch_rows=0)
+    for one, other in zip(alone["seen"], plain["seen"], strict=True):
+        assert one == pytest.approx(other, rel=2e-2), "padding changes the rounding only"
+    for world in (2, 4):
+        for found, _ in in_threads(world, lambda ranks: trained(ranks, Direct)):
+            assert found["seen"] == alone["seen"]
+            for name, weight in found["weights"].items():
+                assert torch.equal(weight, alone["weights"][name])
+
+
+def test_what_cannot_be_recorded_is_computed_as_it_comes() -> None:
+    class Full(Direct):
+        def recorded(self, work: Any) -> Any:
+            raise NotRecorded("it waits for the host")
+
+    found, way = trained(ALONE, Full)
+    plain, _ = trained(ALONE, Direct, batch_rows=0)
+    assert way == "eager"
+    assert found["seen"] == plain["seen"]
+    assert all(torch.equal(w, plain["weights"][name]) for name, w in found["weights"].items())
