@@ -217,7 +217,8 @@ class FastEngine:
                 return self._added_up(rows, targets)
             except (RuntimeError, MemoryError) as error:
                 longest = max(len(row.tokens) for row in rows)
-                if not is_out_of_memory(error) or self._micro_batch_tokens <= longest:
+                final = self._settings.full_sharding or self._micro_batch_tokens <= longest
+                if final or not is_out_of_memory(error):  # slices: other ranks are in this pass too
                     raise
             self._micro_batch_tokens //= 2
             self._clear()
