@@ -106,6 +106,7 @@ bench-gpu:  ## on a machine with a GPU and torch: checks, then each target again
 	$(GPU) bench/eval_speed.py --data $(DATA) --out $(RESULTS)/eval.jsonl
 	$(GPU) bench/snapshots.py --out $(RESULTS)/snapshots.jsonl
 	$(GPU) bench/ema_cost.py --out $(RESULTS)/ema.jsonl
+	$(GPU) bench/ranks_speed.py --out $(RESULTS)/ranks.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl \
 		--from $(RESULTS)/train.jsonl $(RESULTS)/eval.jsonl
 	$(GPU) bench/whole_run.py --data $(DATA) --out $(RESULTS)/run.jsonl --method sft

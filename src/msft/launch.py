@@ -11,8 +11,8 @@ from msft.stopping import IS_JOB
 
 
 def world() -> int:
-    """How many processes do this run together."""
-    return _number("WORLD_SIZE", 1)
+    """How many processes do this run together; one, unless they know where to meet."""
+    return _number("WORLD_SIZE", 1) if {"RANK", "MASTER_ADDR"} <= os.environ.keys() else 1
 
 
 def rank() -> int:

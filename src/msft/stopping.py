@@ -21,8 +21,6 @@ SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT"}
 EXIT_CODE = 4
 IS_JOB = "MSFT_IS_JOB"
 """The variable in the environment that tells a process that it is a job of another one's."""
-_IN_RANKS = os.environ.get("WORLD_SIZE", "1") != "1"
-"""`torchrun` started this process, and others (`launch.py`)."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -127,7 +125,7 @@ def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
     this process has said it."""
     if _State.told or IS_JOB in os.environ:
         return ""
-    if _IN_RANKS:
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "MASTER_ADDR" in os.environ:  # `launch.py`
         return f"stopped by {name}; nothing is lost. To go on, start the same command again\n"
     words = sys.argv[1:] if arguments is None else arguments
     again = " ".join(["msft", *(_quoted(word) for word in words)])
@@ -149,19 +147,11 @@ def _handle(number: int, frame: object) -> None:
     if _State.done is not None:
         os._exit(_State.done)
     name = SIGNALS[number]
-    if _is_passed_on(name):
-        return
     if _State.asked is not None or not _State.graceful:
         _end(_State.asked or name)
     _State.asked = name
     _watch()
     check()
-
-
-def _is_passed_on(name: str) -> bool:
-    """Whether a second signal is the first one's wish again: Ctrl-C comes to every process of
-    `torchrun`, which then sends them SIGTERM too."""
-    return _IN_RANKS and _State.held > 0 and _State.asked not in (None, name)
 
 
 def _watch() -> None:
@@ -175,8 +165,7 @@ def _watch() -> None:
 
 
 def _end_at_byte(reading: int) -> None:
-    while _is_passed_on(SIGNALS.get(os.read(reading, 1)[0], "")):
-        pass
+    os.read(reading, 1)
     _end(str(_State.asked))
 
 

@@ -8,7 +8,8 @@ import pytest
 from msft.checks import option_names
 from msft.errors import RecipeError
 from msft.recipe.dataset_spec import DatasetSpec
-from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS, Foreign
+from msft.recipe.foreign import Foreign
+from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 
 SMALL = """\

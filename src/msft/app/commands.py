@@ -2,22 +2,19 @@
 
 import argparse
 import json
-import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.listing import print_missing, refuse_useless
-from msft.app.terminal.guard import unguarded
+from msft.app.options import aside, noting, overrides_of, print_json, recipe_of
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import UsageError
 from msft.ranks import together
 from msft.run.folder import RunFolder, write_json
 
 if TYPE_CHECKING:
-    from msft.recipe.recipe import Recipe
+    pass
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -43,8 +40,8 @@ def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
     from msft.app.admission import refuse_untrainable
 
-    recipe = _recipe(options)
-    with _aside(options.json):
+    recipe = recipe_of(options)
+    with aside(options.json):
         for note in recipe.notes:
             show(f"note: {note}")
         refuse_untrainable(recipe)
@@ -53,7 +50,7 @@ def validate(options: argparse.Namespace) -> None:
 
         tokenizer, corpus = load_data(recipe)
     if options.json:
-        _print_json(validation_content(recipe, corpus, tokenizer, options.show))
+        print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return
     show(validation_text(recipe, corpus, width()))
     if options.show > 0:
@@ -64,7 +61,7 @@ def plan(options: argparse.Namespace) -> None:
     """What a run will cost, before any training."""
     from msft.app.admission import refuse_absent, refuse_no_packages, run_folder
 
-    recipe = _recipe(options)
+    recipe = recipe_of(options)
     out = run_folder(recipe, options.out).path
     refuse_unwritable(out)
     refuse_no_packages(recipe)
@@ -73,11 +70,11 @@ def plan(options: argparse.Namespace) -> None:
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import forecast
 
-    with _aside(options.json):
+    with aside(options.json):
         trial = 0 if options.no_calibration else SECONDS
         content = forecast(recipe, out, trial, options.devices)
     if options.json:
-        _print_json(content)
+        print_json(content)
     else:
         show(plan_text(content, width()))
 
@@ -97,7 +94,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     from msft.app.train import joined
 
     ranks = joined()
-    recipe = together(ranks, lambda: _recipe(options))
+    recipe = together(ranks, lambda: recipe_of(options))
     options.quiet = options.quiet or ranks.rank > 0
     for note in recipe.notes:
         say(f"note: {note}", options.quiet)
@@ -109,14 +106,14 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
     finished = folder.is_finished()
     showing = shown_progress(recipe, folder.path, options.quiet or finished, schedule is not None)
-    with _aside(options.json), showing as shown:
+    with aside(options.json), showing as shown:
         shared = getattr(options, "shared", None)  # `msft replay` has none
-        result = train(recipe, folder.path, shown, _noting(options), schedule, shared=shared)
+        result = train(recipe, folder.path, shown, noting(options), schedule, shared=shared)
     if ranks.rank:
         return
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
-        _print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
+        print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
         return
     if finished:
         show(f"{folder.path} is finished already; this is its result")
@@ -131,7 +128,7 @@ def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
     from msft.app.admission import refuse_absent, refuse_no_rows
 
-    recipe = _recipe(options)
+    recipe = recipe_of(options)
     refuse_absent(recipe, options.model)
     if options.out and options.out == options.answers:
         raise UsageError(f"--out and --answers are both {options.out}; give two names")
@@ -144,9 +141,9 @@ def evaluate(options: argparse.Namespace) -> None:
     refuse_no_rows(recipe, options.split)
     from msft.app.evaluation import evaluation
 
-    with _aside(options.json):
+    with aside(options.json):
         whole = bool(options.answers)
-        found = evaluation(recipe, options.model, options.split, whole, _noting(options))
+        found = evaluation(recipe, options.model, options.split, whole, noting(options))
     if options.out:
         write_json(Path(options.out), found.content)
     if options.answers:
@@ -154,7 +151,7 @@ def evaluate(options: argparse.Namespace) -> None:
             for line in found.lines():
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
     if options.json:
-        _print_json(found.content)
+        print_json(found.content)
     else:
         show(found.text(width()))
 
@@ -168,7 +165,7 @@ def compare(options: argparse.Namespace) -> None:
         "methods": options.methods,
         "seeds": options.seeds,
         "models": options.models,
-        "overrides": _overrides(options),
+        "overrides": overrides_of(options),
         "say": lambda text: say(text, options.quiet),
     }
     if options.list:
@@ -185,7 +182,7 @@ def compare(options: argparse.Namespace) -> None:
         shown=not options.json,
     )
     if options.json:
-        _print_json(content)
+        print_json(content)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -245,10 +242,10 @@ def analyze(options: argparse.Namespace) -> None:
     if options.analysis in WITHOUT_RUNS:
         WITHOUT_RUNS[options.analysis](options)
         return
-    recipe = _recipe(options)
+    recipe = recipe_of(options)
     out = Path(options.out or f"runs/{options.analysis}")
     refuse_unwritable(out)
-    with _aside(options.json):
+    with aside(options.json):
         for note in recipe.notes:
             say(f"note: {note}", options.quiet)
         run = analyses.runner(options.quiet, lambda text: say(text, options.quiet))
@@ -266,7 +263,7 @@ def analyze(options: argparse.Namespace) -> None:
                 found = analyses.sizes(recipe, out, run, options.sizes, options.methods)
         paths = found.write(out)
     if options.json:
-        _print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})
+        print_json({**found.content, "folder": str(out), "files": [str(path) for path in paths]})
         return
     show(found.text(width()))
     show_paths(*paths)
@@ -278,35 +275,6 @@ def env(options: argparse.Namespace) -> None:
 
     content = env_content()
     if options.json:
-        _print_json(content)
+        print_json(content)
     else:
         show(env_text(content))
-
-
-def _recipe(options: argparse.Namespace) -> "Recipe":
-    """The recipe with what the command line says about it."""
-    from msft.recipe.recipe import load_recipe
-
-    return load_recipe(options.recipe, _overrides(options))
-
-
-def _overrides(options: argparse.Namespace) -> list[str]:
-    overrides = list(options.set)
-    if options.data is not None:
-        if not options.data.strip():
-            raise UsageError("--data is empty; expected a folder with a folder of each benchmark")
-        overrides.append(f"data_dir={json.dumps(str(Path(options.data).resolve()))}")
-    return overrides
-
-
-def _noting(options: argparse.Namespace) -> Callable[[str], None]:
-    return lambda text: say(f"note: {text}", options.quiet)
-
-
-def _aside(json_only: bool) -> AbstractContextManager[Any]:
-    """With --json, what is printed on the way goes to stderr."""
-    return redirect_stdout(sys.stderr) if json_only else nullcontext()
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False), file=unguarded(sys.stdout))

@@ -6,7 +6,7 @@ from typing import Any
 
 from msft.engine.machine import refuse_full_disk
 from msft.engine.saving.checkpoint_sizes import Checkpoints
-from msft.ranks import Ranks, least, together
+from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HoldsCheckpoints
 from msft.run.folder import RunFolder
@@ -57,8 +57,10 @@ def store_of(
         if isinstance(engine, HoldsCheckpoints)
         else ([], None)
     )
-    for tier in tiers:
-        tier.capacity = least(ranks, tier.capacity)
+    every = ranks.gather({tier.name: tier.capacity for tier in tiers})
+    for tier in tiers:  # places must be the same in all ranks
+        tier.capacity = min(capacities.get(tier.name, 0) for capacities in every)
+    tiers = [tier for tier in tiers if tier.capacity]
     roomy = sum(tier.capacity for tier in tiers) >= needed.most
     ticks = max(settings.train_ticks, settings.compute_budget)
     on_disk = needed.disk(roomy)

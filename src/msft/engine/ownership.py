@@ -76,12 +76,14 @@ class Ownership:
     def _spread(self, held: Sequence[Tensor], owner: int) -> None:
         if not held:
             return
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in held])
+        sizes = [tensor.numel() for tensor in held]
+        if owner == self.ranks.rank:
+            self.ranks.spread(torch.cat([tensor.detach().reshape(-1) for tensor in held]), owner)
+            return
+        flat = held[0].new_empty(sum(sizes))
         self.ranks.spread(flat, owner)
-        if owner != self.ranks.rank:
-            pieces = torch.split(flat, [tensor.numel() for tensor in held])
-            for tensor, piece in zip(held, pieces, strict=True):
-                tensor.copy_(piece.view_as(tensor))
+        for tensor, piece in zip(held, torch.split(flat, sizes), strict=True):
+            tensor.copy_(piece.view_as(tensor))
 
     def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """All tensors of which each rank has its own, in rank 0; None in the others."""

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from msft import launch
+from msft.errors import UsageError
 from msft.ranks import ALONE, Ranks
 
 PATIENCE = timedelta(hours=2)
@@ -80,6 +81,11 @@ def shard(model: Any, bf16: bool, reduction: Callable[[], Callable[[Tensor, int]
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     device = next(model.parameters()).device
+    if device.type == "cuda" and dist.get_backend() != "nccl":
+        raise UsageError(
+            "sharding: full needs a GPU for each process, and two of them have the same; start "
+            "fewer, or use sharding: optimizer"
+        )
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy()
     if bf16:

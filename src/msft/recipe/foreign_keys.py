@@ -4,10 +4,11 @@ A key of ours does not stand in these tables. To add one to msft, take it out he
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from msft.checks import refuse_unknown
 from msft.errors import OptionError
+from msft.recipe.adapter_keys import ADAPTER_KEYS
+from msft.recipe.foreign import Foreign, same, write
 from msft.recipe.rare_keys import RARE_KEYS
 
 ALIASES: dict[str, str | None] = {
@@ -21,29 +22,8 @@ ALIASES: dict[str, str | None] = {
 """Keys that are read as ours, with a note; None: not needed here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """What to do about a key of another tool.
-
-    ours: the key that it corresponds to, if there is one.
-    renamed: ours takes the same values.
-    """
-
-    answer: str
-    ours: str = ""
-    renamed: bool = False
-
-
-def _same(keys: str, answer: str, ours: str = "") -> dict[str, Foreign]:
-    return dict.fromkeys(keys.split(), Foreign(answer, ours))
-
-
-def _write(keys: str, ours: str, more: str = "") -> dict[str, Foreign]:
-    return dict.fromkeys(keys.split(), Foreign(f"write {ours}{more}", ours, renamed=True))
-
-
 _NOT_YET = {
-    **_same(
+    **same(
         "tensor_parallel_size context_parallel_size sequence_parallel_size",
         "not there yet; leave it out: several devices share a batch (sharding: optimizer or full)",
     ),
@@ -80,28 +60,6 @@ _ADAM = "AdamW's betas and epsilon are the usual ones (0.9, 0.999, 1e-8); leave 
 _NOISE = "not there; leave it out: the loss is the plain one"
 _MIXED = "leave it out: every row is seen once an epoch; weight in a sub-dataset changes that"
 
-_ADAPTER = {
-    **_write("adapter peft_config", "use_peft", ": true for LoRA, with load_in_4bit for QLoRA"),
-    **_write("lora_rank", "lora_r"),
-    **_write("peft_use_dora", "use_dora"),
-    **_write("peft_use_rslora", "use_rslora"),
-    **_write("lora_target lora_target_linear", "lora_target_modules", ": all-linear, or names"),
-    **_write(
-        "load_in_8bit quantization_bit quantization_method bnb_4bit_quant_type "
-        "bnb_4bit_use_double_quant use_bnb_nested_quant",
-        "load_in_4bit",
-        ": true (NF4, quantised twice), the only quantisation there is",
-    ),
-    **_same(
-        "lora_modules_to_save modules_to_save additional_target peft_layers_to_transform",
-        "not there; leave it out: an adapter has the layers of lora_target_modules, in every block",
-    ),
-    **_write(
-        "lora_model_dir adapter_name_or_path",
-        "model_name_or_path",
-        ": the adapter's folder, which is merged into its base",
-    ),
-}
 _DIVIDED = (
     "write sharding: optimizer (the optimizer is divided) or full (FSDP2), and start several "
     "processes with torchrun"
@@ -109,142 +67,138 @@ _DIVIDED = (
 _STARTED = "leave it out: torchrun starts the processes, and each takes a device by itself"
 
 FOREIGN: dict[str, Foreign] = {
-    **{
-        key: each for answer, keys in RARE_KEYS.items() for key, each in _same(keys, answer).items()
-    },
+    **{key: each for answer, keys in RARE_KEYS.items() for key, each in same(keys, answer).items()},
     **_NOT_YET,
-    **_ADAPTER,
-    **_same("deepspeed fsdp fsdp_config", _DIVIDED, "sharding"),
-    **_same("ddp_find_unused_parameters ddp_timeout ddp_backend device_map", _STARTED),
-    **_write("lr", "learning_rate"),
-    **_write(
+    **ADAPTER_KEYS,
+    **same("deepspeed fsdp fsdp_config", _DIVIDED, "sharding"),
+    **same("ddp_find_unused_parameters ddp_timeout ddp_backend device_map", _STARTED),
+    **write("lr", "learning_rate"),
+    **write(
         "model model_id model_path pretrained_model_name_or_path base_model_config",
         "model_name_or_path",
     ),
-    **_write("epochs n_epochs", "num_train_epochs"),
-    **_write("max_seq_length max_seq_len model_max_length block_size", "max_length"),
-    **_write("random_seed data_seed", "seed"),
-    **_write("lr_scheduler", "lr_scheduler_type"),
-    **_write("optimizer optimizer_type", "optim", ": adamw or adamw_bf16"),
-    **_write("gradient_clipping gradient_clip_val", "max_grad_norm"),
-    **_write("full_determinism", "deterministic"),
-    **_write("use_gradient_checkpointing", "gradient_checkpointing"),
-    **_write(
+    **write("epochs n_epochs", "num_train_epochs"),
+    **write("max_seq_length max_seq_len model_max_length block_size", "max_length"),
+    **write("random_seed data_seed", "seed"),
+    **write("lr_scheduler", "lr_scheduler_type"),
+    **write("optimizer optimizer_type", "optim", ": adamw or adamw_bf16"),
+    **write("gradient_clipping gradient_clip_val", "max_grad_norm"),
+    **write("full_determinism", "deterministic"),
+    **write("use_gradient_checkpointing", "gradient_checkpointing"),
+    **write(
         "batch_size global_batch_size per_device_train_batch_size", "train_batch_size", _ONE_STEP
     ),
-    **_write("chat_template_path chat_template_jinja", "chat_template"),
-    **_same("template chat_template_name default_system_message", _TEMPLATE, "chat_template"),
-    **_same("max_steps num_steps total_steps", _LENGTH, "num_train_epochs"),
-    **_same(
+    **write("chat_template_path chat_template_jinja", "chat_template"),
+    **same("template chat_template_name default_system_message", _TEMPLATE, "chat_template"),
+    **same("max_steps num_steps total_steps", _LENGTH, "num_train_epochs"),
+    **same(
         "warmup_ratio warmup_epochs",
         "write warmup_steps: a number of steps; `msft plan` says how many an epoch has",
         "warmup_steps",
     ),
-    **_same(
+    **same(
         "save_steps save_strategy save_total_limit save_only_model save_safetensors "
         "saves_per_epoch save_on_each_node save_first_step",
         _SAVED,
     ),
-    **_same(
+    **same(
         "eval_steps eval_strategy evaluation_strategy eval_on_start eval_delay do_eval",
         _SCORED,
         "evals_per_epoch",
     ),
-    **_same("do_train do_predict stage", "leave it out: the command says it, such as `msft train`"),
-    **_same(
+    **same("do_train do_predict stage", "leave it out: the command says it, such as `msft train`"),
+    **same(
         "load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience",
         _CHOSEN,
     ),
-    **_same("resume_from_checkpoint auto_resume_from_checkpoints overwrite_output_dir", _RESUMED),
-    **_same(
+    **same("resume_from_checkpoint auto_resume_from_checkpoints overwrite_output_dir", _RESUMED),
+    **same(
         "predict_with_generate do_causal_lm_eval compute_accuracy",
         "leave it out: metric in a sub-dataset says how it is scored, and accuracy generates",
     ),
-    **_same(
+    **same(
         "per_device_eval_batch_size eval_batch_size auto_find_batch_size",
         "leave it out: evaluations choose their batches by the memory there is",
     ),
-    **_write("push_to_hub_model_id", "hub_model_id"),
-    **_same(
+    **write("push_to_hub_model_id", "hub_model_id"),
+    **same(
         "hub_strategy hub_always_push",
         "leave it out: push_to_hub uploads the result once, when the run is done",
         "push_to_hub",
     ),
-    **_same("hub_token", "leave it out: run `hf auth login` or set HF_TOKEN"),
-    **_same(
+    **same("hub_token", "leave it out: run `hf auth login` or set HF_TOKEN"),
+    **same(
         "wandb_project wandb_entity wandb_name wandb_run_id wandb_log_model use_wandb "
         "logging_dir run_name mlflow_tracking_uri mlflow_experiment_name",
         _TRACKED,
         "report_to",
     ),
-    **_same(
+    **same(
         "logging_steps logging_strategy logging_first_step plot_loss",
         "leave it out: every step is logged, in steps.jsonl and to the trackers of report_to",
     ),
-    **_same(
+    **same(
         "dataloader_num_workers dataloader_pin_memory dataloader_drop_last group_by_length",
         "leave it out: the rows are in memory, and every row of an epoch is trained",
     ),
-    **_same(
+    **same(
         "flash_attention flash_attn attn_implementation sdp_attention xformers_attention "
         "use_liger_kernel enable_liger_kernel use_unsloth use_cache torch_compile_backend tf32",
         _KERNELS,
     ),
-    **_same("fp16 pure_bf16 torch_dtype dtype compute_type", _PRECISION, "bf16"),
-    **_same(
+    **same("fp16 pure_bf16 torch_dtype dtype compute_type", _PRECISION, "bf16"),
+    **same(
         "packing sample_packing eval_packing eval_sample_packing neat_packing padding_free "
         "packing_strategy pad_to_sequence_len multipack_real_batches",
         _PACKED,
     ),
-    **_same("adam_beta1 adam_beta2 adam_epsilon optim_args", _ADAM),
-    **_same(
+    **same("adam_beta1 adam_beta2 adam_epsilon optim_args", _ADAM),
+    **same(
         "lr_scheduler_kwargs cosine_min_lr_ratio",
         "not there; leave it out: linear and cosine go down to 0 over num_train_epochs",
     ),
-    **_same("neftune_noise_alpha label_smoothing_factor loss_type", _NOISE),
-    **_same(
+    **same("neftune_noise_alpha label_smoothing_factor loss_type", _NOISE),
+    **same(
         "rl reward_model pref_loss dpo_beta",
         "not there; leave it out: msft does supervised fine-tuning only",
     ),
-    **_same(
+    **same(
         "dataset dataset_name dataset_dir dataset_path train_file train_data data_path "
         "dataset_config dataset_train_split eval_dataset test_datasets validation_file "
         "dataset_test_split",
         _ROWS,
         "datasets",
     ),
-    **_same(
+    **same(
         "dataset_prepared_path dataset_num_proc dataset_processes preprocessing_num_workers "
         "overwrite_cache tokenized_path streaming remove_unused_columns",
         _READ,
     ),
-    **_same("val_set_size val_size", _HELD_OUT),
-    **_same("max_samples", "write train_rows in a sub-dataset: at most so many rows are drawn"),
-    **_same(
+    **same("val_set_size val_size", _HELD_OUT),
+    **same("max_samples", "write train_rows in a sub-dataset: at most so many rows are drawn"),
+    **same(
         "mix_strategy interleave_probs shuffle_merged_datasets shuffle_dataset mixture_weights",
         _MIXED,
     ),
-    **_same(
+    **same(
         "dataset_text_field",
         "write columns in a sub-dataset, such as {prompt: question, completion: answer}",
     ),
-    **_same(
-        "train_on_inputs train_on_prompt assistant_only_loss", _PROMPTS, "completion_only_loss"
-    ),
-    **_same("mask_history", _TURNS),
-    **_same("train_on_eos", _END),
-    **_same(
+    **same("train_on_inputs train_on_prompt assistant_only_loss", _PROMPTS, "completion_only_loss"),
+    **same("mask_history", _TURNS),
+    **same("train_on_eos", _END),
+    **same(
         "tokenizer tokenizer_name tokenizer_type tokenizer_config special_tokens added_tokens "
         "eos_token pad_token resize_vocab",
         _TOKENIZER,
     ),
-    **_same("model_type", "leave it out: the model's own config.json says it"),
-    **_same(
+    **same("model_type", "leave it out: the model's own config.json says it"),
+    **same(
         "model_revision revision",
         "not there; download that revision and give its folder as model_name_or_path",
         "model_name_or_path",
     ),
-    **_same(
+    **same(
         "finetuning_type freeze_trainable_layers unfrozen_parameters",
         "leave it out: all weights are trained (full fine-tuning), or with use_peft an adapter",
     ),
@@ -255,33 +209,33 @@ _MAPPED = "write columns, such as {prompt: question, completion: answer}"
 _RECOGNISED = "leave it out: the format of rows is recognised by their fields; columns renames them"
 
 FOREIGN_OF_DATASETS: dict[str, Foreign] = {
-    **_same("type ds_type formatting format file_type", _RECOGNISED),
-    **_same(
+    **same("type ds_type formatting format file_type", _RECOGNISED),
+    **same(
         "field field_messages field_instruction field_input field_output field_human field_model "
         "field_system prompt_column response_column text_column message_property_mappings",
         _MAPPED,
         "columns",
     ),
-    **_write("data_files file_name file files", "train", ": a file, a list of files, or a glob"),
-    **_write("eval eval_file val dev valid", "validation"),
-    **_same("split", "write path: owner/name; its train, validation and test splits are read"),
-    **_same("subset config", "write path: owner/name:configuration", "path"),
-    **_write("hf_hub_url dataset_name hub", "path", ": owner/name"),
-    **_same("num_samples max_samples max_rows limit", "write train_rows", "train_rows"),
-    **_same(
+    **write("data_files file_name file files", "train", ": a file, a list of files, or a glob"),
+    **write("eval eval_file val dev valid", "validation"),
+    **same("split", "write path: owner/name; its train, validation and test splits are read"),
+    **same("subset config", "write path: owner/name:configuration", "path"),
+    **write("hf_hub_url dataset_name hub", "path", ": owner/name"),
+    **same("num_samples max_samples max_rows limit", "write train_rows", "train_rows"),
+    **same(
         "fraction proportion sampling_ratio repeat upsample",
         "write weight: rows per epoch, where 1 is every row once",
         "weight",
     ),
-    **_same("train_on_inputs", _PROMPTS),
-    **_same("roles_to_train", _TURNS),
-    **_same("train_on_eos", _END),
-    **_same(
+    **same("train_on_inputs", _PROMPTS),
+    **same("roles_to_train", _TURNS),
+    **same("train_on_eos", _END),
+    **same(
         "system history images videos audios kto_tag conversation roles message_field_training "
         "message_field_training_detail drop_system_message preprocessing data_dir",
         "leave it out: a prompt and an answer, or a conversation, is read from each row",
     ),
-    **_same("shards shards_idx preprocess_shards", "leave it out: rows are read at once"),
+    **same("shards shards_idx preprocess_shards", "leave it out: rows are read at once"),
 }
 """Of a sub-dataset."""
 

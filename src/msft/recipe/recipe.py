@@ -74,8 +74,7 @@ class Recipe:
         transformers; auto is the fast one where it suits the model.
     use_peft: train a LoRA adapter instead of all weights; the keys after it say how (as in TRL).
     merge_adapter: the result is a plain model folder, not an adapter.
-    lanes: a step's gradient is a sum over so many parts of the batch, whoever computes them; auto
-        is the number of processes at the first start.
+    lanes: parts of a batch whose gradients are added up; auto: processes at the first start.
     sharding: what several processes divide between them: the optimizer, or the weights too.
     chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.

@@ -21,16 +21,15 @@ from msft.engine.data_parallel import OneLane
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
-from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder, Way, recorder_of
+from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.saving.model_files import ModelFiles, averaged, fingerprint_of, refuse_other_model
 from msft.engine.sharding import lanes_over
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.base_weights import copies_of
-from msft.engine.train.lane_graphs import LaneGraphs
 from msft.engine.train.moving_average import AveragePredictor
 from msft.engine.train.pending_losses import PendingLosses, PendingNumbers, refuse_not_numbers
+from msft.engine.train.recording import recording_of
 from msft.engine.train.schedule import TrainingSettings
-from msft.engine.train.step_graphs import StepGraphs
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
 from msft.ranks import ALONE, Ranks
@@ -87,20 +86,11 @@ class FastEngine:
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
-        self._graphs: StepGraphs | None = None
-        piece = recorder_of(self.device)
-        recorder = recorder or piece.item
-        self._steps = Way("eager", piece.reason or "fp32, dropout, a large model or little memory")
-        self._lane_graphs: LaneGraphs | None = None
-        if settings.batch_rows and recorder is not None:
-            self._steps, shape = Way("recorded"), (self._longest, self.device, recorder())
-            most = -(-settings.batch_rows // settings.lanes)
-            if not isinstance(self._lanes, OneLane):
-                lane = (self._padded_gradients, self._parameters, most)
-                self._lane_graphs = LaneGraphs(*lane, *shape)
-            else:
-                steps = (self._recorded_step, self._rehearsed_step, most)
-                self._graphs = StepGraphs(*steps, *shape)
+        several = None if isinstance(self._lanes, OneLane) else self._parameters
+        work = (self._adamw, self._padded_gradients, several, self._longest, self.device)
+        recording = recording_of(settings, *work, recorder)
+        self._steps, self._graphs = recording.way, recording.steps
+        self._lane_graphs = recording.lanes
 
     def paths(self) -> Paths:
         """Which path each part takes now."""
@@ -192,16 +182,6 @@ class FastEngine:
             self._clear()
         return None
 
-    def _recorded_step(self, line: PackedRows, longest: int) -> Tensor:
-        losses = self._padded_gradients(line, longest)
-        self._adamw.step(self._settings.max_grad_norm)
-        return losses
-
-    def _rehearsed_step(self, line: PackedRows, longest: int) -> Tensor:
-        losses = self._padded_gradients(line, longest)
-        self._adamw.forget()
-        return losses
-
     def _padded_gradients(
         self, line: PackedRows, longest: int, targets: Tensor | None = None
     ) -> Tensor:
@@ -237,7 +217,8 @@ class FastEngine:
                 return self._added_up(rows, targets)
             except (RuntimeError, MemoryError) as error:
                 longest = max(len(row.tokens) for row in rows)
-                if not is_out_of_memory(error) or self._micro_batch_tokens <= longest:
+                final = self._settings.full_sharding or self._micro_batch_tokens <= longest
+                if final or not is_out_of_memory(error):  # slices: other ranks are in this pass too
                     raise
             self._micro_batch_tokens //= 2
             self._clear()

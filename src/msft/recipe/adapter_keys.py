@@ -1,0 +1,26 @@
+"""Keys of other tools that concern adapters, and what to write here instead."""
+
+from msft.recipe.foreign import same, write
+
+ADAPTER_KEYS = {
+    **write("adapter peft_config", "use_peft", ": true for LoRA, with load_in_4bit for QLoRA"),
+    **write("lora_rank", "lora_r"),
+    **write("peft_use_dora", "use_dora"),
+    **write("peft_use_rslora", "use_rslora"),
+    **write("lora_target lora_target_linear", "lora_target_modules", ": all-linear, or names"),
+    **write(
+        "load_in_8bit quantization_bit quantization_method bnb_4bit_quant_type "
+        "bnb_4bit_use_double_quant use_bnb_nested_quant",
+        "load_in_4bit",
+        ": true (NF4, quantised twice), the only quantisation there is",
+    ),
+    **same(
+        "lora_modules_to_save modules_to_save additional_target peft_layers_to_transform",
+        "not there; leave it out: an adapter has the layers of lora_target_modules, in every block",
+    ),
+    **write(
+        "lora_model_dir adapter_name_or_path",
+        "model_name_or_path",
+        ": the adapter's folder, which is merged into its base",
+    ),
+}
