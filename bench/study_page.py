@@ -1,4 +1,4 @@
-"""The tables of docs/study.md, made from the logs of its runs; no torch.
+"""The tables of the study's pages, made from the logs of its runs; no torch.
 
     python bench/study_page.py [--check]
 
@@ -9,7 +9,7 @@ writes nothing and fails if a table on the page is not the one that the logs giv
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
@@ -18,9 +18,10 @@ from msft.report.compare.statistics import mean, paired_t
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "studies" / "gain"
-PAGE = ROOT / "docs" / "study.md"
+PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "results" / "study-more.md")
 SEEDS = {70, 71, 72}
 REFERENCE = "sft-cosine-lr1e-4-e3"
+SOUPS = ("", "-peaks", "-random", "-last")
 METHODS = {
     REFERENCE: ("SFT, cosine over 3 epochs", None),
     "sft-lr1e-4-e5": ("SFT, constant rate, 5 epochs", 0.0),
@@ -40,6 +41,12 @@ METHODS = {
     "continual": ("Continual SFT", -2.2),
 }
 """The name of each on the page, and the paper's difference to SFT: the mean of six models."""
+GEMMA = {
+    "sft-cosine-lr5e-5-e3": METHODS[REFERENCE],
+    "sft-lr5e-5": ("SFT, constant rate, 5 epochs", None),
+    **{f"soup{kind}-lr5e-5": METHODS[f"soup{kind}-lr1e-4-e5"] for kind in SOUPS},
+}
+"""The same of Gemma 3 270M."""
 BY_TASK = (
     *("sft-lr1e-4-e5", "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
     *("sro", "soft-sro", "dynamix", "continual"),
@@ -48,14 +55,18 @@ BY_TASK = (
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def main_table(study: Study, papers: bool = True) -> list[str]:
-    """Both splits and their difference, candidates, cost, and paired tests against cosine SFT.
+def main_table(
+    study: Study, methods: Mapping[str, tuple[str, float | None]] = METHODS, papers: bool = True
+) -> list[str]:
+    """Both splits and their difference, candidates, cost, and paired tests against the first
+    method, cosine SFT.
 
     papers: whether the paper has such a table.
     """
-    against = study[REFERENCE]
+    reference = next(iter(methods))
+    against = study[reference]
     rows = []
-    for label, (name, paper) in METHODS.items():
+    for label, (name, paper) in methods.items():
         found = study.get(label, {})
         if not found:
             continue
@@ -69,7 +80,7 @@ def main_table(study: Study, papers: bool = True) -> list[str]:
                 *(name, len(entries), f"{validation:.2f}", f"{test:.2f}"),
                 f"{test - validation:+.2f}",
                 *(f"{_figure(entries, key):.0f}" for key in ("candidates", "epochs_trained")),
-                *(("", "", "") if label == REFERENCE else _tests(pairs)),
+                *(("", "", "") if label == reference else _tests(pairs)),
                 *(["" if paper is None else f"{paper:+.1f}" if paper else "0"] if papers else []),
             ]
         )
@@ -127,6 +138,7 @@ def task_table(study: Study) -> list[str]:
 TABLES: dict[str, Callable[[dict[str, Study]], list[str]]] = {
     "clean": lambda study: main_table(study["clean"]),
     "noisy": lambda study: main_table(study["noisy"], papers=False),
+    "gemma": lambda study: main_table(study["gemma"], GEMMA, papers=False),
     "tasks": lambda study: task_table(study["clean"]),
 }
 
@@ -147,14 +159,17 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if it differs")
     options = parser.parse_args()
-    before = PAGE.read_text()
-    after = rebuilt(before, RUNS)
-    if options.check:
-        print(f"{PAGE} is {'' if before == after else 'not '}what the logs give")
-        return int(before != after)
-    PAGE.write_text(after)
-    print(f"wrote the tables of {PAGE}")
-    return 0
+    wrong = 0
+    for page in PAGES:
+        before = page.read_text()
+        after = rebuilt(before, RUNS)
+        wrong += before != after
+        if options.check:
+            print(f"{page} is {'' if before == after else 'not '}what the logs give")
+        else:
+            page.write_text(after)
+            print(f"wrote the tables of {page}")
+    return int(options.check and wrong > 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/study.md: its tables are those that the logs of its runs give."""
+"""The study's pages: their tables are those that the logs of its runs give."""
 
 from importlib import import_module
 from pathlib import Path
@@ -16,13 +16,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_number_of_the_page_is_that_of_the_logs(script: Any) -> None:
-    text = script.PAGE.read_text()
-    assert [found[2] for found in script.MARK.finditer(text)] == ["clean", "tasks", "noisy"]
-    assert script.rebuilt(text, script.RUNS) == text
+    texts = [page.read_text() for page in script.PAGES]
+    names = [found[2] for text in texts for found in script.MARK.finditer(text)]
+    assert names == ["clean", "noisy", "tasks", "gemma"]
+    assert [script.rebuilt(text, script.RUNS) for text in texts] == texts
 
 
 def test_every_table_has_both_splits_seeds_and_candidates(script: Any) -> None:
-    text = script.PAGE.read_text()
+    text = "".join(page.read_text() for page in script.PAGES)
     for found in script.MARK.finditer(text):
         if found[2] != "tasks":
             head = found[0].splitlines()[2]
