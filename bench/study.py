@@ -145,7 +145,7 @@ class SharedEngines:
     SHAPE = (
         "model_name_or_path", "train_batch_size", "max_length", "weight_decay", "max_grad_norm",
         "bf16", "gradient_checkpointing", "optim", "torch_compile", "micro_batch_tokens",
-        "deterministic", "engine", "ema_decay",
+        "deterministic", "engine", "ema_decay", "lanes",
     )  # fmt: skip
     """What of a recipe makes another engine."""
 

@@ -10,7 +10,7 @@ that only ever predicts. Outside, in snapshots and files, a rank has the whole t
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeVar
@@ -116,15 +116,16 @@ class FullSharding:
         """As `DataParallel.gradients`; all ranks take the same number of passes, some of them
         with a row that counts nothing."""
         losses = torch.zeros(len(rows) + 1, device=self._optimizer.bad.device)
-        places: Iterator[int] = iter(())
+        place = 0
         for lane, part, turn in self._passes(rows, split):
             self._turn = turn
             if turn.begins_lane:
                 torch.manual_seed(number(self._seed, "lane", self._step, lane))
-                places = iter(range(lane, len(rows), self.lanes))
+                place = lane
             found = backward(part or rows[:1], targets if part else inf)
-            for loss in found if part else ():
-                losses[next(places)] = loss
+            end = place + self.lanes * len(part)
+            losses[place : end : self.lanes] = found[: len(part)]
+            place = end
         self._step += 1
         losses[-1] = self._optimizer.bad
         self.ranks.total(losses)

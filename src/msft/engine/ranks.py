@@ -92,11 +92,13 @@ def shard(model: Any, bf16: bool, reduction: Callable[[], Callable[[Tensor, int]
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     count = getattr(model.config, "num_hidden_layers", 0)
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
+    several = mesh.size() > 1
     for module in [*(stacks[0] if stacks else ()), model]:
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=mesh.size() > 1)
-        module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-        module.set_custom_reduce_scatter(_Reduction(reduction()))
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=several)
+        if several:
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+            module.set_custom_reduce_scatter(_Reduction(reduction()))
 
 
 class _Reduction:
