@@ -97,7 +97,7 @@ class BestFolder:
         """The weights in one file or several, and a manifest of all of them."""
         engine: Any = self._engine
         text = read_bytes(sources[0] / MANIFEST)
-        if len(parts_in(sources, WEIGHTS)) == 1:
+        if len(parts_in(sources, WEIGHTS)) <= 1:  # an adapter has a file of another name
             engine.link(sources[0], folder)
         else:
             engine.link_parts(sources, folder)
