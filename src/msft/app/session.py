@@ -225,7 +225,6 @@ class Session:
         found = findings_in(self._folder.path, history)
         summary = {**summary_of(history), "findings": findings_content(found)}
         schedule = schedule_of(history)
-        self._show_result(history)
         self._best_folder.card(self._card(history, found))
         write_json(self._folder.schedule, schedule)
         write_json(self._folder.summary, summary)
