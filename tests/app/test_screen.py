@@ -43,6 +43,7 @@ WRONG = {
     "no data": ["validate", "recipe.yaml", "--set", f"datasets.short.train={FOLDER}/gone.jsonl"],
     "changed": ["train", "recipe.yaml", "--out", OUT, "--set", "learning_rate=1e-4"],
     "no model": ["eval", f"{FOLDER}/nowhere", "recipe.yaml"],
+    "nothing to merge": ["merge", OUT, "--out", f"{FOLDER}/merged"],
     "no run": ["report", f"{FOLDER}/nowhere"],
     "wrong sizes": ["analyze", "size", "recipe.yaml", "--sizes", "9"],
     "wrong budgets": ["analyze", "budget", "recipe.yaml", "--budgets", "0.3"],
@@ -115,7 +116,8 @@ def test_no_line_is_wider_than_the_screen(name: str, printed: dict[str, tuple[in
 
 def test_every_command_is_tried() -> None:
     tried = {arguments[0] for arguments in DONE.values()}
-    assert {*COMMANDS} - tried == {"demo"}, "tests/app/test_demo.py looks at its lines"
+    elsewhere = {"demo": "tests/app/test_demo.py", "merge": "tests/app/test_adapter_runs.py"}
+    assert {*COMMANDS} - tried == {*elsewhere}
 
 
 def test_the_table_of_an_analysis_that_trains_fits_too() -> None:
