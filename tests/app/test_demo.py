@@ -66,8 +66,9 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     short = demo.RECIPE.read_text()
     for old, new in (
         ("budget: 4", "budget: 2"),
+        ("{exclude: ", "{max_stages: 1, exclude: "),
         ("epochs: 8", "epochs: 1"),
-        (", benchmark", ", train_rows: 64, validation_rows: 20, test_rows: 20, benchmark"),
+        (", benchmark", ", train_rows: 32, validation_rows: 20, test_rows: 20, benchmark"),
     ):
         assert old in short
         short = short.replace(old, new)
