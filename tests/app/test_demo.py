@@ -79,8 +79,12 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
         demo.run_demo(tmp_path / "out", 0, quick, cores=2)
     first = capsys.readouterr().out
     assert first.count("stage 0") == 3, "who failed is trained here"
-    demo.run_demo(tmp_path / "out", 0, quick)
+    alone = (tmp_path / "out" / "sft" / "run.jsonl").read_bytes()
+    shutil.rmtree(tmp_path / "out" / "sft")
+    demo.run_demo(tmp_path / "out", 0, quick, cores=2)
     again = capsys.readouterr().out
+    assert "In processes of their own: SFT with cosine decay" in " ".join(again.split())
+    assert (tmp_path / "out" / "sft" / "run.jsonl").read_bytes() == alone
     table = first[first.index("validation (selected on)") :]
     assert table in again
     assert "stage 0" in first
@@ -99,11 +103,3 @@ def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     assert max(len(line) for line in (first + again).splitlines() if " " in line) <= 80
     with pytest.raises(ValueError, match="seed 0"):
         demo.run_demo(tmp_path / "out", 1, quick)
-    alone = (tmp_path / "out" / "sft" / "run.jsonl").read_bytes()
-    for run in ("sft", "msft"):
-        shutil.rmtree(tmp_path / "out" / run)
-    demo.run_demo(tmp_path / "out", 0, quick, cores=2)
-    beside = capsys.readouterr().out
-    assert beside.count("stage 0") == 1, "SFT trains in a process of its own"
-    assert table in beside
-    assert (tmp_path / "out" / "sft" / "run.jsonl").read_bytes() == alone

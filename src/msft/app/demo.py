@@ -47,9 +47,9 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
     if missing:
         print("Six synthetic sub-datasets, a random model of 410,000 weights, three methods.\n")
         beside = [method for method in missing if method != SHOWN]
-        alone = (usable_cores() if cores is None else cores) < 2 or SHOWN not in missing
+        alone = (usable_cores() if cores is None else cores) < 2
         with _processes([] if alone else beside, seed, recipe, out):
-            if not alone:
+            if SHOWN in missing and not alone:
                 _run(SHOWN, seed, recipe, out)
         for method in missing:
             if not _is_finished(out / method, seed):
