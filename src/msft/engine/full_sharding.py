@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree
 from msft.engine.ranks import shard
+from msft.engine.refreshing import Refreshing
 from msft.engine.slices import Slices
-from msft.example import Encoded
 from msft.ranks import Ranks
-from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
+from msft.run.engine import Predictor
 from msft.search.draws import number
 
 Row = TypeVar("Row")
@@ -232,28 +232,6 @@ class FullSharding:
             self.ranks.spread(held, self._slices.owner[name])
             found[name] = held.cpu() if self.ranks.rank == 0 else held
         return found if self.ranks.rank == 0 else None
-
-
-class Refreshing:
-    """Has the model that predicts brought up to date before it is asked."""
-
-    def __init__(self, predictor: Predictor, refresh: Callable[[], None]) -> None:
-        self._predictor = predictor
-        self._refresh = refresh
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        leaves: Leaves,
-        groups: Sequence[int],
-    ) -> Generated:
-        self._refresh()
-        return self._predictor.generate(prompts, limits, leaves, groups)
-
-    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
-        self._refresh()
-        return self._predictor.measure(rows, groups)
 
 
 def _added(first: Tensor, second: Tensor) -> Tensor:

@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from msft.engine.adapters.injection import Adapted
-from msft.engine.adapters.merged import MergedPredictor, merged_of
+from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.decode.texts import Texts
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import batches
 from msft.engine.paths import PLAIN_LAYERS
+from msft.engine.refreshing import Refreshing
 from msft.engine.saving.model_files import Weights, averaged, refuse_other_model
-from msft.engine.train.moving_average import RAW, AveragePredictor, MovingAverage
+from msft.engine.train.moving_average import RAW, MovingAverage
 from msft.engine.train.pending_losses import refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
@@ -169,14 +170,14 @@ class SimpleEngine:
         if self._merged is not None:
             self._merged.outdate()
 
-    def predictor(self) -> "SimplePredictor | AveragePredictor | MergedPredictor":
+    def predictor(self) -> "SimplePredictor | Refreshing":
         settings = self._settings
         if self._adapted is not None and self._merged is not None:
             plain = self._adapted.evaluated
             merged = SimplePredictor(plain, settings.evaluated_tokens, settings.bf16)
-            return MergedPredictor(merged, self._merged)
+            return Refreshing(merged, self._merged.refresh)
         predictor = SimplePredictor(self._loaded, settings.evaluated_tokens, settings.bf16)
-        return predictor if self._average is None else AveragePredictor(predictor, self._average)
+        return predictor if self._average is None else Refreshing(predictor, self._average.show)
 
 
 class SimplePredictor:

@@ -3,7 +3,7 @@
 The base is never changed in place: in bf16 what was added does not come off again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from msft.engine.adapters.injection import PREFIX, Adapted, AdaptedLayer
 from msft.engine.model.adapter_folders import ADAPTER
 from msft.engine.paths import Layers, layers_of
-from msft.example import Encoded
-from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
 
 Weights = Mapping[str, Tensor]
 
@@ -103,28 +101,6 @@ def merged_of(adapted: Adapted | None, kept: Weights, layers: Layers) -> MergedM
         return None
     fused = layers.way.path == "fused"
     return MergedModel(adapted, kept, layers_of(adapted.evaluated.model, fused))
-
-
-class MergedPredictor:
-    """Brings the plain model up to date before it is asked; see `msft.run.engine.Predictor`."""
-
-    def __init__(self, predictor: Predictor, merged: MergedModel) -> None:
-        self._predictor = predictor
-        self._merged = merged
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        leaves: Leaves,
-        groups: Sequence[int],
-    ) -> Generated:
-        self._merged.refresh()
-        return self._predictor.generate(prompts, limits, leaves, groups)
-
-    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
-        self._merged.refresh()
-        return self._predictor.measure(rows, groups)
 
 
 def merged_weights(adapted: Adapted, weights: Weights) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from msft.engine.adapters.injection import Adapted
-from msft.engine.adapters.merged import MergedPredictor, merged_of
+from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.data_parallel import OneLane
@@ -22,11 +22,11 @@ from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder
+from msft.engine.refreshing import Refreshing
 from msft.engine.saving.model_files import ModelFiles, averaged, fingerprint_of, refuse_other_model
 from msft.engine.sharding import lanes_over
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.base_weights import copies_of
-from msft.engine.train.moving_average import AveragePredictor
 from msft.engine.train.pending_losses import PendingLosses, PendingNumbers, refuse_not_numbers
 from msft.engine.train.recording import recording_of
 from msft.engine.train.schedule import TrainingSettings
@@ -150,9 +150,9 @@ class FastEngine:
     def predictor(self) -> Predictor:
         predictor: Predictor = self._decoder
         if self._merged is not None:
-            predictor = MergedPredictor(predictor, self._merged)
+            predictor = Refreshing(predictor, self._merged.refresh)
         elif self._average is not None:
-            predictor = AveragePredictor(predictor, self._average)
+            predictor = Refreshing(predictor, self._average.show)
         return self._lanes.predictor(predictor)
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:

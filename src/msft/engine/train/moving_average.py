@@ -7,13 +7,10 @@ themselves. A recorded step finds the raw weights, and a recorded evaluation the
 address at which it was recorded.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor, nn
-
-from msft.example import Encoded
-from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
 
 RAW = "raw"
 """Beside moments, `<name>.raw` is the raw weight of that name."""
@@ -77,25 +74,3 @@ class MovingAverage:
                 torch._foreach_copy_(shown, list(weights.values()))
         self._shown = weights
         self.told()
-
-
-class AveragePredictor:
-    """Has the model show its average before it is asked; see `msft.run.engine.Predictor`."""
-
-    def __init__(self, predictor: Predictor, average: MovingAverage) -> None:
-        self._predictor = predictor
-        self._average = average
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        leaves: Leaves,
-        groups: Sequence[int],
-    ) -> Generated:
-        self._average.show()
-        return self._predictor.generate(prompts, limits, leaves, groups)
-
-    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
-        self._average.show()
-        return self._predictor.measure(rows, groups)
