@@ -234,6 +234,13 @@ def test_wrong_uses_are_refused_by_all_ranks_and_start_nothing(data: Path) -> No
         "sharding: full needs a number of processes that divides the lanes": [
             *("--set", "sharding=full", "--set", "lanes=3")
         ],
+        "one process trains an adapter (use_peft)": [
+            *("--set", "use_peft=true", "--set", "lanes=auto")
+        ],
+        "lanes is 2, but one process trains an adapter": ["--set", "use_peft=true"],
+        "sharding is full, but one process trains an adapter": [
+            *("--set", "use_peft=true", "--set", "lanes=auto", "--set", "sharding=full")
+        ],
         "nowhere.jsonl": ["--set", "datasets.0.train=nowhere.jsonl"],
     }
     for expected, words in wrong.items():

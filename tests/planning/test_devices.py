@@ -163,6 +163,14 @@ def test_plan_says_it_of_a_recipe(
     found = plan["devices"]["sharding"]["optimizer"]
     assert found["weights"] == 4 * plan["parameters"]
     assert found["owned"] == 3 * plan["parameters"]
+    assert main([*command, "4", "--json", "--set", "use_peft=true"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    found, trained = plan["devices"]["sharding"]["optimizer"], plan["trainable"]
+    assert plan["frozen"] == plan["parameters"] > 2 * trained
+    assert found["weights"] == 2 * plan["parameters"] + 4 * trained + 2 * (
+        plan["parameters"] + trained
+    ), "the base, the adapter with its gradient, and both as one model to score"
+    assert found["owned"] == 3 * trained
     assert main([*command, "4"]) == 0
     shown = capsys.readouterr().out
     assert "computed, not measured: H200s with 141 GB" in shown

@@ -8,10 +8,8 @@ import pytest
 from msft.cli import main
 from msft.recipe.draft import Draft
 from msft.recipe.foreign_configs import drafted
-from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
+from msft.recipe.recipe import Recipe, load_recipe
 from msft.recipe.strict_yaml import parse
-
-HAS_LORA = "use_peft" in recipe_keys()
 
 AXOLOTL = """
 base_model: NousResearch/Llama-3.2-1B
@@ -252,7 +250,6 @@ def test_a_mixture_of_trl(here: Path) -> None:
     assert draft.left["datasets[1].split"].startswith("msft reads the split train")
 
 
-@pytest.mark.skipif(not HAS_LORA, reason="this msft has no LoRA yet")
 def test_adapters(here: Path) -> None:
     axolotl, factory, trl = (draft_of(text).keys for text in (AXOLOTL, FACTORY, TRL))
     assert [axolotl[key] for key in ("use_peft", "load_in_4bit", "lora_r")] == [True, True, 16]

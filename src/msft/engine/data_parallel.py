@@ -160,7 +160,7 @@ class DataParallel:
         every: Tensor = self.ranks.total(losses)
         return every
 
-    # Randomness: of a lane's dropout, whoever computes it.
+    # Randomness: dropout is seeded by lane, so it does not depend on the rank that computes it.
 
     def seed(self, seed: int) -> None:
         self._seed, self._step = seed, 0

@@ -2,8 +2,8 @@
 
 Lane l has rows l, l+L, … of the batch. The tree is a matter of the recipe, not of the machine: a
 node (k, i) is the sum of lanes i·2^k up to (i+1)·2^k, and a node without a sibling stands for its
-parent. A process sums what it can of the lanes it has, and whoever gets the nodes of all processes
-completes the tree. So the bits do not depend on how many processes there are.
+parent. A process sums what it can of the lanes it has. The owner of a tensor gets the nodes of all
+processes and completes the tree. So the bits do not depend on how many processes there are.
 """
 
 from collections.abc import Callable, Sequence
