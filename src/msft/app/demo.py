@@ -1,13 +1,11 @@
 """The demo: SFT, an average and mSFT on the embedded mixture, side by side on unseen rows."""
 
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from msft.app.admission import refuse_unwritable
+from msft.app.jobs import Job, beside
 from msft.app.terminal.screen import show, show_path, width
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
 from msft.errors import UsageError
@@ -46,10 +44,13 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
     missing = [method for method in METHODS if not _is_finished(out / method, seed)]
     if missing:
         print("Six synthetic sub-datasets, a random model of 410,000 weights, three methods.\n")
-        beside = [method for method in missing if method != SHOWN]
-        alone = (usable_cores() if cores is None else cores) < 2
-        with _processes([] if alone else beside, seed, recipe, out):
-            if SHOWN in missing and not alone:
+        apart = [method for method in missing if method != SHOWN]
+        if (usable_cores() if cores is None else cores) < 2:
+            apart = []
+        if apart:
+            show(f"In processes of their own: {listed([METHODS[method][0] for method in apart])}.")
+        with beside([_job(method, seed, recipe, out) for method in apart]):
+            if SHOWN in missing and apart:
                 _run(SHOWN, seed, recipe, out)
         for method in missing:
             if not _is_finished(out / method, seed):
@@ -61,34 +62,12 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
     show_path("Look at", page)
 
 
-@contextmanager
-def _processes(methods: list[str], seed: int, recipe: Path, out: Path) -> Iterator[None]:
-    """These methods train beside the block, without a word; at its end they are waited for.
-
-    A process that fails says nothing either: its run is taken up again here, where its error shows.
-    """
-    if methods:
-        words = listed([METHODS[method][0] for method in methods])
-        show(f"In processes of their own: {words}.")
-    running = [
-        subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "msft", "train", str(recipe), "--quiet"]
-            + ["--out", str(out / method)]
-            + [part for each in _overrides(method, seed) for part in ("--set", each)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for method in methods
-    ]
-    try:
-        yield
-        for process in running:
-            process.wait()
-    finally:
-        for process in running:
-            process.terminate()
-            process.wait()
+def _job(method: str, seed: int, recipe: Path, out: Path) -> Job:
+    """A run in a process of its own. If it fails, it is taken up again here, where errors show."""
+    command = [sys.executable, "-m", "msft", "train", str(recipe), "--quiet"]
+    command += ["--out", str(out / method)]
+    command += [part for each in _overrides(method, seed) for part in ("--set", each)]
+    return Job(method, tuple(command), out / f"{method}.log")
 
 
 def _overrides(method: str, seed: int) -> list[str]:

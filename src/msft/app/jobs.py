@@ -94,6 +94,18 @@ def carry_out(
     return failed
 
 
+@contextmanager
+def beside(jobs: Sequence[Job]) -> Iterator[None]:
+    """These jobs go on beside the block, all at once, and are waited for at its end."""
+    with _stopping(lambda text: None) as going:
+        for job in jobs:
+            with held():
+                going.append(_started(job, Place(), hidden=True))
+        yield
+        for each in going:
+            each.process.wait()
+
+
 def _busy(going: Iterable[_Going]) -> set[Path]:
     return {each.job.shared for each in going if each.job.shared is not None}
 
