@@ -189,6 +189,28 @@ def smaller_card(gigabytes: float) -> None:
     torch.cuda.mem_get_info = lambda device=None: (most - torch.cuda.memory_reserved(), most)
 
 
+def print_kernels(title: str, work: Callable[[], Any], most: int = 16) -> None:
+    """Which kernels the device's time of `work` goes to, and how long the device waits."""
+    if not torch.cuda.is_available():
+        return
+    synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        begun = time.perf_counter()
+        work()
+        synchronize()
+        took = 1000 * (time.perf_counter() - begun)
+    found: dict[str, tuple[float, int]] = {}
+    for event in profile.events() or []:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            spent, calls = found.get(event.name, (0.0, 0))
+            found[event.name] = (spent + event.device_time / 1000, calls + 1)
+    busy = sum(spent for spent, _ in found.values())
+    print(f"{title}: {took:.1f} ms, of which kernels {busy:.1f} ms")
+    for name, (spent, calls) in sorted(found.items(), key=lambda item: -item[1][0])[:most]:
+        print(f"  {spent:8.2f} ms {calls:6}  {name[:110]}")
+    sys.stdout.flush()
+
+
 class Clock:
     """Tokens and seconds of the measured steps, in blocks; `step` is called after every step.
 

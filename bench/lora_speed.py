@@ -10,6 +10,7 @@ of ten tasks where --data has them, else rows that are made up. Same rows, same 
 --only   cases whose names contain one of these: full lora qlora trl 135M 3B 8B small
 --peers  folder of unpacked wheels (trl, datasets, liger-kernel …) behind what is installed
 --small  tokens of a micro-batch of the `small` cases (memory targets: 35 GB and 20 GB at 8B)
+--profile  prints where the time of a step of ours goes, kernel by kernel
 
 Cases: `full` at 135M; `lora` at each size, with the memory that is there; `lora small` and `qlora
 small` at 8B, in micro-batches; `trl` at each size, padding-free and packed, with Liger if it is
@@ -38,6 +39,7 @@ from common import (
     free,
     parser_of,
     peak_gb,
+    print_kernels,
     recipe_of,
     synchronize,
     training_rows,
@@ -62,9 +64,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--sizes", nargs="+", default=["135M", "3B", "8B"], choices=STEPS)
     parser.add_argument(
-        "--small", type=int, nargs=2, default=[3584, 2560], metavar=("LORA", "QLORA")
+        "--small", type=int, nargs=2, default=[4608, 3584], metavar=("LORA", "QLORA")
     )
     parser.add_argument("--peers")
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     report = Report("lora", options.out)
     recipe = _recipe(options.data, options.set)
@@ -76,7 +79,7 @@ def main() -> None:
             model = AutoModelForCausalLM.from_config(config)
         parameters = sum(p.numel() for p in model.parameters())
         rows = training_rows(corpus_of(recipe, source.tokenizer, config))
-        for name, work in _cases(size, options.small):
+        for name, work in _cases(size, options.small, options.profile):
             if options.only and not any(part in f"{name} {size}" for part in options.only):
                 continue
             clock = partial(Clock, STEPS[size], options.seconds, WARM_UP)
@@ -87,20 +90,19 @@ def main() -> None:
     report.table(f"batches of {BATCH} rows", columns)
 
 
-def _cases(size: str, small: list[int]) -> list[tuple[str, Callable[..., Any]]]:
+def _cases(size: str, small: list[int], profile: bool) -> list[tuple[str, Callable[..., Any]]]:
     adapter: dict[str, Any] = {"use_peft": True, "lora_r": RANK, "lora_alpha": ALPHA}
     adapter["learning_rate"] = RATE
-    cases: list[tuple[str, Callable[..., Any]]] = []
-    if size in ("135M", "tiny"):
-        cases.append(("full", partial(with_msft, keys={})))
-    cases.append(("lora", partial(with_msft, keys=adapter)))
+    ours = {"full": {}} if size in ("135M", "tiny") else {}
+    ours["lora"] = adapter
     if size in ("8B", "tiny"):
         four_bit = {**adapter, "load_in_4bit": True}
-        cases += [
-            ("lora small", partial(with_msft, keys={**adapter, "micro_batch_tokens": small[0]})),
-            ("qlora", partial(with_msft, keys=four_bit)),
-            ("qlora small", partial(with_msft, keys={**four_bit, "micro_batch_tokens": small[1]})),
-        ]
+        ours["lora small"] = {**adapter, "micro_batch_tokens": small[0]}
+        ours["qlora"] = four_bit
+        ours["qlora small"] = {**four_bit, "micro_batch_tokens": small[1]}
+    cases: list[tuple[str, Callable[..., Any]]] = [
+        (name, partial(with_msft, keys=keys, profile=profile)) for name, keys in ours.items()
+    ]
     liger = importlib.util.find_spec("liger_kernel") is not None
     more = ", Liger" if liger else ""
     for how in ("padding-free", "packing"):
@@ -117,7 +119,12 @@ def _measured(work: Callable[..., Clock], parameters: int) -> dict[str, Any]:
 
 
 def with_msft(
-    source: Source, recipe: Recipe, rows: Rows, clock: Callable[[], Clock], keys: dict[str, Any]
+    source: Source,
+    recipe: Recipe,
+    rows: Rows,
+    clock: Callable[[], Clock],
+    keys: dict[str, Any],
+    profile: bool,
 ) -> Clock:
     """Every batch once before the clock starts, so that all shapes are recorded and compiled."""
     recipe = replace(recipe, **keys)
@@ -141,6 +148,8 @@ def with_msft(
         if not timing.step(engine.work(batch)[1]):
             break
     synchronize()
+    if profile:
+        print_kernels(f"{source.size} {keys}", lambda: engine.work(batches[-1]))
     trained = engine.num_trainable
     timing.how = (
         f"{trained / 1e6:.1f} M trained, {held:.1f} GB before a step, {peak_gb():.1f} GB at the "

@@ -1,10 +1,11 @@
 """Several processes: what their machinery costs where there is one, and that bits are the same.
 
-    PYTHONPATH=src python bench/ranks_speed.py [--out FILE] [--only nccl,full,gloo] [--size tiny]
+    PYTHONPATH=src python bench/ranks_speed.py [--out FILE] [--only nccl,full,…] [--size tiny]
 
 nccl: a group of one process over NCCL against the plain path, 0.5B, both recorded; at most 3 %
     slower is asked for.
-full: FSDP2 with one process against the plain path, 3B; at most 8 %.
+full: FSDP2 with one process against the plain path, 3B; at most 8 %. Layers are compiled in both;
+    `uncompiled`: in neither.
 gloo: two processes on one GPU over gloo, deterministic: the weights after a few steps are those of
     one process with the same lanes, bit for bit.
 Weights are random. Each case takes less than a minute; on a CPU all of them use gloo.
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from random import Random
 from statistics import median
@@ -24,11 +26,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import SHAPES, Report, device_of, free, parser_of, random_model, synchronize
+from common import (
+    SHAPES,
+    Report,
+    device_of,
+    free,
+    parser_of,
+    print_kernels,
+    random_model,
+    synchronize,
+)
 from transformers import AutoConfig
 
 from msft.engine.model.loading import LoadedModel
-from msft.engine.paths import PLAIN_LAYERS, layers_of
+from msft.engine.paths import layers_of
 from msft.engine.ranks import Group
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
@@ -44,7 +55,9 @@ BATCHES = 8
 END = SimpleNamespace(eos_token_id=0)
 
 
-def engine_of(size: str, ranks: Ranks, recorded: bool = False, **settings: Any) -> FastEngine:
+def engine_of(
+    size: str, ranks: Ranks, recorded: bool = False, fused: bool = False, **settings: Any
+) -> FastEngine:
     random = Random(0)
     model = random_model(AutoConfig.for_model(**SHAPES[size]), torch.float32, "msft")
     mask = tuple(place >= LENGTH - ANSWER for place in range(LENGTH))
@@ -53,7 +66,7 @@ def engine_of(size: str, ranks: Ranks, recorded: bool = False, **settings: Any) 
     ]
     known = {"bf16": CUDA, "batch_rows": ROWS if CUDA and recorded else 0}
     chosen = TrainingSettings(**{**known, "micro_batch_tokens": 2**16, **settings})
-    layers = PLAIN_LAYERS if chosen.full_sharding else layers_of(model, False)
+    layers = layers_of(model, fused, joined=not chosen.full_sharding)
     return FastEngine(LoadedModel(model, END, "random"), {"a": rows}, chosen, layers, ranks=ranks)
 
 
@@ -101,15 +114,15 @@ def beside(size: str, ranks: Ranks, quick: bool) -> dict[str, Any]:
     return {"plain ms": before, "group ms": after, "slower %": 100 * (after / before - 1), **ways}
 
 
-def after_each_other(size: str, ranks: Ranks, quick: bool) -> dict[str, Any]:
+def after_each_other(size: str, ranks: Ranks, quick: bool, fused: bool) -> dict[str, Any]:
     steps, blocks = (3, 2) if quick or not CUDA else (8, 3)
     medians = []
     for theirs, full in ((ALONE, False), (ranks, True)):
-        engine = engine_of(
-            size, theirs, **({"full_sharding": True, "kernel": False} if full else {})
-        )
+        more = {"full_sharding": True, "kernel": False} if full else {}
+        engine = engine_of(size, theirs, fused=fused, **more)
         milliseconds(engine, theirs, 3)
         medians.append(median(milliseconds(engine, theirs, steps) for _ in range(blocks)))
+        print_kernels(f"{size} {more}, fused {fused}", partial(step, engine, theirs, 0))
         peak = torch.cuda.max_memory_allocated() / 1e9 if CUDA else 0.0
         del engine
         free()
@@ -162,7 +175,7 @@ def same_bits(size: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--only", default="nccl,full,gloo", help="cases (%(default)s)")
+    parser.add_argument("--only", default="nccl,full,uncompiled,gloo", help="cases (%(default)s)")
     parser.add_argument("--size", help="one size for all cases, such as tiny")
     parser.add_argument("--child", action="store_true", help="one process of the case gloo")
     options = parser.parse_args()
@@ -174,7 +187,11 @@ def main() -> None:
     ranks = one_of_one()
     cases: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
         "nccl": ("0.5B", lambda size: beside(size, ranks, options.quick)),
-        "full": ("3B", lambda size: after_each_other(size, ranks, options.quick)),
+        "full": ("3B", lambda size: after_each_other(size, ranks, options.quick, fused=True)),
+        "uncompiled": (
+            "3B",
+            lambda size: after_each_other(size, ranks, options.quick, fused=False),
+        ),
         "gloo": ("135M", same_bits),
     }
     for case in options.only.split(","):

@@ -223,7 +223,7 @@ class DataParallel:
     def _taken(self, alone: bool) -> Gradients:
         """A lane's gradients, which are no longer the parameters'; zeros where there are none.
 
-        alone: no other lane follows, which might overwrite those in bf16 (`lane_graphs.py`).
+        alone: no other lane follows, which might overwrite those in bf16 (`part_graphs.py`).
         """
         taken: Gradients = {}
         for name, parameter in self._parameters.items():

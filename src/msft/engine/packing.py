@@ -147,6 +147,19 @@ def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
     return groups
 
 
+def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """As few batches as `batches` makes, the largest of them as small as it can be."""
+    count = len(batches(sizes, most))
+    least = max(0, *sizes) if count > 1 else most
+    while least < most:
+        middle = (least + most) // 2
+        if len(batches(sizes, middle)) > count:
+            least = middle + 1
+        else:
+            most = middle
+    return batches(sizes, most)
+
+
 def row_means(nll: Tensor, line: PackedRows) -> Tensor:
     """Mean over each row's targets, summed in one order always; 0 for a row without any."""
     mine = (line.owners == torch.arange(line.rows, device=nll.device)[:, None]) & (

@@ -20,7 +20,7 @@ from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.data_parallel import OneLane
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, end_tokens
-from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, batches, packed, row_means
+from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, even_batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.refreshing import Refreshing
 from msft.engine.saving.model_files import ModelFiles, averaged, fingerprint_of, refuse_other_model
@@ -79,23 +79,21 @@ class FastEngine:
             self.link_parts = files.link_parts
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
         self._merged = merged_of(adapted, self._adamw.kept, layers)
-        evaluated = (
-            (self._lanes.evaluated, layers) if self._merged is None else self._merged.evaluated
-        )
+        shown = layers if self._lanes.evaluated is model else PLAIN_LAYERS
+        evaluated = (self._lanes.evaluated, shown)
+        if self._merged is not None:
+            evaluated = self._merged.evaluated
         self._decoder = Decoder(evaluated[0], ends, tokens, layers=evaluated[1])
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
-        several = None if isinstance(self._lanes, OneLane) else self._parameters
-        work = (self._adamw, self._padded_gradients, several, self._longest, self.device)
-        recording = recording_of(settings, *work, recorder)
-        self._steps, self._graphs = recording.way, recording.steps
-        self._lane_graphs = recording.lanes
+        in_lanes = not isinstance(self._lanes, OneLane)
+        work = (self._adamw, self._padded_gradients, self._parameters, in_lanes)
+        self._recording = recording_of(settings, *work, self._longest, self.device, recorder)
 
     def paths(self) -> Paths:
         """Which path each part takes now."""
-        attention = attention_way(self.model, self._longest)
-        steps = self._lane_graphs.way if self._lane_graphs else self._steps
+        attention, steps = attention_way(self.model, self._longest), self._recording.way
         ways = (attention, steps, self._layers.way, self._adamw.way, self._decoder.way)
         return Paths.of(*ways)
 
@@ -170,16 +168,14 @@ class FastEngine:
 
     def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
-        if self._graphs is None:
+        if not self._recording.is_whole(rows, self._micro_batch_tokens):
             return None
         self._adamw.ready(self._settings.rate(self._adamw.steps))
-        losses = self._graphs.tried(rows, self._micro_batch_tokens)
+        losses = self._recording.step(rows, self._micro_batch_tokens)
         if losses is not None:
             return PendingLosses(losses, batch.rows)
         self._adamw.unready()
-        if self._graphs.way.reason:
-            self._steps, self._graphs = self._graphs.way, None
-            self._clear()
+        self._clear()
         return None
 
     def _padded_gradients(
@@ -208,10 +204,6 @@ class FastEngine:
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
         """
-        if self._lane_graphs is not None:
-            replayed = self._lane_graphs.run(rows, targets, self._micro_batch_tokens)
-            if replayed is not None:
-                return replayed
         while True:
             try:
                 return self._added_up(rows, targets)
@@ -224,14 +216,22 @@ class FastEngine:
             self._clear()
 
     def _added_up(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
-        losses: list[Tensor] = []
         parts = self._micro_batches(rows)
+        if len(parts) == 1:
+            return self._added(rows, targets)
+        losses: list[Tensor] = []
         for part in parts:
-            with self._layers, layout(self._rows_of(part)):  # checkpointing runs it again
-                losses.append(self._backward(packed(part, self.device), targets))
-            if len(parts) > 1:
-                self._lanes.add_up()
+            losses.append(self._added(part, targets).clone())
+            self._lanes.add_up()
         return torch.cat(losses)
+
+    def _added(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
+        """Losses of a micro-batch, until the next one; its gradient is added."""
+        replayed = self._recording.part(rows, targets, self._micro_batch_tokens)
+        if replayed is not None:
+            return replayed
+        with self._layers, layout(self._rows_of(rows)):  # checkpointing runs it again
+            return self._backward(packed(rows, self.device), targets)
 
     def _backward(self, line: PackedRows, targets: float | Tensor) -> Tensor:
         """Row losses of a line; its share of the gradient is added to the parameters'."""
@@ -286,7 +286,8 @@ class FastEngine:
         return self._layers.losses(logits.squeeze(0), line.labels)
 
     def _micro_batches(self, rows: Sequence[TrainingRow]) -> list[list[TrainingRow]]:
-        groups = batches((len(row.tokens) for row in rows), self._micro_batch_tokens)
+        room = self._recording.room(self._micro_batch_tokens)
+        groups = even_batches([len(row.tokens) for row in rows], room)
         return [[rows[number] for number in group] for group in groups]
 
     def _rows_of(self, rows: Sequence[TrainingRow]) -> RowLayout:

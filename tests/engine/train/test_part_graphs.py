@@ -1,4 +1,4 @@
-"""Recorded lanes: the gradients of a replay are those of its own lane, whoever has it."""
+"""Recorded parts of a step: the gradients of a replay are those of its own lane or micro-batch."""
 
 from typing import Any
 
@@ -50,3 +50,42 @@ def test_what_cannot_be_recorded_is_computed_as_it_comes() -> None:
     assert way == "eager"
     assert found["seen"] == plain["seen"]
     assert all(torch.equal(w, plain["weights"][name]) for name, w in found["weights"].items())
+
+
+def split(batch_rows: int, half_moments: bool = False, tokens: int = 512) -> tuple[Any, Any]:
+    """Losses and weights after steps in micro-batches: 40 rows of about 40 tokens."""
+    torch.manual_seed(0)
+    rows = {"a": rows_of(40, longest=60)}
+    chosen = TrainingSettings(
+        learning_rate=1e-2,
+        bf16=True,
+        batch_rows=batch_rows,
+        micro_batch_tokens=tokens,
+        half_moments=half_moments,
+    )
+    engine = FastEngine(loaded(model_of("llama", 1.0)), rows, chosen, recorder=Direct)
+    every = tuple(("a", number) for number in range(40))
+    seen = [list(engine.work(Batch(part))[0].rows) for part in (every, every[:6], every[::-1])]
+    return (seen, engine.weights()), engine
+
+
+@pytest.mark.parametrize("half_moments", [False, True])
+def test_recorded_micro_batches_add_up_to_the_step(half_moments: bool) -> None:
+    (seen, weights), engine = split(40, half_moments)
+    (plain, expected), other = split(0, half_moments)
+    (whole, _), _ = split(0, half_moments, tokens=10_000)
+    assert (engine.paths().steps, other.paths().steps) == ("recorded", "eager")
+    for one, two, three in zip(seen, plain, whole, strict=True):
+        assert one == pytest.approx(two, rel=3e-2), "padding changes the rounding only"
+        assert one == pytest.approx(three, rel=3e-2)
+    for name, weight in weights.items():
+        if not half_moments:  # whose rounding is drawn
+            moved = (expected[name] - weight).abs().mean()
+            assert moved < 3e-3, f"{name}: {moved}"
+
+
+def test_parts_of_a_recorded_step_fit_with_their_padding() -> None:
+    _, engine = split(40)
+    sizes = [sum(len(r.tokens) for r in part) for part in engine._micro_batches(engine._rows["a"])]
+    assert max(sizes) < 512
+    assert max(sizes) - min(sizes) < 60, "evenly filled"
