@@ -197,7 +197,8 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
     tokens = fitting(again, parts=False)
     whole = tokens >= demand.batch_tokens
     bound = RECORDED_UP_TO if demand.trained is None else ADAPTED_UP_TO
-    recorded = whole and not again and shape.parameters <= bound
+    worth_it = whole or demand.trained is not None  # parts of a step have gradients of their own
+    recorded = worth_it and not again and shape.parameters <= bound
     return Fit(max(512, tokens if whole else fitting(again, parts=True)), again, recorded)
 
 
@@ -241,7 +242,8 @@ def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:
     width = BF16 if demand.bf16 else FP32
     layer = width * (10 * shape.hidden + 4 * shape.inner)
     if demand.fused:
-        layer = width * (6 * shape.hidden + 3 * shape.inner)
+        inner = 3 if demand.trained is None else 2  # the gate's product is computed again
+        layer = width * (6 * shape.hidden + inner * shape.inner)
     kept = shape.layers * width * shape.hidden + layer if again else shape.layers * layer
     prediction = 2 * width if demand.fused else width + 2 * FP32  # with its gradient
     return kept + demand.answers * shape.vocabulary * prediction

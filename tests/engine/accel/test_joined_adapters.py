@@ -21,7 +21,10 @@ LENGTHS = [12, 8]
 def adapted_model(family: str, **options: Any) -> Any:
     """With B matrices that are not zero, else A would have no gradient."""
     made = adapted(
-        loaded(model_of(family)), AdapterOptions(r=3, alpha=6, **options), CPU, bf16=False
+        loaded(model_of(family)),
+        AdapterOptions(**{"r": 3, "alpha": 6, **options}),
+        CPU,
+        bf16=False,
     )
     torch.manual_seed(1)
     for parameter in made.trained.values():

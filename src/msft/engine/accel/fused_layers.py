@@ -3,6 +3,9 @@
 All layers share one compiled code: it is compiled for one layer with the number of tokens left
 open. Attention stays as it is, between two compiled halves; projections are joined. The losses
 behind the head are compiled too: they read bf16 predictions once, without a copy in fp32.
+
+With an adapter, most of the memory is what layers keep for their backward pass. There the compiler
+may compute again whatever is no matrix product: norms, and the gate's product.
 """
 
 from collections.abc import Callable
@@ -16,17 +19,28 @@ from msft.engine.accel.joined_linears import JoinedProjections
 from msft.engine.packing import answer_losses
 from msft.engine.paths import Way, cause_of, say_once
 
+RECOMPUTED = {"ban_recompute_materialized_backward": False, "ban_recompute_used_far_apart": False}
+"""What torch's partitioner may compute again, although a matrix product reads it there."""
+Backend = str | Callable[..., Any]
+"""Of the compiler, by its name or as a function."""
+
 
 class FusedLayers:
-    """`with fused:` the layers run compiled, as far as the compiler can; see `paths.Layers`."""
+    """`with fused:` the layers run compiled, as far as the compiler can; see `paths.Layers`.
 
-    def __init__(self, model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
+    joined: projections too; not where FSDP2 brings the weights together, around what is compiled.
+    """
+
+    def __init__(
+        self, model: nn.Module, joined: bool = True, backend: Backend = "inductor"
+    ) -> None:
         torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
         self.way = Way("fused")
+        self._joined = JoinedProjections(model if joined else nn.Module())
+        if self._joined.with_adapters:
+            backend = recomputing(backend)
         self._layers = decoder_layers(model)
-        self._joined = JoinedProjections(model)
-        self._plain: list[Any] = [layer._compiled_call_impl for layer in self._layers]
-        self._compiled = [self._guarded(layer._call_impl, backend) for layer in self._layers]
+        self._compiled = [self._guarded(layer.forward, backend) for layer in self._layers]
         self._losses = self._guarded(answer_losses, backend)
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -40,16 +54,14 @@ class FusedLayers:
     def __enter__(self) -> None:
         self._joined.__enter__()
         for layer, compiled in zip(self._layers, self._compiled, strict=True):
-            layer._compiled_call_impl = compiled
+            layer.__dict__["forward"] = compiled  # hooks stay outside
 
     def __exit__(self, *error: object) -> None:
         self._joined.__exit__()
-        for layer, plain in zip(self._layers, self._plain, strict=True):
-            layer._compiled_call_impl = plain
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
 
-    def _guarded(
-        self, plain: Callable[..., Any], backend: str | Callable[..., Any]
-    ) -> Callable[..., Any]:
+    def _guarded(self, plain: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
         """A function compiled; from the first thing on that cannot be, everything runs as it is."""
         compiled = torch.compile(plain, dynamic=True, backend=backend)
 
@@ -65,6 +77,17 @@ class FusedLayers:
             return plain(*args, **options)
 
         return call
+
+
+def recomputing(backend: Backend) -> Callable[..., Any]:
+    """The same, which keeps less for the backward pass."""
+    compile_graph = torch._dynamo.lookup_backend(backend)
+
+    def compiled(graph: Any, inputs: Any) -> Any:
+        with torch._functorch.config.patch(RECOMPUTED):
+            return compile_graph(graph, inputs)
+
+    return compiled
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

@@ -1,9 +1,8 @@
-"""Joined projections with adapters: one product with the frozen weights of all layers, one with all
-their A matrices, and one with the B matrices of each size, added where it belongs.
+"""Joined projections with adapters: layers that read the same input as the few products of
+`adapted_products.py`.
 
-Frozen weights have no gradient, so nothing is kept for one; weights in four bits are unpacked
-anew in the backward pass. Only plain LoRA without dropout comes here: the other kinds run as peft
-has them.
+Frozen weights have no gradient, so nothing is kept for one. Only plain LoRA without dropout comes
+here: the other kinds run as peft has them.
 """
 
 from collections.abc import Sequence
@@ -12,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from msft.engine.accel.adapted_products import Operands, flat, gradients, product
 from msft.engine.model.adapter_folders import ADAPTER
-from msft.engine.model.four_bit import PARTS, FourBitLinear, unpacked
+from msft.engine.model.four_bit import FourBitLinear
 
 
 @torch.library.custom_op("msft::adapted", mutates_args=())
@@ -26,21 +26,8 @@ def adapted(
     sizes: list[int],
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """What layers with adapters make of their input, side by side, and what their A matrices do.
-
-    frozen: their weights as one matrix, or the parts of their packed weights.
-    down, up: their A matrices below each other, and their B matrices. sizes: what each makes.
-    """
-    rows = given.reshape(-1, given.shape[-1])
-    bias = torch.cat(biases) if biases else None
-    made = torch.nn.functional.linear(rows, _whole(frozen, sizes, rows), bias)
-    inner = rows @ down.t()
-    rank = up.shape[1]
-    for count, size, first, begin in _runs(sizes):
-        part = _apart(made, begin, count, size)
-        low = _apart(inner, first * rank, count, rank)
-        high = up[begin : begin + count * size].view(count, size, rank).transpose(1, 2)
-        part.baddbmm_(low, high, alpha=scale)
+    """`product` for the compiler."""
+    made, inner = product(flat(given), frozen, biases, down, up, sizes, scale)
     shape = given.shape[:-1]
     return made.view(*shape, made.shape[-1]), inner.view(*shape, inner.shape[-1])
 
@@ -70,21 +57,10 @@ def adapted_grads(
     sizes: list[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the input, of all A matrices, and of all B matrices."""
-    grad = grad.reshape(-1, grad.shape[-1])
-    rows, inner = given.reshape(-1, given.shape[-1]), inner.reshape(-1, inner.shape[-1])
-    back, of_up, rank = torch.empty_like(inner), torch.empty_like(up), up.shape[1]
-    for count, size, first, begin in _runs(sizes):
-        part = _apart(grad, begin, count, size)
-        low, low_back = (_apart(each, first * rank, count, rank) for each in (inner, back))
-        high, slope = (
-            each[begin : begin + count * size].view(count, size, rank) for each in (up, of_up)
-        )
-        torch.baddbmm(low_back, part, high, beta=0, alpha=scale, out=low_back)
-        torch.baddbmm(slope, part.transpose(1, 2), low, beta=0, alpha=scale, out=slope)
-    of_given = grad @ _whole(frozen, sizes, rows)
-    of_given.addmm_(back, down)
-    return of_given.view(given.shape), back.t() @ rows, of_up
+    """`gradients` for the compiler."""
+    rest = (frozen, down, up, sizes, scale)
+    of_given, of_down, of_up = gradients(flat(grad), flat(given), flat(inner), *rest)
+    return of_given.view(given.shape), of_down, of_up
 
 
 @adapted_grads.register_fake
@@ -99,37 +75,6 @@ def _(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(each.new_empty(each.shape) for each in (given, down, up))  # type: ignore[return-value]
-
-
-def _whole(frozen: Sequence[Tensor], sizes: Sequence[int], rows: Tensor) -> Tensor:
-    """The frozen weights as one matrix."""
-    if frozen[0].is_floating_point():
-        return frozen[0]
-    whole = rows.new_empty(sum(sizes), rows.shape[-1])
-    for number, part in enumerate(torch.split(whole, list(sizes))):
-        unpacked(frozen[PARTS * number : PARTS * (number + 1)], part)
-    return whole
-
-
-def _runs(sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """Layers of one size that follow each other, which are one batched product: how many, their
-    size, the first one's number, and where it begins."""
-    runs: list[tuple[int, int, int, int]] = []
-    begin = 0
-    for number, size in enumerate(sizes):
-        if runs and runs[-1][1] == size:
-            count, _, first, start = runs[-1]
-            runs[-1] = (count + 1, size, first, start)
-        else:
-            runs.append((1, size, number, begin))
-        begin += size
-    return runs
-
-
-def _apart(matrix: Tensor, begin: int, count: int, size: int) -> Tensor:
-    """Some columns of a matrix as several matrices, where they lie."""
-    columns = matrix[:, begin : begin + count * size]
-    return columns.view(len(matrix), count, size).transpose(0, 1)
 
 
 class _Adapted(torch.autograd.Function):
@@ -183,10 +128,11 @@ class AdaptedWeights:
     def __init__(self, layers: Sequence[Any]) -> None:
         self.modules: Sequence[nn.Module] = layers
         self.sizes = [layer.base_layer.out_features for layer in layers]
+        self.rank = int(layers[0].r[ADAPTER])
         self._bases = [layer.base_layer for layer in layers]
         self._downs = [layer.lora_A[ADAPTER] for layer in layers]
         self._ups = [layer.lora_B[ADAPTER] for layer in layers]
-        self._scale = float(layers[0].scaling[ADAPTER])
+        self.scale = float(layers[0].scaling[ADAPTER])
         self._packed = isinstance(self._bases[0], FourBitLinear)
         self._whole: Tensor | None = None
         self._down: Tensor | None = None
@@ -199,20 +145,19 @@ class AdaptedWeights:
             self._whole = _laid(self._bases)
 
     def product(self, given: Tensor) -> Tensor:
-        whole = [] if self._whole is None else [self._whole]
-        return self._computed(given, slice(None), whole, self._down, self._up)
+        return _computed(given, self.operands())
 
     def alone(self, number: int, given: Tensor) -> Tensor:
-        return self._computed(given, slice(number, number + 1), [], None, None)
+        return _computed(given, self._operands(slice(number, number + 1), [], None, None))
 
-    def _computed(
-        self,
-        given: Tensor,
-        which: slice,
-        frozen: list[Tensor],
-        down: Tensor | None,
-        up: Tensor | None,
-    ) -> Tensor:
+    def operands(self) -> Operands:
+        """Of all layers."""
+        whole = [] if self._whole is None else [self._whole]
+        return self._operands(slice(None), whole, self._down, self._up)
+
+    def _operands(
+        self, which: slice, frozen: list[Tensor], down: Tensor | None, up: Tensor | None
+    ) -> Operands:
         bases = self._bases[which]
         if not frozen:
             frozen = [part for base in bases for part in base.parts] if self._packed else []
@@ -222,10 +167,14 @@ class AdaptedWeights:
         ups = [each.weight for each in self._ups[which]]
         down = torch.cat([each.detach() for each in downs]) if down is None else down
         up = torch.cat([each.detach() for each in ups]) if up is None else up
-        how = (self.sizes[which], self._scale, len(biases))
-        tensors = (*frozen, *biases, *downs, *ups)
-        made: Tensor = _Adapted.apply(given, down, up, *how, *tensors)  # type: ignore[no-untyped-call]
-        return made
+        return Operands(frozen, biases, down, up, downs, ups, self.sizes[which], self.scale)
+
+
+def _computed(given: Tensor, by: Operands) -> Tensor:
+    tensors = (*by.frozen, *by.biases, *by.downs, *by.ups)
+    how = (by.down, by.up, by.sizes, by.scale, len(by.biases))
+    made: Tensor = _Adapted.apply(given, *how, *tensors)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _laid(layers: Sequence[Any]) -> Tensor:

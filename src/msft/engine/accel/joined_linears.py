@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msft.engine.accel.gated_layers import gated, is_gated
 from msft.engine.accel.joined_adapters import AdaptedWeights, adapted_together, lying_together
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -154,14 +155,19 @@ class JoinedProjections(AbstractContextManager[None]):
 
     def __init__(self, model: nn.Module) -> None:
         self._joins = [Join(PlainWeights(layers)) for layers in together(model)]
-        self._joins += [
-            Join(AdaptedWeights(layers)) for layers in adapted_together(model, TOGETHER)
-        ]
+        adapted = adapted_together(model, TOGETHER)
+        self._joins += [Join(AdaptedWeights(layers)) for layers in adapted]
+        self.with_adapters = bool(adapted)
         self._forwards: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
             pair
             for join in self._joins
             for pair in zip(join.weights.modules, join.forwards(), strict=True)
         ]
+        weights = {id(join.weights.modules[0]): join.weights for join in self._joins}
+        for module in filter(is_gated, model.modules()):
+            wide, narrow = (weights.get(id(each)) for each in (module.gate_proj, module.down_proj))
+            if wide is not None and module.up_proj in wide.modules:
+                self._forwards.append((module, gated(module, wide, narrow)))
 
     def lay_together(self) -> None:
         """Let joined weights lie together; only where nobody else holds them."""
