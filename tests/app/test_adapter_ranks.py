@@ -61,6 +61,10 @@ def test_two_ranks_leave_the_bytes_of_one_and_a_folder_that_loads(data: Path) ->
         assert left_by(out) == left_by(alone), method
         assert weights_in(out / "best") == weights_in(alone / "best"), "not a byte of the file"
         merged = bool(RUNS[method].get("merge_adapter"))
+        manifests = [folder / "best" / "manifest.json" for folder in (out, alone)]
+        assert [path.exists() for path in manifests] == [not merged] * 2
+        if not merged:
+            assert manifests[0].read_bytes() == manifests[1].read_bytes()
         assert [*weights_in(out / "best")] == (["model.safetensors"] if merged else ONE_FILE)
         parts = {path.name for path in (out / "checkpoints").rglob("*.safetensors")}
         assert {"adapter_model-00001-of-00002.safetensors"} < parts

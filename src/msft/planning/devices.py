@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Literal
 
-from msft.engine.memory_model import BF16, FP32, Demand, token_bytes
+from msft.engine.memory_model import BF16, FP32, Demand, gathered_bytes, token_bytes
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 
@@ -191,10 +191,7 @@ def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
     own = job.trained * (FP32 + moments) / world
     if sharding == "optimizer":
         return job.working + BF16 * job.trained, own
-    ends = BF16 * 2 * job.shape.vocabulary * job.shape.hidden
-    two_layers = 2 * job.working / max(1, job.shape.layers)
-    shards = (FP32 * job.trained + job.frozen_bytes * job.frozen) / world
-    return job.working + min(job.working, ends + two_layers), own + shards
+    return job.working + gathered_bytes(job.shape, BF16), own + FP32 * job.trained / world
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:
