@@ -21,7 +21,10 @@ from msft.report import write_report
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {"num_train_epochs": 1, "ema_decay": 0.5},
     "msft": {"method_options": {"on_rollback": "restore"}},
-    "dynamix": {"method_options": {"lookahead_batch_size": 4, "update_every": 2}},
+    "dynamix": {
+        "ema_decay": 0.5,
+        "method_options": {"lookahead_batch_size": 4, "update_every": 2},
+    },
     "ies": {"num_train_epochs": 3, "method_options": {"threshold": 0.9}},
     "soup": {"num_train_epochs": 1},
 }
