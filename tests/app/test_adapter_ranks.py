@@ -68,12 +68,13 @@ def test_two_ranks_leave_the_bytes_of_one_and_a_folder_that_loads(data: Path) ->
         assert [*weights_in(out / "best")] == (["model.safetensors"] if merged else ONE_FILE)
         parts = {path.name for path in (out / "checkpoints").rglob("*.safetensors")}
         assert {"adapter_model-00001-of-00002.safetensors"} < parts
-    one, two = (
-        AutoModelForCausalLM.from_pretrained(data / k / "msft/best") for k in ("alone", "two")
-    )
-    named = dict(two.named_parameters())
-    assert any("lora_B" in name and p.abs().sum() > 0 for name, p in named.items())
-    assert all(p.equal(named[name]) for name, p in one.named_parameters())
+    loaded = AutoModelForCausalLM.from_pretrained(data / "two" / "msft" / "best")
+    found = {
+        f"base_model.model.{name}".replace(".default", ""): p.detach().numpy().tobytes()
+        for name, p in loaded.named_parameters()
+        if "lora_" in name
+    }
+    assert found == left_by(outs["msft"])["weights"]
 
 
 def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -> None:
@@ -94,5 +95,3 @@ def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -
             assert ended.codes == [[0]] * world, ended.said
         assert left_by(out) == expected, world
         assert [*weights_in(out / "best")] == ONE_FILE
-    again = in_processes(2, [train(file, data / "with-3")])
-    assert again.codes == [[0], [0]], "a finished run is shown by any number"
