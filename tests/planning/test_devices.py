@@ -177,6 +177,10 @@ def test_plan_says_it_of_a_recipe(
     assert main([*command, "4", "--set", "use_peft=true"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("sharding: optimizer fits") == 1
+    few = ["--set", "use_peft=true", "--set", "lora_target_modules=[layers.0.self_attn.q_proj]"]
+    assert main([*command, "2", *few]) == 0
+    assert main([*command, "3", *few]) == 2
+    assert "--devices is 3, but the adapter has 2 tensors" in capsys.readouterr().err
     for each in ([*command, "4"], ["validate", "recipe.yaml"], ["train", "recipe.yaml"]):
         assert main([*each, "--set", "use_peft=true", "--set", "sharding=full"]) == 2
         assert "use sharding: optimizer" in " ".join(capsys.readouterr().err.split())
