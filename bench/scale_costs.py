@@ -11,7 +11,7 @@ from msft.engine.memory_model import BF16, Demand
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.layout import table
-from msft.planning.devices import Cost, Job, Sharding, cost_of
+from msft.planning.devices import Cost, Job, cost_of, ways_of
 from msft.text import si
 
 MODELS = {
@@ -70,8 +70,7 @@ def job_of(shape: ModelShape, kind: str) -> Job:
 
 def cheapest(job: Job, world: int) -> Cost:
     """The optimizer alone where that fits, else all."""
-    ways: tuple[Sharding, Sharding] = ("optimizer", "full")
-    costs = [cost_of(job, world, way) for way in ways]
+    costs = [cost_of(job, world, way) for way in ways_of(job)]
     return next((cost for cost in costs if cost.fits), costs[-1])
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from rank_processes import Ended, in_processes
-from toys import RULES, write_data
+from rank_runs import at_step, die, left_by, recipe, stop, train
+from toys import write_data
 
 from mortal import quick_folder
 from msft.app import session
@@ -21,7 +21,10 @@ from msft.report import write_report
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {"num_train_epochs": 1, "ema_decay": 0.5},
     "msft": {"method_options": {"on_rollback": "restore"}},
-    "dynamix": {"method_options": {"lookahead_batch_size": 4, "update_every": 2}},
+    "dynamix": {
+        "ema_decay": 0.5,
+        "method_options": {"lookahead_batch_size": 4, "update_every": 2},
+    },
     "ies": {"num_train_epochs": 3, "method_options": {"threshold": 0.9}},
     "soup": {"num_train_epochs": 1},
 }
@@ -40,50 +43,6 @@ def data() -> Iterator[Path]:
     with quick_folder() as folder:
         write_data(folder, train=13, held_out=5)
         yield folder
-
-
-def recipe(data: Path, name: str, **keys: Any) -> str:
-    """The file of a toy recipe, whose last sub-dataset is answered by generation."""
-    datasets = [
-        {
-            "name": each,
-            "train": f"{each}.train.jsonl",
-            "validation": f"{each}.valid.jsonl",
-            "metric": "accuracy" if each == "vowel" and name != "msft" else "nll",
-        }
-        for each in RULES
-    ]
-    settings = {
-        "model_name_or_path": "tiny",
-        "learning_rate": 3e-3,
-        "train_batch_size": 6,
-        "num_train_epochs": 1,
-        "compute_budget": 1,
-        "evals_per_epoch": 2,
-        "lanes": 2,
-        "samples": 1,
-    }
-    path = data / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({**settings, **keys, "datasets": datasets}))
-    return str(path)
-
-
-def left_by(folder: Path) -> dict[str, Any]:
-    """What must be the same: the log, the verdicts, and the weights of the result."""
-    from safetensors import safe_open
-
-    weights: dict[str, bytes] = {}
-    for file in sorted((folder / "best").glob("*.safetensors")):
-        with safe_open(file, "pt") as held:
-            for name in held.keys():  # noqa: SIM118
-                assert name not in weights
-                weights[name] = held.get_tensor(name).numpy().tobytes()
-    files = ("run.jsonl", "verdicts.jsonl", "samples.jsonl")
-    return {**{name: (folder / name).read_bytes() for name in files}, "weights": weights}
-
-
-def train(file: str, out: Path, *words: str) -> list[str]:
-    return ["train", file, "--out", str(out), "--quiet", *words]
 
 
 @pytest.fixture(scope="module")
@@ -114,33 +73,6 @@ def test_two_ranks_leave_the_bytes_of_one_for_every_method(
     assert ended.said[1] == "", "rank 0 speaks"
     for method, out in outs.items():
         assert left_by(out) == expected[method], method
-
-
-def at_step(rank: int, step: int, act: Callable[[], None]) -> Callable[[int], None]:
-    """Something happens in a rank before its step."""
-
-    def prepare(mine: int) -> None:
-        from msft.engine.train.engine import FastEngine
-
-        work, steps = FastEngine.work, [0]
-
-        def mortal(self: FastEngine, batch: Any) -> Any:
-            steps[0] += 1
-            if mine == rank and steps[0] == step:
-                act()
-            return work(self, batch)
-
-        FastEngine.work = mortal  # type: ignore[method-assign]
-
-    return prepare
-
-
-def die() -> None:
-    os._exit(9)
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -> None:
@@ -234,12 +166,8 @@ def test_wrong_uses_are_refused_by_all_ranks_and_start_nothing(data: Path) -> No
         "sharding: full needs a number of processes that divides the lanes": [
             *("--set", "sharding=full", "--set", "lanes=3")
         ],
-        "one process trains an adapter (use_peft)": [
-            *("--set", "use_peft=true", "--set", "lanes=auto")
-        ],
-        "lanes is 2, but one process trains an adapter": ["--set", "use_peft=true"],
-        "sharding is full, but one process trains an adapter": [
-            *("--set", "use_peft=true", "--set", "lanes=auto", "--set", "sharding=full")
+        "sharding is full, but an adapter (use_peft) needs its whole frozen model": [
+            *("--set", "use_peft=true", "--set", "sharding=full")
         ],
         "nowhere.jsonl": ["--set", "datasets.0.train=nowhere.jsonl"],
     }

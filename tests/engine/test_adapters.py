@@ -276,7 +276,7 @@ def test_packed_weights_take_the_bytes_that_are_counted() -> None:
     expected = frozen_bytes(made.shape, bf16=False, four_bit=True)
     assert frozen == pytest.approx(expected, rel=0.02)
     assert expected < 0.6 * frozen_bytes(made.shape, bf16=False, four_bit=False)
-    assert made.shape.adapter_weights(FOUR_BIT) == sum(p.numel() for p in made.trained.values())
+    assert made.shape.adapter_tensors(FOUR_BIT) == [p.numel() for p in made.trained.values()]
 
 
 def test_an_adapter_in_four_bits_begins_as_its_packed_base() -> None:

@@ -7,19 +7,22 @@ import torch
 from families import loaded, model_of, rows_of
 from thread_ranks import ThreadRanks, in_threads
 
+from msft.engine.adapters.injection import adapted
 from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree, lanes_of, nodes_of, units
 from msft.engine.ownership import owners, rounds
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
-from msft.errors import NotANumber
+from msft.errors import NotANumber, UsageError
 from msft.example import Encoded
 from msft.ranks import ALONE
+from msft.recipe.adapters import AdapterOptions
 from msft.run.engine import Generated, Likelihoods
 from msft.search.feeds import Batch, Losses
 
 ROWS = rows_of(11)
 ALL = tuple(("a", number) for number in range(11))
+LORA = AdapterOptions(r=4, alpha=8, seed=3, rslora=True)
 
 
 def written(lanes: list[str]) -> str:
@@ -67,9 +70,15 @@ def test_owners_have_equal_shares_and_rounds_have_every_tensor_once() -> None:
     assert sorted(found) == sorted(sizes)
 
 
-def engine_of(ranks: Any, lanes: int, **settings: Any) -> FastEngine:
+def engine_of(
+    ranks: Any, lanes: int, adapter: AdapterOptions | None = None, **settings: Any
+) -> FastEngine:
     chosen = TrainingSettings(**{"learning_rate": 1e-2, "lanes": lanes, **settings})
-    return FastEngine(loaded(model_of("llama", 1.0)), {"a": ROWS}, chosen, ranks=ranks)
+    model = loaded(model_of("llama", 1.0))
+    made = None
+    if adapter is not None:
+        made = adapted(model, adapter, torch.device("cpu"), chosen.bf16)
+    return FastEngine(model, {"a": ROWS}, chosen, adapted=made, ranks=ranks)
 
 
 def trained(ranks: Any, lanes: int, **settings: Any) -> dict[str, Any]:
@@ -109,13 +118,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "clipped": {"max_grad_norm": 0.1},
     "average": {"ema_decay": 0.5},
     "average in bf16": {"ema_decay": 0.5, "bf16": True},
+    "adapter in bf16": {"adapter": LORA, "bf16": True},
+    "average of DoRA with dropout in four bits": {
+        "adapter": AdapterOptions(r=4, alpha=8, seed=3, dora=True, dropout=0.3, four_bit=True),
+        "ema_decay": 0.5,
+        "bf16": True,
+    },
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_the_number_of_ranks(kind: str) -> None:
     alone = trained(ALONE, 4, **KINDS[kind])
-    for world in (2, 3, 4) if kind == "fp32" else (2, 3):
+    for world in (2, 3, 4) if kind == "fp32" else (3,) if "adapter" in KINDS[kind] else (2, 3):
         ranks = in_threads(world, lambda ranks: trained(ranks, 4, **KINDS[kind]))
         for found in ranks:
             for part in ("losses", "norms", "likely", "said", "fingerprint"):
@@ -152,14 +167,33 @@ def test_dropout_is_that_of_the_lane_and_not_of_the_process() -> None:
         assert all(torch.equal(weight, weights[name]) for name, weight in owned.items())
 
 
-def test_lanes_have_the_gradient_of_the_whole_batch() -> None:
-    one, four = engine_of(ALONE, 1), engine_of(ALONE, 4)
+@pytest.mark.parametrize("adapter", [None, LORA])
+def test_lanes_have_the_gradient_of_the_whole_batch(adapter: AdapterOptions | None) -> None:
+    one, four = (engine_of(ALONE, lanes, adapter) for lanes in (1, 4))
     losses = [engine.work(Batch(ALL))[0] for engine in (one, four)]
     assert list(losses[0].rows) == pytest.approx(list(losses[1].rows), rel=1e-5)
     norms = [each.update.grad_norm() for each in losses if each.update]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
     for name, moment in one.optimizer()["tensors"].items():
         torch.testing.assert_close(moment, four.optimizer()["tensors"][name], rtol=2e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["average", "adapter in bf16"])
+def test_a_rank_without_rows_meets_the_others_before_an_evaluation(kind: str) -> None:
+    def scored(ranks: Any) -> list[float]:
+        engine = engine_of(ranks, 4, **KINDS[kind])
+        engine.work(Batch(ALL))
+        return engine.predictor().measure(ROWS[:1], [0])().rows
+
+    assert in_threads(3, scored) == [scored(ALONE)] * 3
+
+
+def test_each_process_needs_a_tensor_of_its_own() -> None:
+    few = AdapterOptions(r=4, alpha=8, targets=("model.layers.0.self_attn.q_proj",))
+    found = in_threads(2, lambda ranks: [*engine_of(ranks, 3, few).weights()])
+    assert [len(owned) for owned in found] == [1, 1]
+    with pytest.raises(UsageError, match=r"only 2 tensors are trained.*start at most 2"):
+        in_threads(3, lambda ranks: engine_of(ranks, 3, few))
 
 
 def test_a_loss_that_is_no_number_stops_every_rank_before_its_step() -> None:

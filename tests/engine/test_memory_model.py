@@ -9,10 +9,12 @@ from msft.engine.memory_model import (
     Demand,
     best_fit,
     frozen_bytes,
+    gathered_bytes,
     gradient_bytes,
     held_bytes,
     is_long,
     merged_bytes,
+    step_bytes,
 )
 from msft.engine.model.shape import ModelShape
 from msft.recipe.adapters import AdapterOptions
@@ -48,6 +50,22 @@ def test_ranks_have_the_optimizer_between_them() -> None:
     assert held_bytes(SHAPE, eight) == 2 * SHAPE.parameters + 12 * SHAPE.parameters // 8
     fp32 = Demand(1000, 0.2, bf16=False, half_moments=False, averaged=True, ranks=2)
     assert held_bytes(SHAPE, fp32) == (4 + 8 // 2 + 4 // 2) * SHAPE.parameters
+
+
+def test_slices_are_a_share_of_all_but_of_what_is_brought_together() -> None:
+    """Evaluation has whole working weights; a pass has both ends and two of the 32 layers."""
+    ends, layers = 2 * 128256 * 4096, SHAPE.parameters // 16
+    assert gathered_bytes(SHAPE, 2) == 2 * (ends + layers)
+    assert gathered_bytes(replace(SHAPE, layers=1), 2) == 2 * SHAPE.parameters
+    eight = Demand(1000, 0.2, bf16=True, half_moments=False, ranks=8, sliced=True)
+    assert held_bytes(SHAPE, eight) == 2 * SHAPE.parameters + 12 * SHAPE.parameters // 8
+    fp32 = replace(eight, bf16=False, ranks=2)
+    assert held_bytes(SHAPE, fp32) == (4 + (4 + 8) // 2) * SHAPE.parameters
+    own = 4 * SHAPE.parameters // 8 + gathered_bytes(SHAPE, 2)
+    assert gradient_bytes(SHAPE, eight, parts=False) == step_bytes(SHAPE, eight) == own
+    assert gradient_bytes(SHAPE, eight, parts=True) == own + 4 * SHAPE.parameters
+    halved = replace(eight, half_moments=True)
+    assert step_bytes(SHAPE, halved) == own + 6 * 4 * SHAPE.largest // 8
 
 
 def test_activations_are_recomputed_where_a_batch_does_not_fit() -> None:

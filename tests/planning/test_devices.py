@@ -105,12 +105,14 @@ def test_an_adapter_leaves_the_base_alone() -> None:
         checkpoints=Checkpoints.of(few, "adamw", "reset", datasets=7),
     )
     cost = cost_of(job, 8, "optimizer", GPU)
-    merged = 2 * (few + PARAMETERS)
+    merged = 2 * PARAMETERS
     assert cost.weights == near(16e9 + 4 * few + merged)
     assert cost.owned == near(12 * few / 8)
     computing = (4 * 8e9 + 6 * few) * 16_000 / 500e12 / 8
     assert cost.step == near(computing + 7 / 8 * 6 * few / 200e9)
     assert cost.disk == 4 * 4 * few + 2 * 8 * few
+    assert cost.evaluating == near(2 * 8e9 * 4e6 / 500e12 / 8), "of the merged model"
+    assert cost.rollback_seconds == near(4 * few / 8 / 1e12 + 7 / 8 * 2 * few / 200e9)
     packed = replace(job, frozen_bytes=0.5)
     assert cost_of(packed, 8, "optimizer", GPU).weights == near(4e9 + 4 * few + merged)
     small = replace(GPU, memory=60e9)  # base and adapter as one would take more than a quarter
@@ -167,10 +169,21 @@ def test_plan_says_it_of_a_recipe(
     plan = json.loads(capsys.readouterr().out)
     found, trained = plan["devices"]["sharding"]["optimizer"], plan["trainable"]
     assert plan["frozen"] == plan["parameters"] > 2 * trained
-    assert found["weights"] == 2 * plan["parameters"] + 4 * trained + 2 * (
-        plan["parameters"] + trained
-    ), "the base, the adapter with its gradient, and both as one model to score"
-    assert found["owned"] == 3 * trained
+    assert found["weights"] == 2 * plan["parameters"] + 4 * trained + 2 * plan["parameters"], (
+        "the base, the adapter with its gradient, and the model with the adapter in it to score"
+    )
+    assert found["owned"] == 3 * trained, "a quarter of masters and moments"
+    assert [*plan["devices"]["sharding"]] == ["optimizer"], "slices are for full fine-tuning"
+    assert main([*command, "4", "--set", "use_peft=true"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("sharding: optimizer fits") == 1
+    few = ["--set", "use_peft=true", "--set", "lora_target_modules=[layers.0.self_attn.q_proj]"]
+    assert main([*command, "2", *few]) == 0
+    assert main([*command, "3", *few]) == 2
+    assert "--devices is 3, but the adapter has 2 tensors" in capsys.readouterr().err
+    for each in ([*command, "4"], ["validate", "recipe.yaml"], ["train", "recipe.yaml"]):
+        assert main([*each, "--set", "use_peft=true", "--set", "sharding=full"]) == 2
+        assert "use sharding: optimizer" in " ".join(capsys.readouterr().err.split())
     assert main([*command, "4"]) == 0
     shown = capsys.readouterr().out
     assert "computed, not measured: H200s with 141 GB" in shown

@@ -9,7 +9,7 @@ from toys import RULES, recipe_of, write_data
 
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room
-from msft.engine.memory_model import Demand
+from msft.engine.memory_model import Demand, gathered_bytes
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints
@@ -132,6 +132,7 @@ def test_an_8b_model_is_told_of_adapters_and_of_four_bits(tmp_path: Path) -> Non
     shape = replace(SHAPES["8B"], linears=linears)
     for free, keys, cure in (
         (60, {}, "use_peft: true (17.72 GB)"),
+        (60, {"sharding": "full"}, "use_peft: true with sharding: optimizer (17.72 GB)"),
         (12, {"use_peft": True}, "load_in_4bit: true (7.36 GB)"),
     ):
         recipe = recipe_of(tmp_path, method="sft", **keys)
@@ -147,6 +148,22 @@ def test_an_8b_model_is_told_of_adapters_and_of_four_bits(tmp_path: Path) -> Non
     assert needs.memory.held == 2 * shape.parameters + 14 * trained
     assert needs.memory.merged == 2 * shape.parameters
     assert needs.memory.base == 4 * trained
+
+
+def test_ranks_with_slices_need_less_than_ranks_with_all_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    for name, value in {"RANK": "0", "MASTER_ADDR": "here", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    shape = SHAPES["8B"]
+    optimizer, full = (
+        needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, H200).memory
+        for recipe in (recipe_of(tmp_path, method="sft", sharding=s) for s in ("auto", "full"))
+    )
+    assert full.held == optimizer.held == 2 * shape.parameters + 12 * shape.parameters // 4
+    assert optimizer.step >= 2 * shape.parameters
+    assert full.step == 4 * shape.parameters // 4 + gathered_bytes(shape, 2)
 
 
 def test_the_moving_average_is_counted_where_it_is(tmp_path: Path) -> None:

@@ -21,11 +21,6 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
 
     `auto` is what the run was begun with, and at first one lane for each process.
     """
-    if world > 1 and recipe.use_peft:
-        raise UsageError(
-            f"{world} processes were started, but one process trains an adapter (use_peft); start "
-            "one, or train several adapters side by side with msft compare --devices"
-        )
     begun = next((e.settings.get("lanes", 1) for e in folder.events() if isinstance(e, Opened)), 0)
     lanes: int = recipe.lanes if recipe.lanes != "auto" else begun or world
     if begun not in (0, lanes):

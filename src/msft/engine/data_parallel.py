@@ -114,6 +114,7 @@ class DataParallel:
         self.owned: Mapping[str, nn.Parameter] = ownership.owned
         self.names: Collection[str] = ownership.owned
         self.spread, self.whole = ownership.spread, ownership.whole
+        self.everywhere = ownership.everywhere
         self._sums: Gradients = {}
         self._places: Tensor | None = None
         self._seed = 0

@@ -194,6 +194,7 @@ class FullSharding:
         self._stale = True
 
     def _refresh(self) -> None:
+        """Be what is shown now: with `ema_decay` the raw weights in training, else the average."""
         if not self._stale:
             return
         self._stale = False
@@ -206,7 +207,7 @@ class FullSharding:
                         sum(part.numel() for part in parts), device=shown[names[0]].device
                     )
                     if rank == self.ranks.rank:
-                        held = [self._optimizer.kept[name].reshape(-1) for name in names]
+                        held = [self.owned[name].detach().reshape(-1) for name in names]
                         torch.cat(held, out=flat)
                     self.ranks.spread(flat, rank)
                     pieces = torch.split(flat, [part.numel() for part in parts])

@@ -65,8 +65,8 @@ class Demand:
     trained: weights of an adapter, which alone are trained; None: all are.
     frozen: bytes of the frozen weights beside an adapter.
     merged: bytes of the plain model that is evaluated in place of an adapter's; 0: there is none.
-    ranks: have fp32 weights, moments and the average between them, as `sharding: optimizer` does;
-        `full` takes no more.
+    ranks: have fp32 weights, moments and the average between them.
+    sliced: and gradients, with `sharding: full`, which brings weights together by layers.
     """
 
     batch_tokens: int
@@ -80,6 +80,7 @@ class Demand:
     frozen: int = 0
     merged: int = 0
     ranks: int = 1
+    sliced: bool = False
 
     def moved(self, shape: ModelShape) -> int:
         """Weights that are trained."""
@@ -108,6 +109,7 @@ def demand_of(
     every = [row for dataset in datasets for row in dataset.train.rows]
     bf16 = in_bf16(recipe, device)
     adapter = adapter_of(recipe)
+    sliced = recipe.sharding == "full" and launch.world() > 1
     return Demand(
         batch_tokens=round(1.5 * recipe.train_batch_size * tokens / rows),
         answers=sum(row.answer_tokens for row in every) / sum(len(row.tokens) for row in every),
@@ -116,12 +118,13 @@ def demand_of(
         fused=device.type == "cuda"
         and is_long(recipe, rows, len(corpus.datasets))
         and not recipe.use_dora,  # peft's own forward, which the compiler cannot follow
-        lean=has_kernel(device, bf16),
+        lean=has_kernel(device, bf16) and not sliced,
         averaged=recipe.ema_decay is not None,
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
         merged=0 if adapter is None else merged_bytes(shape, bf16, device, total),
         ranks=launch.world(),
+        sliced=sliced,
     )
 
 
@@ -204,9 +207,11 @@ def best_fit(shape: ModelShape, free: int, demand: Demand, checkpointing: Checkp
 
 def held_bytes(shape: ModelShape, demand: Demand) -> int:
     """Frozen weights, and the plain model; of those trained fp32 weights, moments, in bf16 the
-    working copy, and the average; in fp32 every rank works with all weights, its own and copies."""
+    working copy, and the average; in fp32 every rank works with all weights, its own and copies,
+    or scores with all of them beside its slices."""
     moments = 2 * (BF16 if demand.half_moments else FP32)
-    working, shared = (BF16, FP32 + moments) if demand.bf16 else (FP32, moments)
+    working = BF16 if demand.bf16 else FP32
+    shared = moments + (FP32 if demand.bf16 or demand.sliced else 0)
     moved = demand.moved(shape)
     trained = moved * working + moved * shared // demand.ranks
     return demand.frozen + demand.merged + trained + average_bytes(shape, demand)
@@ -217,7 +222,14 @@ def average_bytes(shape: ModelShape, demand: Demand) -> int:
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
-    """Gradients; `parts`: with the fp32 copy in which micro-batches add up."""
+    """Gradients; `parts`: with the fp32 copy in which micro-batches add up.
+
+    Of slices those of a rank, and the weights that are brought together.
+    """
+    if demand.sliced:
+        summed = FP32 * shape.parameters if parts else 0
+        own = FP32 * shape.parameters // demand.ranks
+        return own + gathered_bytes(shape, BF16 if demand.bf16 else FP32) + summed
     if not demand.bf16:
         return FP32 * demand.moved(shape)
     summed = parts and not demand.half_moments
@@ -230,8 +242,16 @@ def step_bytes(shape: ModelShape, demand: Demand) -> int:
     if demand.lean or not demand.bf16:
         return gradients
     if demand.half_moments:
-        return gradients + HALVED_STEP * FP32 * shape.largest
-    return gradients + FP32 * demand.moved(shape)
+        largest = shape.largest // demand.ranks if demand.sliced else shape.largest
+        return gradients + HALVED_STEP * FP32 * largest
+    return gradients if demand.sliced else gradients + FP32 * demand.moved(shape)
+
+
+def gathered_bytes(shape: ModelShape, width: int) -> int:
+    """Of the weights that `sharding: full` has whole at a time: both ends and two layers."""
+    ends = 2 * shape.vocabulary * shape.hidden
+    two_layers = 2 * shape.parameters // max(1, shape.layers)
+    return width * min(shape.parameters, ends + two_layers)
 
 
 def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:

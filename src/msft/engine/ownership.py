@@ -66,12 +66,25 @@ class Ownership:
 
     def spread(self) -> None:
         """Let every rank have the working weights of their owners."""
+        if self.ranks.world > 1:
+            self._travel(self._parameters)
+
+    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """All tensors of which each rank has its own, in fp32, in every rank."""
         if self.ranks.world == 1:
-            return
+            return owned
+        held = {
+            name: owned[name] if name in owned else torch.empty_like(p, dtype=torch.float32)
+            for name, p in self._parameters.items()
+        }
+        self._travel(held)
+        return held
+
+    def _travel(self, tensors: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for owned in self._rounds:
                 for owner, names in enumerate(owned):
-                    self._spread([self._parameters[name] for name in names], owner)
+                    self._spread([tensors[name] for name in names], owner)
 
     def _spread(self, held: Sequence[Tensor], owner: int) -> None:
         if not held:

@@ -67,7 +67,7 @@ class SimpleEngine:
             self.link = files.link
         self._adapted = adapted
         kept = self._raw if self._average is None else self._average.tensors
-        self._merged = merged_of(adapted, kept, PLAIN_LAYERS)
+        self._merged = merged_of(adapted, lambda: kept, PLAIN_LAYERS)
 
     def weights(self) -> dict[str, Tensor]:
         kept = self._raw if self._average is None else self._average.tensors

@@ -5,13 +5,14 @@ Everything here is computed from sizes, and nothing is measured: a model of the 
 has all working weights and their gradients, and owns 1/W of the masters and moments; a step sends
 gradients in fp32 and gathers weights in bf16. With `full` it owns 1/W of everything, gathers each
 layer twice, for the forward and for the backward pass, and has whole working weights to score.
+An adapter is shared by `optimizer` alone: every rank has the whole frozen model.
 """
 
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Literal
 
-from msft.engine.memory_model import BF16, FP32, Demand, token_bytes
+from msft.engine.memory_model import BF16, FP32, Demand, gathered_bytes, token_bytes
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 
@@ -21,7 +22,7 @@ MOMENTS = 2 * FP32
 USABLE = 0.94
 """Of a device's memory; libraries and fragments take the rest."""
 MERGED = 0.25
-"""Of a device's memory, what base and adapter may take as one model, which is scored then."""
+"""Of a device's memory, what a model with its adapter in it may take, which is scored then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,11 @@ class Job:
         return self.trained + self.frozen
 
     @property
+    def scored(self) -> int:
+        """Weights of the model that is scored; an adapter is merged into it."""
+        return self.frozen or self.trained
+
+    @property
     def working(self) -> float:
         """Bytes of all weights as they are computed with."""
         return BF16 * self.trained + self.frozen_bytes * self.frozen
@@ -100,8 +106,8 @@ class Job:
 class Cost:
     """What one way to share costs; bytes are of one rank unless they say otherwise.
 
-    weights: what is there whole: working weights, with `optimizer` gradients and an adapter's base
-        as one model with it where that is scored, with `full` the layers that are gathered.
+    weights: what is there whole: working weights, with `optimizer` gradients and the model with
+        an adapter in it where that is scored, with `full` the layers that are gathered.
     owned: masters, moments, and with `full` also shards of weights and gradients.
     activations: of a rank's rows. recomputed: they are, to fit. memory: all of these.
     step: seconds of one, of which `sending`. faster: than one device with room for all of it.
@@ -135,9 +141,9 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     weights, owned = _held(job, world, sharding)
     tokens = max(job.longest, ceil(job.batch_tokens / world))
     plain, less = (tokens * token_bytes(job.shape, job.demand, again) for again in (False, True))
-    whole = BF16 * job.weights
-    if sharding == "optimizer" and job.frozen and whole <= MERGED * device.memory:
-        weights += whole
+    merged = BF16 * job.frozen
+    if merged <= MERGED * device.memory:
+        weights += merged
     room = USABLE * device.memory
     recomputed = weights + owned + plain > room
     activations = less if recomputed else plain
@@ -151,7 +157,7 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     together = max if sharding == "full" else lambda *parts: sum(parts)
     training = together(computing / world, sending)
     each = job.checkpoints.each / world
-    evaluating = 2 * job.weights * job.evaluation_tokens / device.speed / world
+    evaluating = 2 * job.scored * job.evaluation_tokens / device.speed / world
     back = each / device.copying
     if sharding == "full":
         evaluating += job.evaluations * device.gather(job.working, world)
@@ -185,10 +191,7 @@ def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
     own = job.trained * (FP32 + moments) / world
     if sharding == "optimizer":
         return job.working + BF16 * job.trained, own
-    ends = BF16 * 2 * job.shape.vocabulary * job.shape.hidden
-    two_layers = 2 * job.working / max(1, job.shape.layers)
-    shards = (FP32 * job.trained + job.frozen_bytes * job.frozen) / world
-    return job.working + min(job.working, ends + two_layers), own + shards
+    return job.working + gathered_bytes(job.shape, BF16), own + FP32 * job.trained / world
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:
@@ -197,9 +200,14 @@ def _flops(job: Job, tokens: int, recomputed: bool) -> float:
     return tokens * (6 * job.trained + 4 * job.frozen + again)
 
 
+def ways_of(job: Job) -> list[Sharding]:
+    """The ways to share a run, the one that keeps more whole first."""
+    return ["optimizer"] if job.frozen else ["optimizer", "full"]
+
+
 def devices_content(job: Job, world: int, device: Device = H200) -> dict[str, Any]:
     """What `msft plan --devices` says, as plain data; `fitting`: the first way that fits."""
-    costs = [cost_of(job, world, sharding, device) for sharding in ("optimizer", "full")]
+    costs = [cost_of(job, world, sharding, device) for sharding in ways_of(job)]
     fitting = next((cost.sharding for cost in costs if cost.fits), None)
     return {
         "world": world,

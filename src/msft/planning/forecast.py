@@ -119,9 +119,15 @@ def _devices(
             f"--devices is {world}, but a step has {counted(recipe.train_batch_size, 'row')}, and "
             "each device needs one; name fewer devices, or raise train_batch_size"
         )
+    adapter = adapter_of(recipe)
+    tensors = [] if adapter is None else shape.adapter_tensors(adapter)
+    if tensors and world > len(tensors):
+        raise UsageError(
+            f"--devices is {world}, but the adapter has {counted(len(tensors), 'tensor')}, and "
+            "each device needs one; name fewer devices, or more lora_target_modules"
+        )
     on_gpus = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
     on_gpus = replace(on_gpus, fused=False, lean=True, bf16=True)
-    adapter = adapter_of(recipe)
     four_bit = adapter is not None and adapter.four_bit
     job = Job(
         shape=shape,

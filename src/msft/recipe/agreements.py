@@ -61,13 +61,12 @@ def refuse_wrong_schedule(recipe: "Recipe") -> None:
 
 
 def refuse_wrong_lanes(recipe: "Recipe") -> None:
-    """Every lane needs a row, and an engine that sums over lanes; an adapter has one lane."""
-    if recipe.use_peft and (recipe.sharding == "full" or recipe.lanes not in ("auto", 1)):
-        key = "sharding" if recipe.sharding == "full" else "lanes"
+    """Every lane needs a row, and an engine that sums over lanes; an adapter is not sliced."""
+    if recipe.use_peft and recipe.sharding == "full":
         raise RecipeError(
-            f"{key} is {getattr(recipe, key)}, but one process trains an adapter; leave {key} or "
-            "use_peft out (msft compare --devices trains several adapters side by side)",
-            (key,),
+            "sharding is full, but an adapter (use_peft) needs its whole frozen model in every "
+            "process; use sharding: optimizer, with load_in_4bit: true if memory is short",
+            ("sharding",),
             because=("use_peft",),
         )
     if recipe.lanes == "auto" or recipe.lanes == 1:

@@ -5,6 +5,7 @@ file) is written once as a model folder beside it.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.model_files import link_weights, write_model
+from msft.engine.saving.model_files import Divided, codec_of, link_weights, write_model
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.files import kind_of, remove
 from msft.run.folder import RunFolder, write_json, write_text
@@ -26,26 +27,34 @@ from msft.run.folder import RunFolder, write_json, write_text
 class AdapterFiles:
     """The verbs of an engine that concern files; see `msft.run.engine`.
 
-    first: the adapter's weights before training.
+    first: the adapter's weights before training; of a rank, those that it owns.
+    lanes: whose ranks have them between them.
     """
 
-    def __init__(self, adapted: Adapted, first: Weights, device: torch.device) -> None:
+    def __init__(
+        self, adapted: Adapted, first: Weights, device: torch.device, lanes: Divided | None = None
+    ) -> None:
         self._adapted = adapted
         self._first = first
         self._device = device
         self._copies = Copies(device)
+        self._lanes = lanes
 
     def codec(self) -> TorchCodec:
-        return TorchCodec(self._copies, weights=ADAPTER_WEIGHTS)
+        return codec_of(self._copies, self._lanes, ADAPTER_WEIGHTS)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._first if weights is None else weights
+        if self._lanes is not None:
+            whole = self._lanes.whole(weights)
+            if whole is None:  # rank 0 writes
+                return
+            weights = whole
         if self._adapted.options.merged:
             write_model(self._adapted.evaluated, merged_weights(self._adapted, weights), folder)
             return
         self._describe(folder)
-        held = {name: tensor.cpu() for name, tensor in weights.items()}
-        TorchCodec(weights=ADAPTER_WEIGHTS).write(held, folder)
+        self._write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
 
     def link(self, source: Path, folder: Path) -> None:
         """A hard link, so the best so far costs no second copy."""
@@ -53,11 +62,20 @@ class AdapterFiles:
             self._describe(folder)
         link_weights(source, folder, ADAPTER_WEIGHTS)
 
+    def link_parts(self, sources: Sequence[Path], folder: Path) -> None:
+        """As `link`, of weights in several files; peft reads one, so it is written."""
+        if not (folder / ADAPTER_CONFIG).exists():
+            self._describe(folder)
+        self._write(TorchCodec(weights=ADAPTER_WEIGHTS).collect(sources), folder)
+
     def memory(self, each: int, aside: int, most: int) -> Any:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
 
     def fingerprint(self) -> str:
         return self._adapted.fingerprint
+
+    def _write(self, weights: Weights, folder: Path) -> None:
+        TorchCodec(weights=ADAPTER_WEIGHTS).write(weights, folder)
 
     def _describe(self, folder: Path) -> None:
         """Everything but the weights."""

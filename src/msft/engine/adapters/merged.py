@@ -3,7 +3,7 @@
 The base is never changed in place: in bf16 what was added does not come off again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from msft.engine.adapters.injection import PREFIX, Adapted, AdaptedLayer
 from msft.engine.model.adapter_folders import ADAPTER
 from msft.engine.paths import Layers, layers_of
+from msft.ranks import ALONE, Ranks, least
 
 Weights = Mapping[str, Tensor]
 
@@ -37,11 +38,11 @@ def merged_weight(layer: AdaptedLayer, weights: Weights) -> Tensor:
 class MergedModel:
     """Keeps the plain model equal to base and adapter, when it is asked for.
 
-    kept: the adapter's weights in fp32; they change in place.
+    kept: the adapter's weights now, in fp32.
     layers: of the plain model.
     """
 
-    def __init__(self, adapted: Adapted, kept: Weights, layers: Layers) -> None:
+    def __init__(self, adapted: Adapted, kept: Callable[[], Weights], layers: Layers) -> None:
         self._adapted = adapted
         self._kept = kept
         self._layers = layers
@@ -64,8 +65,9 @@ class MergedModel:
             return
         if not self._made:
             self._take_memory()
+        kept = self._kept()
         for layer in self._adapted.layers:
-            layer.twin.weight.copy_(merged_weight(layer, self._kept))
+            layer.twin.weight.copy_(merged_weight(layer, kept))
         self._fresh = True
 
     def _take_memory(self) -> None:
@@ -92,12 +94,15 @@ class MergedModel:
         return [each for each in children if type(each) is nn.Linear and id(each) not in known]
 
 
-def merged_of(adapted: Adapted | None, kept: Weights, layers: Layers) -> MergedModel | None:
+def merged_of(
+    adapted: Adapted | None, kept: Callable[[], Weights], layers: Layers, ranks: Ranks = ALONE
+) -> MergedModel | None:
     """What is evaluated in place of the model that trains; None: that model itself.
 
     layers: of the model that trains; those of the plain one are like them.
+    ranks: all of them go the same way, and meet at `kept`.
     """
-    if adapted is None or not adapted.is_merged_for_scores():
+    if adapted is None or not least(ranks, adapted.is_merged_for_scores()):
         return None
     fused = layers.way.path == "fused"
     return MergedModel(adapted, kept, layers_of(adapted.evaluated.model, fused))

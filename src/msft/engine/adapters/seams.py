@@ -27,8 +27,8 @@ def files_of(
 ) -> ModelFiles | AdapterFiles:
     """What reads and writes them; base: as they are before training.
 
-    lanes, whole: of a model that several ranks train; see `ModelFiles`.
+    lanes, whole: where several ranks train; see `ModelFiles`.
     """
     if adapted is None:
         return ModelFiles(loaded, base, device, lanes, whole)
-    return AdapterFiles(adapted, base, device)
+    return AdapterFiles(adapted, base, device, lanes)

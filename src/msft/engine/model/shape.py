@@ -35,12 +35,17 @@ class ModelShape:
 
     def adapter_weights(self, options: AdapterOptions) -> int:
         """Weights of a LoRA adapter on this model."""
-        return sum(
-            options.r * (given + made) + (made if options.dora else 0)
+        return sum(self.adapter_tensors(options))
+
+    def adapter_tensors(self, options: AdapterOptions) -> list[int]:
+        """Weights of each of its tensors: A and B of a layer, and with DoRA the lengths of rows."""
+        return [
+            size
             for name, given, made in self.linears
             if options.targets is None
             or any(f".{name}".endswith(f".{target}") for target in options.targets)
-        )
+            for size in (options.r * given, options.r * made, *([made] if options.dora else []))
+        ]
 
     def packed_weights(self) -> int:
         """Weights that four bits can hold."""

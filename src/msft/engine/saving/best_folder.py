@@ -13,7 +13,7 @@ from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
 from msft.engine.saving.model_files import INDEX
 from msft.engine.saving.safetensors_codec import WEIGHTS, parts_in
 from msft.files import FILE, FOLDER, kind_of, link_or_copy, read_bytes, remove, replace_bytes
-from msft.ranks import ALONE, Ranks, from_first
+from msft.ranks import ALONE, Ranks, from_first, together
 from msft.run.engine import Engine, LinksWeights
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
@@ -60,26 +60,32 @@ class BestFolder:
             from_first(self._ranks, self._take_away_damaged)
             return False
         sources = [] if checkpoint == BASE else self._folders(checkpoint)
-        if checkpoint == BASE:
+        linked = checkpoint != BASE and isinstance(self._engine, LinksWeights)
+        if not linked:
             from_first(self._ranks, self._empty)
-            self._engine.export(None, self._fresh)  # each rank has a part of it
-        from_first(self._ranks, lambda: self._update(sources, card))
+            weights = together(self._ranks, lambda: self._read(sources))
+            self._engine.export(weights, self._fresh)  # each rank has a part of it
+        from_first(self._ranks, lambda: self._update(sources if linked else [], card))
         self._holds = checkpoint
         return True
 
+    def _read(self, sources: Sequence[Path]) -> Any:
+        """What this rank has of a checkpoint; None: the base."""
+        codec: Any = self._engine.codec()
+        if not sources:
+            return None
+        return codec.read(sources[0]) if len(sources) == 1 else codec.collect(sources)
+
     def _update(self, sources: Sequence[Path], card: str) -> None:
-        linked = isinstance(self._engine, LinksWeights)
+        """sources: what is linked; without any the fresh folder has its weights already."""
         one = len(sources) == 1 and kind_of(self._folder / INDEX) is None
-        if self._holds and one and linked:
+        if self._holds and one:
             self._link(sources, self._folder)
             self.card(card)
             return
         if sources:
             self._empty()
-            if linked:
-                self._link(sources, self._fresh)
-            else:
-                self._engine.export(self._engine.codec().read(sources[0]), self._fresh)
+            self._link(sources, self._fresh)
         write_text(self._fresh / "README.md", card)
         old = self._folder.with_name(".best.old")
         remove(old)
@@ -97,12 +103,16 @@ class BestFolder:
         """The weights in one file or several, and a manifest of all of them."""
         engine: Any = self._engine
         text = read_bytes(sources[0] / MANIFEST)
-        if len(parts_in(sources, WEIGHTS)) <= 1:  # an adapter has a file of another name
+        if len(_weights_in(sources)) <= 1:
             engine.link(sources[0], folder)
         else:
             engine.link_parts(sources, folder)
             parts = [Manifest.from_bytes(read_bytes(source / MANIFEST)) for source in sources]
-            files = {name: digest for part in parts for name, digest in part.files.items()}
+            known = {name: digest for part in parts for name, digest in part.files.items()}
+            files = {
+                file.name: known.get(file.name) or self._hashes.of(file)
+                for file in _weights_in([folder])
+            }
             owner = str(parts[0].owner).split(".weights")[0] + ".weights"
             text = Manifest(files, owner).to_bytes()
         replace_bytes(folder / MANIFEST, text)
@@ -123,8 +133,7 @@ class BestFolder:
             from_first(self._ranks, lambda: self._give_back(checkpoint))
 
     def _give_back(self, checkpoint: CheckpointId) -> None:
-        target, here = self._source(checkpoint), [self._folder]
-        files = parts_in(here, WEIGHTS) or parts_in(here, ADAPTER_WEIGHTS)
+        target, files = self._source(checkpoint), _weights_in([self._folder])
         if not files or any(kind_of(file) != FILE for file in files):
             return
         if kind_of(self._folder / MANIFEST) is None:
@@ -169,3 +178,8 @@ class BestFolder:
 
     def _source(self, checkpoint: CheckpointId) -> Path:
         return self._checkpoints / f"{checkpoint}.weights"
+
+
+def _weights_in(folders: Sequence[Path]) -> list[Path]:
+    """The files with weights: of a model, or of an adapter."""
+    return parts_in(folders, WEIGHTS) or parts_in(folders, ADAPTER_WEIGHTS)

@@ -61,10 +61,7 @@ class ModelFiles:
         self._whole = whole
 
     def codec(self) -> TorchCodec:
-        if self._lanes is None or self._lanes.ranks.world == 1:
-            return TorchCodec(self._copies)
-        ranks = self._lanes.ranks
-        return TorchCodec(self._copies, (ranks.rank + 1, ranks.world), self._lanes.names)
+        return codec_of(self._copies, self._lanes)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._base if weights is None else weights
@@ -100,6 +97,14 @@ class ModelFiles:
 
     def fingerprint(self) -> str:
         return self._whole or fingerprint_of(self._base)
+
+
+def codec_of(copies: Copies, lanes: Divided | None, weights: str = WEIGHTS) -> TorchCodec:
+    """For the file of weights that ranks write between them, or one process alone."""
+    if lanes is None or lanes.ranks.world == 1:
+        return TorchCodec(copies, weights=weights)
+    ranks = lanes.ranks
+    return TorchCodec(copies, (ranks.rank + 1, ranks.world), lanes.names, weights)
 
 
 def link_weights(source: Path, folder: Path, name: str) -> None:

@@ -8,6 +8,7 @@ prepared while it runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, even_batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.refreshing import Refreshing
-from msft.engine.saving.model_files import ModelFiles, averaged, fingerprint_of, refuse_other_model
-from msft.engine.sharding import lanes_over
+from msft.engine.saving.model_files import averaged, fingerprint_of, refuse_other_model
+from msft.engine.sharding import everywhere, lanes_over
 from msft.engine.train.adamw import AdamW, copied
 from msft.engine.train.base_weights import copies_of
 from msft.engine.train.pending_losses import PendingLosses, PendingNumbers, refuse_not_numbers
@@ -74,11 +75,10 @@ class FastEngine:
         self.codec, self.export, self.memory = files.codec, files.export, files.memory
         self.fingerprint, self.average = files.fingerprint, averaged
         if not (adapted and adapted.options.merged):
-            self.link = files.link
-        if isinstance(files, ModelFiles):
-            self.link_parts = files.link_parts
+            self.link, self.link_parts = files.link, files.link_parts
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
-        self._merged = merged_of(adapted, self._adamw.kept, layers)
+        kept = partial(everywhere, self._lanes, self._adamw.kept)
+        self._merged = merged_of(adapted, kept, layers, ranks)
         shown = layers if self._lanes.evaluated is model else PLAIN_LAYERS
         evaluated = (self._lanes.evaluated, shown)
         if self._merged is not None:
@@ -146,12 +146,12 @@ class FastEngine:
         return Losses(losses, update=Update(rate, PendingNumbers(self._adamw.norm).look)), tokens
 
     def predictor(self) -> Predictor:
-        predictor: Predictor = self._decoder
-        if self._merged is not None:
-            predictor = Refreshing(predictor, self._merged.refresh)
-        elif self._average is not None:
-            predictor = Refreshing(predictor, self._average.show)
-        return self._lanes.predictor(predictor)
+        predictor = self._lanes.predictor(self._decoder)
+        if self._merged is not None:  # ranks meet there, also one that has no row
+            return Refreshing(predictor, self._merged.refresh)
+        if self._average is not None:
+            return Refreshing(predictor, self._average.show)
+        return predictor
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
