@@ -7,7 +7,7 @@ nccl: a group of one process over NCCL against the plain path, 0.5B, both record
 full: FSDP2 with one process against the plain path, 3B; at most 8 %. Layers are compiled in both;
     `uncompiled`: in neither.
 gloo: two processes on one GPU over gloo, deterministic: the weights after a few steps are those of
-    one process with the same lanes, bit for bit.
+    one process with the same lanes, bit for bit. `gloo-lora`: those of an adapter.
 Weights are random. Each case takes less than a minute; on a CPU all of them use gloo.
 """
 
@@ -38,6 +38,7 @@ from common import (
 )
 from transformers import AutoConfig
 
+from msft.engine.adapters.injection import adapted
 from msft.engine.model.loading import LoadedModel
 from msft.engine.paths import layers_of
 from msft.engine.ranks import Group
@@ -45,6 +46,7 @@ from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.ranks import ALONE, Ranks
+from msft.recipe.adapters import AdapterOptions
 from msft.search.feeds import Batch
 
 CUDA = torch.cuda.is_available()
@@ -56,7 +58,12 @@ END = SimpleNamespace(eos_token_id=0)
 
 
 def engine_of(
-    size: str, ranks: Ranks, recorded: bool = False, fused: bool = False, **settings: Any
+    size: str,
+    ranks: Ranks,
+    recorded: bool = False,
+    fused: bool = False,
+    lora: bool = False,
+    **settings: Any,
 ) -> FastEngine:
     random = Random(0)
     model = random_model(AutoConfig.for_model(**SHAPES[size]), torch.float32, "msft")
@@ -66,8 +73,10 @@ def engine_of(
     ]
     known = {"bf16": CUDA, "batch_rows": ROWS if CUDA and recorded else 0}
     chosen = TrainingSettings(**{**known, "micro_batch_tokens": 2**16, **settings})
+    loaded = LoadedModel(model, END, "random")
+    adapter = adapted(loaded, AdapterOptions(), device_of(), chosen.bf16) if lora else None
     layers = layers_of(model, fused, joined=not chosen.full_sharding)
-    return FastEngine(LoadedModel(model, END, "random"), {"a": rows}, chosen, layers, ranks=ranks)
+    return FastEngine(loaded, {"a": rows}, chosen, layers, adapted=adapter, ranks=ranks)
 
 
 def step(engine: FastEngine, ranks: Ranks, turn: int) -> Any:
@@ -135,11 +144,11 @@ def after_each_other(size: str, ranks: Ranks, quick: bool, fused: bool) -> dict[
     }
 
 
-def digests(size: str, ranks: Ranks) -> dict[str, str]:
+def digests(size: str, ranks: Ranks, lora: bool) -> dict[str, str]:
     """Of every tensor after a few deterministic steps, from whoever owns it."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    engine = engine_of(size, ranks, lanes=2, learning_rate=1e-3)
+    engine = engine_of(size, ranks, lora=lora, lanes=2, learning_rate=1e-3)
     for turn in range(4):
         step(engine, ranks, turn).rows[0]
     mine = {
@@ -149,23 +158,24 @@ def digests(size: str, ranks: Ranks) -> dict[str, str]:
     return {name: digest for part in ranks.gather(mine) for name, digest in part.items()}
 
 
-def in_process(size: str, rank: int, world: int, port: int) -> "subprocess.Popen[str]":
+def in_process(size: str, rank: int, world: int, port: int, lora: bool) -> "subprocess.Popen[str]":
     places = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
     variables = {name: str(number) for name, number in places.items()}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, __file__, "--child", "--size", size]
+    case = "gloo-lora" if lora else "gloo"
+    command = [sys.executable, __file__, "--child", "--size", size, "--only", case]
     return subprocess.Popen(  # noqa: S603
         command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
     )
 
 
-def same_bits(size: str) -> dict[str, Any]:
+def same_bits(size: str, lora: bool = False) -> dict[str, Any]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     found: dict[int, dict[str, str]] = {}
     for world in (1, 2):
-        children = [in_process(size, rank, world, port + world) for rank in range(world)]
+        children = [in_process(size, rank, world, port + world, lora) for rank in range(world)]
         said = [child.communicate(timeout=100)[0] for child in children]
         assert all(child.returncode == 0 for child in children), said
         found[world] = json.loads(said[0].splitlines()[-1])
@@ -175,13 +185,15 @@ def same_bits(size: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--only", default="nccl,full,uncompiled,gloo", help="cases (%(default)s)")
+    parser.add_argument(
+        "--only", default="nccl,full,uncompiled,gloo,gloo-lora", help="cases (%(default)s)"
+    )
     parser.add_argument("--size", help="one size for all cases, such as tiny")
     parser.add_argument("--child", action="store_true", help="one process of the case gloo")
     options = parser.parse_args()
     if options.child:
         ranks = ALONE if os.environ["WORLD_SIZE"] == "1" else Group(device_of())
-        print(json.dumps(digests(options.size, ranks)), flush=True)
+        print(json.dumps(digests(options.size, ranks, options.only == "gloo-lora")), flush=True)
         return
     report = Report("ranks", options.out)
     ranks = one_of_one()
@@ -193,6 +205,7 @@ def main() -> None:
             lambda size: after_each_other(size, ranks, options.quick, fused=False),
         ),
         "gloo": ("135M", same_bits),
+        "gloo-lora": ("135M", lambda size: same_bits(size, lora=True)),
     }
     for case in options.only.split(","):
         usual, work = cases[case]
