@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study_rows import SETTING
+
 from msft.report.compare.statistics import mean, paired_bootstrap, paired_interval
 from msft.search.draws import sampled
 
@@ -159,7 +161,7 @@ def reference_of(study: Study, against: str | None) -> str:
 
 
 def _variant(label: str) -> str:
-    return re.sub(r"-(lr|e|d)[\d.]+(e-\d+)?", "", label)
+    return re.sub(f"-{SETTING}", "", label)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
