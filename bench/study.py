@@ -10,7 +10,6 @@ layers are compiled and steps recorded once. `bench/study_tables.py` makes table
 
 import argparse
 import gc
-import gzip
 import json
 import shutil
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 from common import deadline, free
+from study_logs import LINES, keep_logs
 from study_rows import KINDS, Row, rows_of
 
 import msft
@@ -126,21 +126,6 @@ def averages_of(summary: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def keep_logs(folder: Path, logs: Path) -> None:
-    """The small files of a run; its weights are removed, and the place of its rows is not named."""
-    logs.mkdir(parents=True, exist_ok=True)
-    run = RunFolder(folder)
-    for file in (run.log, run.summary):
-        shutil.copy(file, logs / file.name)
-    lines = run.recipe.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if not line.startswith("data_dir:")]
-    (logs / run.recipe.name).write_text("".join(kept))
-    with gzip.GzipFile(logs / f"{run.verdicts.name}.gz", "wb", mtime=0) as packed:
-        packed.write(run.verdicts.read_bytes())
-    for weights in (run.best, run.checkpoints):
-        shutil.rmtree(weights, ignore_errors=True)
-
-
 def expected(row: Row, took: Sequence[tuple[str, float]]) -> float:
     """Seconds of the next run: those of the last one of its variant, else of the longest."""
     same = [seconds for variant, seconds in took if variant == row.variant]
@@ -160,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
-    lines = options.out / "study.jsonl"
+    lines = options.out / LINES
     done = (
         {json.loads(line)["name"] for line in lines.read_text().splitlines()}
         if lines.exists()
@@ -189,6 +174,8 @@ def main() -> None:
         seconds = time.perf_counter() - start
         line = line_of(row, recipe, folder, seconds)
         keep_logs(folder, options.out / "logs" / row.name)
+        for weights in (RunFolder(folder).best, RunFolder(folder).checkpoints):
+            shutil.rmtree(weights, ignore_errors=True)
         with lines.open("a") as file:
             file.write(json.dumps(line) + "\n")
         done.add(row.name)

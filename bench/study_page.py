@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from study_logs import RUNS
 from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
 
 from msft.report.compare.statistics import mean, paired_t
 
 ROOT = Path(__file__).parent.parent
-RUNS = ROOT / "studies" / "gain"
 PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "results" / "study-more.md")
 SEEDS = {70, 71, 72}
 REFERENCE = "sft-cosine-lr1e-4-e3"

@@ -13,8 +13,6 @@ which it drew every row are left out. DATA is the folder of the rows.
 """
 
 import argparse
-import gzip
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study_logs import lines_of, verdicts_of
 from study_rows import SETTING
 
 from msft.report.compare.statistics import mean, paired_bootstrap, paired_interval
 from msft.search.draws import sampled
+from msft.search.scores import TEST
 
 TRIAL_ROWS, TRIAL_SEED = 500, 20
 TOO_LONG = {"boolq": (355, 805)}
@@ -66,7 +66,7 @@ class Interval:
 
 def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> list[Entry]:
     """The entries of a run: one, or one for each average and one for the best tick."""
-    verdicts = _verdicts(folder / "logs" / line["name"] / "verdicts.jsonl.gz")
+    verdicts = verdicts_of(folder / "logs" / line["name"], TEST)
     settings = line["label"].removeprefix(line["variant"])
     found = line["averages"] or {"": line}
     entries = []
@@ -84,13 +84,6 @@ def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> li
             Entry(base + settings, line["seed"], each["validation"]["mean"], test, rows, line)
         )
     return entries
-
-
-def _verdicts(file: Path) -> dict[tuple[str, str], str]:
-    """The test rows of every checkpoint and sub-dataset."""
-    with gzip.open(file, "rt") as lines:
-        read = [json.loads(line) for line in lines]
-    return {(r["checkpoint"], r["dataset"]): r["rows"] for r in read if r["split"] == "test"}
 
 
 def _kept(right: list[bool], name: str, unseen: Path | None) -> list[bool]:
@@ -115,8 +108,7 @@ Study = dict[str, dict[int, Entry]]
 def study_of(folder: Path, seeds: set[int] | None, unseen: Path | None) -> dict[str, Study]:
     """By mixture; a run of `sft` stands before a soup's best tick."""
     found: dict[str, Study] = defaultdict(lambda: defaultdict(dict))
-    read = [json.loads(line) for line in (folder / "study.jsonl").read_text().splitlines()]
-    for line in sorted(read, key=lambda line: line["variant"] == "sft"):
+    for line in sorted(lines_of(folder), key=lambda line: line["variant"] == "sft"):
         if seeds is None or line["seed"] in seeds:
             for entry in entries_of(folder, line, unseen):
                 found[line["mixture"]][entry.label][entry.seed] = entry

@@ -11,8 +11,22 @@ BENCH = Path(__file__).parents[1] / "bench"
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_page")
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_logs")
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_rows")
+
+
+def _bench(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
     monkeypatch.syspath_prepend(BENCH)
-    return import_module("study_page")
+    return import_module(name)
 
 
 def test_every_number_of_the_page_is_that_of_the_logs(script: Any) -> None:
@@ -29,3 +43,56 @@ def test_every_table_has_both_splits_seeds_and_candidates(script: Any) -> None:
             head = found[0].splitlines()[2]
             for column in ("seeds", "validation", "test", "test − validation", "candidates"):
                 assert f"| {column} |" in head
+
+
+def test_the_runs_have_lines_and_logs_within_eight_megabytes(logs: Any) -> None:
+    names = [line["name"] for line in logs.lines_of(logs.RUNS)]
+    assert len(set(names)) == len(names)
+    assert {folder.name for folder in (logs.RUNS / "logs").iterdir()} == set(names)
+    files = [file for file in logs.RUNS.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 8_000_000
+    assert not [
+        file for file in files if file.suffix == ".gz" and file.read_bytes()[4:8] != b"\0" * 4
+    ]
+
+
+def test_runs_of_another_folder_are_taken_once(logs: Any, tmp_path: Path) -> None:
+    source, into = tmp_path / "made", tmp_path / "runs"
+    plain = source / "logs" / "clean-sft-1"
+    plain.mkdir(parents=True)
+    (source / "study1.jsonl").write_text('{"name": "clean-sft-1"}\n')
+    (plain / "run.jsonl").write_text("{}\n")
+    (plain / "verdicts.jsonl").write_text(
+        '{"checkpoint":"base","split":"test","dataset":"a","rows":"01"}\n'
+    )
+    (plain / "summary.json").write_text("{}")
+    (plain / "recipe.yaml").write_text("seed: 1\ndata_dir: /here\ntrain: /here/a.jsonl\n")
+    assert logs.taken(source, into) == ["clean-sft-1"]
+    kept = into / "logs" / "clean-sft-1"
+    assert logs.verdicts_of(kept, "test") == {("base", "a"): "01"}
+    assert (kept / "recipe.yaml").read_text() == "seed: 1\ntrain: a.jsonl\n"
+    before = {file: file.read_bytes() for file in into.rglob("*") if file.is_file()}
+    assert logs.taken(source, into) == []
+    logs.keep_logs(kept, kept)  # what is packed stays as it is
+    assert {file: file.read_bytes() for file in into.rglob("*") if file.is_file()} == before
+    (source / "study2.jsonl").write_text('{"name": "clean-sft-2"}\n')
+    with pytest.raises(SystemExit, match="clean-sft-2 has a line and no logs"):
+        logs.taken(source, into)
+
+
+def test_every_listed_row_has_a_recipe(rows: Any, tmp_path: Path) -> None:
+    """But `bigbench`, whose recipe is made from a package."""
+    found = {name: rows.rows_of(name) for name in rows.LISTS if name != "bigbench"}
+    recipes = {
+        row.name: row.recipe(tmp_path, "0.99", [])
+        for several in found.values()
+        for row in (several[0], several[-1])
+    }
+    assert recipes["clean-msft-c5-72"].compute_budget == 5
+    assert len(recipes["five-sft-cosine-lr1e-4-e3-70"].datasets) == 5
+    assert len(recipes["fifteen-sft-cosine-lr1e-4-e3-70"].datasets) == 15
+    assert recipes["medmcqa-sft-cosine-lr1e-4-e3-70"].prompt_style == "text"
+    assert recipes["qwen-sft-cosine-e3-70"].report_split == "test"
+    few = rows.Row.of("qwen-msft-sure-ema-r600-m9-70").recipe(tmp_path, "0.99", ["max_length=256"])
+    assert {spec.train_rows for spec in few.datasets} == {600}
+    assert (few.method_options["max_epochs"], few.ema_decay, few.max_length) == (9, 0.99, 256)
