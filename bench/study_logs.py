@@ -60,11 +60,11 @@ def history_of(logs: Path) -> History:
         return History(map(from_line, lines))
 
 
-def verdicts_of(logs: Path, split: str) -> dict[tuple[str, str], str]:
-    """The rows of a split by checkpoint and sub-dataset: `1` is right."""
+def verdicts_of(logs: Path) -> dict[tuple[str, str, str], str]:
+    """Rows by checkpoint, split and sub-dataset: `1` is right."""
     with gzip.open(logs / "verdicts.jsonl.gz", "rt") as lines:
         read = [json.loads(line) for line in lines]
-    return {(r["checkpoint"], r["dataset"]): r["rows"] for r in read if r["split"] == split}
+    return {(r["checkpoint"], r["split"], r["dataset"]): r["rows"] for r in read}
 
 
 def lines_of(runs: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -24,25 +25,61 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _bench(monkeypatch, "study_rows")
 
 
+@pytest.fixture
+def selection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_selection")
+
+
 def _bench(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
     monkeypatch.syspath_prepend(BENCH)
     return import_module(name)
 
 
-def test_every_number_of_the_page_is_that_of_the_logs(script: Any) -> None:
+def test_every_number_of_the_pages_is_that_of_the_logs(script: Any) -> None:
     texts = [page.read_text() for page in script.PAGES]
     names = [found[2] for text in texts for found in script.MARK.finditer(text)]
-    assert names == ["clean", "noisy", "tasks", "gemma"]
-    assert [script.rebuilt(text, script.RUNS) for text in texts] == texts
+    assert sorted(names) == sorted(script.TABLES)
+    studies = script.study_of(script.RUNS, script.SEEDS, None)
+    assert [script.rebuilt(text, studies, script.RUNS) for text in texts] == texts
+
+
+WITHOUT_SCORES = ("tasks", "peaks", "parts")
+"""Tables by sub-dataset: differences of scores that another table has, or epochs."""
 
 
 def test_every_table_has_both_splits_seeds_and_candidates(script: Any) -> None:
     text = "".join(page.read_text() for page in script.PAGES)
     for found in script.MARK.finditer(text):
-        if found[2] != "tasks":
-            head = found[0].splitlines()[2]
-            for column in ("seeds", "validation", "test", "test − validation", "candidates"):
+        head = found[0].splitlines()[2]
+        if found[2] not in WITHOUT_SCORES and head != script.NOT_RUN[0]:
+            assert "| seed" in head
+            for column in ("validation", "test", "test − validation", "candidates"):
                 assert f"| {column} |" in head
+
+
+def test_the_bootstrap_of_a_selection_on_verdicts_with_a_known_answer(selection: Any) -> None:
+    """Each of two candidates knows one of two rows: who is chosen knows the row that was drawn
+    twice, and does not know the row left out. Draws without such a row say nothing."""
+    apart = selection.selection_of({"a": np.array([[1.0, 0.0], [0.0, 1.0]])})
+    assert (apart.candidates, apart.chosen, apart.optimism, apart.test) == (2, 2, 1.0, None)
+    assert 0.7 < apart.most < 0.8  # the first wins ties: three of four draws
+    better = np.array([[0.0] * 30, [1.0] * 30])
+    test = {"a": np.array([[1.0, 1.0], [1.0, 0.0]])}
+    sure = selection.selection_of({"a": better, "b": better}, test)
+    assert (sure.chosen, sure.most, sure.optimism, sure.test) == (1, 1.0, 0.0, (0.5, 0.0))
+    same = selection.selection_of({"a": np.tile(np.arange(40) % 2.0, (9, 1))})
+    assert (same.chosen, same.most) == (1, 1.0)  # the earliest
+    assert abs(same.optimism) < 0.02  # nothing to choose, so only the noise of the draws
+    coins = {"a": np.random.RandomState(0).randint(0, 2, (60, 200)).astype(float)}
+    few = {"a": coins["a"][:2]}
+    assert selection.selection_of(coins).optimism > 2 * selection.selection_of(few).optimism > 0
+
+
+def test_candidates_are_those_that_the_run_counted(selection: Any, logs: Any) -> None:
+    for line in logs.lines_of(logs.RUNS):
+        if line["seed"] == 70 and line["variant"] not in ("soup", "continual"):
+            history = logs.history_of(logs.RUNS / "logs" / line["name"])
+            assert len(selection.candidates_of(history)) == line["candidates"], line["name"]
 
 
 def test_the_runs_have_lines_and_logs_within_eight_megabytes(logs: Any) -> None:
@@ -69,7 +106,7 @@ def test_runs_of_another_folder_are_taken_once(logs: Any, tmp_path: Path) -> Non
     (plain / "recipe.yaml").write_text("seed: 1\ndata_dir: /here\ntrain: /here/a.jsonl\n")
     assert logs.taken(source, into) == ["clean-sft-1"]
     kept = into / "logs" / "clean-sft-1"
-    assert logs.verdicts_of(kept, "test") == {("base", "a"): "01"}
+    assert logs.verdicts_of(kept) == {("base", "test", "a"): "01"}
     assert (kept / "recipe.yaml").read_text() == "seed: 1\ntrain: a.jsonl\n"
     before = {file: file.read_bytes() for file in into.rglob("*") if file.is_file()}
     assert logs.taken(source, into) == []
