@@ -1,9 +1,9 @@
-"""The tables of the study's pages, made from the logs of its runs; no torch.
+"""The tables and figures of the study's pages, made from the logs of its runs; no torch.
 
     python bench/study_page.py [--check]
 
 Each table stands between `<!-- study NAME -->` and `<!-- end -->` and is written anew. --check
-writes nothing and fails if a table on the page is not the one that the logs give.
+writes nothing and fails if a table or figure is not the one that the logs give.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from study_costs import (
     scores,
     selection_table,
 )
+from study_figures import IMAGES, figures_of, told_in, write
 from study_logs import RUNS
 from study_methods import (
     BIGBENCH,
@@ -174,6 +175,14 @@ def main() -> int:
         else:
             page.write_text(after)
             print(f"wrote the tables of {page}")
+    for drawn in figures_of(studies, RUNS):
+        path = IMAGES / f"{drawn.key}.svg"
+        same = told_in(path) == drawn.told
+        wrong += not same
+        if options.check:
+            print(f"{path} shows {'' if same else 'not '}what the logs give")
+        else:
+            print(f"drew {write(drawn)}")
     return int(options.check and wrong > 0)
 
 

@@ -30,6 +30,11 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _bench(monkeypatch, "study_selection")
 
 
+@pytest.fixture
+def bigbench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "bigbench_rows")
+
+
 def _bench(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
     monkeypatch.syspath_prepend(BENCH)
     return import_module(name)
@@ -41,6 +46,21 @@ def test_every_number_of_the_pages_is_that_of_the_logs(script: Any) -> None:
     assert sorted(names) == sorted(script.TABLES)
     studies = script.study_of(script.RUNS, script.SEEDS, None)
     assert [script.rebuilt(text, studies, script.RUNS) for text in texts] == texts
+
+
+def test_every_figure_shows_what_the_logs_give(script: Any, tmp_path: Path) -> None:
+    studies = script.study_of(script.RUNS, script.SEEDS, None)
+    page = script.PAGES[0].read_text()
+    first, second = script.figures_of(studies, script.RUNS)
+    for drawn in (first, second):
+        assert f"](images/{drawn.key}.svg)" in page
+        assert script.told_in(script.IMAGES / f"{drawn.key}.svg") == drawn.told
+    assert "clean; mSFT, C = 3: -0.65, seeds -1.52 to +0.22, rows" in first.told
+    assert "boolq: peak at 3 epochs; 60.0" in second.told
+    path = script.write(first, tmp_path)
+    assert script.told_in(path) == first.told
+    drawn_texts = [">mSFT, C = 3<", ">−0.65<", ">◂ −4.81<", ">Clean labels<"]
+    assert all(text in path.read_text() for text in drawn_texts)
 
 
 WITHOUT_SCORES = ("tasks", "peaks", "parts")
@@ -133,3 +153,34 @@ def test_every_listed_row_has_a_recipe(rows: Any, tmp_path: Path) -> None:
     few = rows.Row.of("qwen-msft-sure-ema-r600-m9-70").recipe(tmp_path, "0.99", ["max_length=256"])
     assert {spec.train_rows for spec in few.datasets} == {600}
     assert (few.method_options["max_epochs"], few.ema_decay, few.max_length) == (9, 0.99, 256)
+
+
+def test_rows_of_big_bench_have_one_right_choice_and_no_question_twice(bigbench: Any) -> None:
+    def example(asked: str, **scores: float) -> dict[str, Any]:
+        return {"input": asked, "target_scores": scores}
+
+    task = {
+        "task_prefix": "Think. ",
+        "examples": [
+            example("One?", yes=1, no=0),
+            example("one? ", yes=0, no=1),
+            example("Two?", yes=1, no=1),
+            example("Three?", yes=0.5, no=0.5),
+            {"input": "Four?", "target": "free"},
+            example("Five?" * 300, yes=1, no=0),
+            example("Six?", **{str(n): float(n == 3) for n in range(13)}),
+            example("Seven?", **{"": 0, "a": 1}),
+            example("Eight?", a=0, b=1, c=0),
+        ],
+    }
+    first, last = bigbench.rows_of(task)
+    assert first["prompt"].startswith("Think. \nQ: One?\n  choice: ")
+    assert first["prompt"].endswith("\nA:")
+    assert first["choices"][first["answer"]] == " yes"
+    assert sorted(last["choices"]) == [" a", " b", " c"]
+    assert last["choices"][last["answer"]] == " b"
+    (bare,) = bigbench.rows_of(
+        {"append_choices_to_input": False, "examples": [example("One?", yes=1, no=0)]}
+    )
+    assert bare["prompt"] == "Q: One?\nA:"
+    assert len(set(bigbench.TASKS)) == 39
