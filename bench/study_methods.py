@@ -1,6 +1,10 @@
 """The methods of the study by their labels: what pages call them, and what the paper reports."""
 
+import re
 from collections.abc import Mapping
+
+from study_rows import SETTING
+from study_tables import Study, variant_of
 
 Names = Mapping[str, tuple[str, float | None]]
 """The name of each on a page, and the paper's difference to SFT; the first is the reference."""
@@ -32,24 +36,6 @@ BUDGETS: Names = {
     REFERENCE: METHODS[REFERENCE],
     **{label: (f"mSFT, C = {c}", None) for label, c in _C.items()},
 }
-BIGBENCH: Names = {**METHODS, "msft-lr1e-4-m30": ("mSFT, C = 3, `max_epochs: 30`", None)}
-MEDMCQA: Names = {**METHODS, "msft-lr1e-4": ("mSFT, C = 3", 1.86)}
-GEMMA: Names = {
-    "sft-cosine-lr5e-5-e3": METHODS[REFERENCE],
-    "sft-lr5e-5": ("SFT, constant rate, 5 epochs", None),
-    "sft-ema-lr5e-5-d0.99": METHODS["sft-ema-lr1e-4-e5-d0.99"],
-    **{f"soup{kind}-lr5e-5": METHODS[f"soup{kind}-lr1e-4-e5"] for kind in SOUPS},
-    "msft-lr5e-5": ("mSFT, C = 3", None),
-    "msft-sure-ema-lr5e-5-d0.99": METHODS[SURE_EMA],
-}
-QWEN: Names = {
-    "sft-cosine-e3": METHODS[REFERENCE],
-    "sft-e5": METHODS["sft-lr1e-4-e5"],
-    "sft-ema-e5-d0.99": METHODS["sft-ema-lr1e-4-e5-d0.99"],
-    **{f"soup{kind}-e5": METHODS[f"soup{kind}-lr1e-4-e5"] for kind in SOUPS},
-    "msft": METHODS["msft-lr1e-4"],
-    "msft-sure-ema-d0.99": METHODS[SURE_EMA],
-}
 BY_TASK = (
     *("sft-lr1e-4-e5", "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
     *("sro", "soft-sro", "dynamix", "continual"),
@@ -69,3 +55,48 @@ FLOPS = {
 four that it reports (its Tab. 7)."""
 DISK = {"msft-lr1e-4": 4.44, "msft-one": 4.44}
 """The paper's mean copies on disk, over its runs with C = 1 and 3."""
+VARIANTS = {
+    "sft-cosine": "SFT, cosine over {e} epochs",
+    "sft": "SFT, constant rate, {e} epochs",
+    "sft-linear": "SFT, linear over {e} epochs",
+    "sft-ema": "SFT with `ema_decay: {d}`",
+    "soup": "soup, `span`",
+    "soup-peaks": "soup, `peaks`",
+    "soup-random": "soup, random ticks (control)",
+    "soup-last": "soup, last ticks (control)",
+    "msft": "mSFT, C = {c}",
+    "msft-one": "mSFT, C = 1",
+    "msft-sure": "mSFT, sure exclusion",
+    "msft-sure-ema": "mSFT, sure exclusion, `ema_decay: {d}`",
+    "sro": "SRO",
+    "soft-sro": "Soft SRO",
+    "ies": "IES",
+    "dynamix": "DynamixSFT",
+    "continual": "Continual SFT",
+}
+"""What a page calls a label of a mixture whose settings are those of its rows."""
+PAPER = {
+    **{"sft": 0.0, "msft": 1.8, "sro": 1.5, "soft-sro": 0.2},
+    **{"ies": 0.6, "dynamix": 0.2, "continual": -2.2},
+}
+PAPER_MEDMCQA = {"sft": 0.0, "msft": 1.86, "ies": 0.29}
+"""The paper's differences to SFT by variant: the mean of its models, and MedMCQA (its Fig. 7)."""
+
+
+def names_in(study: Study, paper: Mapping[str, float] | None = None) -> Names:
+    """The names of whatever a mixture has, in the order of VARIANTS."""
+    found: dict[str, dict[str, tuple[str, float | None]]] = {each: {} for each in VARIANTS}
+    for label in sorted(study):
+        variant = variant_of(label)
+        if variant not in VARIANTS:
+            continue
+        line = next(iter(study[label].values())).line
+        settings = {"c": "3", "d": "0.99", "e": f"{line['num_train_epochs']:g}"}
+        settings |= dict(re.findall(f"-{SETTING}", label))
+        name = VARIANTS[variant].format_map(settings)
+        if "m" in settings:
+            name += f", `max_epochs: {settings['m']}`"
+        if "r" in settings:
+            name += f", {settings['r']} rows a task"
+        found[variant][label] = (name, (paper or {}).get(variant))
+    return {label: names for several in found.values() for label, names in several.items()}

@@ -26,17 +26,16 @@ from study_costs import (
 from study_figures import IMAGES, figures_of, told_in, write
 from study_logs import RUNS
 from study_methods import (
-    BIGBENCH,
     BUDGETS,
     BY_TASK,
-    GEMMA,
-    MEDMCQA,
     METHODS,
-    QWEN,
+    PAPER,
+    PAPER_MEDMCQA,
     REFERENCE,
     SEEDS,
     SURE_EMA,
     Names,
+    names_in,
 )
 from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
 
@@ -58,7 +57,7 @@ def main_table(study: Study, methods: Names = METHODS, papers: bool = True) -> l
 
     papers: whether the paper has such a table.
     """
-    reference = next(iter(methods))
+    reference = next(iter(methods), "")
     against = study.get(reference, {})
     if not against:
         return NOT_RUN
@@ -73,7 +72,7 @@ def main_table(study: Study, methods: Names = METHODS, papers: bool = True) -> l
             [
                 *scores(name, entries),
                 f"{float(mean([float(e.line['epochs_trained']) for e in entries])):.0f}",
-                *(("", "", "") if label == reference else _tests(pairs)),
+                *(_tests(pairs) if pairs and label != reference else ("", "", "")),
                 *(["" if paper is None else f"{paper:+.1f}" if paper else "0"] if papers else []),
             ]
         )
@@ -115,6 +114,14 @@ def task_table(study: Study) -> list[str]:
     return table(("method", *names), rows)
 
 
+def whole_table(study: Study, paper: Mapping[str, float] | None = None) -> list[str]:
+    """The main table of everything that a mixture has.
+
+    paper: its differences to SFT by variant, where it has such a table.
+    """
+    return main_table(study, names_in(study, paper), papers=paper is not None)
+
+
 def sizes_table(studies: Mapping[str, Study]) -> list[str]:
     """The first methods on 5, 10 and 15 tasks, each against cosine SFT on as many."""
     rows = []
@@ -132,7 +139,7 @@ Made = Callable[[Mapping[str, Study], Path], list[str]]
 TABLES: dict[str, Made] = {
     "clean": lambda studies, _: main_table(studies["clean"]),
     "noisy": lambda studies, _: main_table(studies["noisy"], papers=False),
-    "gemma": lambda studies, _: main_table(studies["gemma"], GEMMA, papers=False),
+    "gemma": lambda studies, _: whole_table(studies["gemma"]),
     "tasks": lambda studies, _: task_table(studies["clean"]),
     "selection": lambda studies, runs: selection_table(studies["clean"], runs),
     "selection_noisy": lambda studies, runs: selection_table(studies["noisy"], runs),
@@ -143,9 +150,9 @@ TABLES: dict[str, Made] = {
     "disk": lambda studies, runs: disk_table(studies["clean"], runs),
     "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS, papers=False),
     "sizes": lambda studies, _: sizes_table(studies),
-    "medmcqa": lambda studies, _: main_table(studies.get("medmcqa", {}), MEDMCQA),
-    "qwen": lambda studies, _: main_table(studies.get("qwen", {}), QWEN),
-    "bigbench": lambda studies, _: main_table(studies.get("bigbench", {}), BIGBENCH, papers=False),
+    "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
+    "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER),
+    "bigbench": lambda studies, _: whole_table(studies.get("bigbench", {})),
 }
 
 

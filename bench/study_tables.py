@@ -154,13 +154,14 @@ def reference_of(study: Study, against: str | None) -> str:
         if against not in study:
             raise SystemExit(f"--against {against}: not there; there are {', '.join(study)}")
         return against
-    plain = [label for label in study if _variant(label) in WITHOUT_AVERAGES]
+    plain = [label for label in study if variant_of(label) in WITHOUT_AVERAGES]
     if not plain:
         raise SystemExit(f"no SFT without averages among {', '.join(study)}; name one: --against")
     return max(plain, key=lambda label: mean([e.validation for e in study[label].values()]))
 
 
-def _variant(label: str) -> str:
+def variant_of(label: str) -> str:
+    """A label without its settings."""
     return re.sub(f"-{SETTING}", "", label)
 
 

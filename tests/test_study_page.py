@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def selection(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def bigbench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _bench(monkeypatch, "bigbench_rows")
+
+
+@pytest.fixture
+def methods(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_methods")
 
 
 def _bench(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
@@ -127,6 +133,7 @@ def test_runs_of_another_folder_are_taken_once(logs: Any, tmp_path: Path) -> Non
     assert logs.taken(source, into) == ["clean-sft-1"]
     kept = into / "logs" / "clean-sft-1"
     assert logs.verdicts_of(kept) == {("base", "test", "a"): "01"}
+    assert (kept / "run.jsonl.gz").read_bytes()[4:8] == bytes(4)  # no time in it
     assert (kept / "recipe.yaml").read_text() == "seed: 1\ntrain: a.jsonl\n"
     before = {file: file.read_bytes() for file in into.rglob("*") if file.is_file()}
     assert logs.taken(source, into) == []
@@ -184,3 +191,22 @@ def test_rows_of_big_bench_have_one_right_choice_and_no_question_twice(bigbench:
     )
     assert bare["prompt"] == "Q: One?\nA:"
     assert len(set(bigbench.TASKS)) == 39
+
+
+def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -> None:
+    def runs(epochs: float) -> dict[int, Any]:
+        return {70: SimpleNamespace(line={"num_train_epochs": epochs})}
+
+    study = {
+        "msft-c2-m9-r600": runs(5),
+        "soup-all-e5": runs(5),
+        "sft-ema-d0.98": runs(5),
+        "sft-cosine-e3": runs(3),
+        "sft": runs(10),
+    }
+    assert methods.names_in(study, {"msft": 1.8, "sft": 0.0}) == {
+        "sft-cosine-e3": ("SFT, cosine over 3 epochs", None),
+        "sft": ("SFT, constant rate, 10 epochs", 0.0),
+        "sft-ema-d0.98": ("SFT with `ema_decay: 0.98`", None),
+        "msft-c2-m9-r600": ("mSFT, C = 2, `max_epochs: 9`, 600 rows a task", 1.8),
+    }
