@@ -29,8 +29,8 @@ from study_methods import (
     BUDGETS,
     BY_TASK,
     METHODS,
-    PAPER,
     PAPER_MEDMCQA,
+    PAPER_QWEN,
     REFERENCE,
     SEEDS,
     SURE_EMA,
@@ -151,7 +151,7 @@ TABLES: dict[str, Made] = {
     "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS, papers=False),
     "sizes": lambda studies, _: sizes_table(studies),
     "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
-    "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER),
+    "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER_QWEN),
     "bigbench": lambda studies, _: whole_table(studies.get("bigbench", {})),
 }
 
