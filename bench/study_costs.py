@@ -68,8 +68,10 @@ def selection_table(study: Study, runs: Path) -> list[str]:
                     _test_spread(chosen),
                 ]
             )
-    head = ("chosen at least once", "most often", "optimism", "sd on test")
-    return table((*SCORES, *head), rows)
+    head = (*SCORES, "chosen at least once", "most often", "optimism", "sd on test")
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return table(head, rows)
 
 
 def _test_spread(chosen: Sequence[Selection]) -> str:
