@@ -59,7 +59,7 @@ MINUTES ?= 10
 soak: .venv/installed  ## MINUTES of random kills, file faults and hostile inputs: is anything lost?
 	PYTHONPATH=tests/app OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
 
-study: .venv/installed  ## every table of docs/study.md from the logs of its runs
+study: .venv/installed  ## every table and figure of docs/study.md from the logs in docs/runs
 	PYTHONPATH=bench $(BIN)/python bench/study_page.py
 
 mutants: .venv/installed  ## change the core's lines one at a time: which change fails no test?

@@ -1,30 +1,27 @@
-"""The study of gain.md: methods × options × seeds × mixtures, many runs in one process.
+"""The study: methods × options × seeds × mixtures, many runs in one process.
 
-python bench/study.py --data DIR --out DIR --rows clean-soup-70..79,noisy-msft-70
+python bench/study.py --data DIR --out DIR --rows clean-soup-70..79,noisy-msft-70,fifteen
 
-A row is MIXTURE-VARIANT-SEED, and may name settings before its seed: `clean-sft-lr1e-4-e5-20` has
-the learning rate 1e-4 and 5 epochs, `-d0.99` is a decay. `70..79` are ten seeds; `tune`, `clean`
-and `noisy` are lists of all that the study needs. Each run goes to OUT/NAME, one JSON line to
-OUT/study.jsonl, its logs to OUT/logs/NAME; weights are removed. What has a line already is skipped,
-and what was cut off is resumed. All runs share one engine for each shape of it, so that layers are
-compiled and steps recorded once. `bench/study_tables.py` makes tables of the lines.
+bench/study_rows.py says what rows and lists of them are called. Each run goes to OUT/NAME, one JSON
+line to OUT/study.jsonl, its logs to OUT/logs/NAME; weights are removed. What has a line already is
+skipped, and what was cut off is resumed. All runs share one engine for each shape of it, so that
+layers are compiled and steps recorded once. `bench/study_tables.py` makes tables of the lines.
 """
 
 import argparse
 import gc
-import gzip
 import json
-import re
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from common import deadline, free
+from study_logs import LINES, keep_logs
+from study_rows import KINDS, Row, rows_of
 
 import msft
 from msft.app import session
@@ -35,104 +32,6 @@ from msft.engine.train.engine import FastEngine
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
-
-ROOT = Path(__file__).parent.parent
-MIXTURES = {
-    "clean": "smollm2-learnable",
-    "noisy": "smollm2-learnable-noisy",
-    "gemma": "smollm2-learnable",
-}
-"""Recipes by the first word of a row; `gemma` needs `--set model_name_or_path=….gguf`."""
-KINDS = ("span", "peaks", "last", "all", "random")
-"""Averages of one roll-out; the first is the result."""
-SURE = "method_options.exclude={confidence: 0.95}"
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "sft": ("method=sft",),
-    "soup": ("method=soup", f"method_options.of=[{', '.join(KINDS)}]"),
-    "sft-linear": ("method=sft", "lr_scheduler_type=linear"),
-    "sft-cosine": ("method=sft", "lr_scheduler_type=cosine"),
-    "sft-ema": ("method=sft", "ema_decay=DECAY"),
-    "msft": ("method=msft",),
-    "msft-sure": ("method=msft", SURE),
-    "msft-sure-ema": ("method=msft", SURE, "ema_decay=DECAY"),
-    "msft-one": ("method=msft", "compute_budget=1"),
-    "sro": ("method=sro",),
-    "soft-sro": ("method=soft_sro",),
-    "ies": ("method=ies",),
-    "dynamix": ("method=dynamix",),
-    "continual": ("method=continual",),
-}
-SETTING = r"(lr|e|d)([\d.]+(?:e-\d+)?)"
-ROW = re.compile(
-    rf"(?P<mixture>{'|'.join(MIXTURES)})-(?P<variant>[a-z]+(?:-[a-z]+)*)"
-    rf"(?P<more>(?:-{SETTING})*)-(?P<seed>\d+)"
-)
-RATES, EPOCHS, DECAYS = ("2e-5", "5e-5", "1e-4"), ("3", "5", "10"), ("0.98", "0.99", "0.995")
-TUNING, CONFIRMING = (20, 30, 40), range(70, 75)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run of the study."""
-
-    name: str
-    mixture: str
-    variant: str
-    seed: int
-    settings: dict[str, str]
-
-    @staticmethod
-    def of(name: str) -> "Row":
-        found = ROW.fullmatch(name)
-        if found is None or found["variant"] not in VARIANTS:
-            sys.exit(f"{name}: expected MIXTURE-VARIANT-SEED with {[*MIXTURES]}, {[*VARIANTS]}")
-        settings = dict(re.findall(f"-{SETTING}", found["more"]))
-        return Row(name, found["mixture"], found["variant"], int(found["seed"]), settings)
-
-    @property
-    def label(self) -> str:
-        """The variant with its settings: what is the same in all seeds."""
-        return "".join([self.variant, *(f"-{key}{value}" for key, value in self.settings.items())])
-
-    def overrides(self, decay: str) -> list[str]:
-        keys = {"lr": ["learning_rate"], "e": ["num_train_epochs"], "d": []}
-        decay = self.settings.get("d", decay)
-        found = [each.replace("DECAY", decay) for each in VARIANTS[self.variant]]
-        for setting, value in self.settings.items():
-            found += [f"{key}={value}" for key in keys[setting]]
-        return [f"seed={self.seed}", "ema_decay=null", *found]
-
-
-def lists() -> dict[str, list[str]]:
-    """The rows of issue 14, seed by seed, so that what is cut off is even."""
-    decayed = ("sft-linear", "sft-cosine")
-    tune = [f"clean-soup-lr{rate}-{seed}" for seed in TUNING for rate in RATES]
-    tune += [
-        f"clean-{v}-lr{r}-e{e}-{s}" for s in TUNING for v in decayed for r in RATES for e in EPOCHS
-    ]
-    tune += [f"clean-sft-ema-lr{r}-d{d}-{s}" for s in TUNING for r in RATES for d in DECAYS]
-    tune += [f"clean-msft-sure-ema-{seed}" for seed in TUNING]
-    others = ("sft-linear", "sft-cosine", "sft-ema", "msft", "msft-sure", "msft-sure-ema")
-    clean = [f"clean-soup-{seed}" for seed in range(70, 80)]
-    clean += [f"clean-{variant}-{seed}" for seed in CONFIRMING for variant in others]
-    spoiled = ("soup", "sft-ema", "msft", "msft-sure-ema")
-    noisy = [f"noisy-{variant}-{seed}" for seed in CONFIRMING for variant in spoiled]
-    return {"tune": tune, "clean": clean, "noisy": noisy}
-
-
-def rows_of(written: str) -> list[Row]:
-    """The rows that a list names, each once."""
-    known = lists()
-    return [Row.of(name) for item in written.split(",") for name in known.get(item) or _seeds(item)]
-
-
-def _seeds(item: str) -> Iterator[str]:
-    several = re.fullmatch(r"(.*-)(\d+)\.\.(\d+)", item)
-    if several is None:
-        yield item
-    else:
-        first, last = int(several[2]), int(several[3])
-        yield from (f"{several[1]}{seed}" for seed in range(first, last + 1))
 
 
 class SharedEngines:
@@ -227,21 +126,6 @@ def averages_of(summary: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def keep_logs(folder: Path, logs: Path) -> None:
-    """The small files of a run; its weights are removed, and the place of its rows is not named."""
-    logs.mkdir(parents=True, exist_ok=True)
-    run = RunFolder(folder)
-    for file in (run.log, run.summary):
-        shutil.copy(file, logs / file.name)
-    lines = run.recipe.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if not line.startswith("data_dir:")]
-    (logs / run.recipe.name).write_text("".join(kept))
-    with gzip.GzipFile(logs / f"{run.verdicts.name}.gz", "wb", mtime=0) as packed:
-        packed.write(run.verdicts.read_bytes())
-    for weights in (run.best, run.checkpoints):
-        shutil.rmtree(weights, ignore_errors=True)
-
-
 def expected(row: Row, took: Sequence[tuple[str, float]]) -> float:
     """Seconds of the next run: those of the last one of its variant, else of the longest."""
     same = [seconds for variant, seconds in took if variant == row.variant]
@@ -252,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", required=True, help="folder of the benchmarks' rows")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the benchmarks' rows")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", required=True, type=rows_of, help="names with commas between")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all")
@@ -261,7 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
-    lines = options.out / "study.jsonl"
+    lines = options.out / LINES
     done = (
         {json.loads(line)["name"] for line in lines.read_text().splitlines()}
         if lines.exists()
@@ -279,9 +163,7 @@ def main() -> None:
         if expected(row, took) > left:
             print(f"stopped before {row.name}: {left:.0f} s are left", flush=True)
             break
-        asked = [*compiled, f"data_dir={options.data}", *options.set]
-        overrides = [*asked, *row.overrides(options.decay)]
-        recipe = msft.load_recipe(ROOT / "recipes" / f"{MIXTURES[row.mixture]}.yaml", overrides)
+        recipe = row.recipe(options.data, options.decay, [*compiled, *options.set])
         folder, start = options.out / row.name, time.perf_counter()
         try:
             with deadline(max(1.0, left)):
@@ -292,6 +174,8 @@ def main() -> None:
         seconds = time.perf_counter() - start
         line = line_of(row, recipe, folder, seconds)
         keep_logs(folder, options.out / "logs" / row.name)
+        for weights in (RunFolder(folder).best, RunFolder(folder).checkpoints):
+            shutil.rmtree(weights, ignore_errors=True)
         with lines.open("a") as file:
             file.write(json.dumps(line) + "\n")
         done.add(row.name)

@@ -1,9 +1,9 @@
-"""The tables of the study's pages, made from the logs of its runs; no torch.
+"""The tables and figures of the study's pages, made from the logs of its runs; no torch.
 
     python bench/study_page.py [--check]
 
 Each table stands between `<!-- study NAME -->` and `<!-- end -->` and is written anew. --check
-writes nothing and fails if a table on the page is not the one that the logs give.
+writes nothing and fails if a table or figure is not the one that the logs give.
 """
 
 import argparse
@@ -12,93 +12,72 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from study_costs import (
+    PRICED,
+    SCORES,
+    disk_table,
+    flops_table,
+    headroom_table,
+    parts_table,
+    peaks_table,
+    scores,
+    selection_table,
+)
+from study_figures import IMAGES, figures_of, told_in, write
+from study_logs import RUNS
+from study_methods import (
+    BUDGETS,
+    BY_TASK,
+    METHODS,
+    PAPER_MEDMCQA,
+    PAPER_QWEN,
+    REFERENCE,
+    SEEDS,
+    SURE_EMA,
+    Names,
+    names_in,
+)
 from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
 
 from msft.report.compare.statistics import mean, paired_t
 
 ROOT = Path(__file__).parent.parent
-RUNS = ROOT / "studies" / "gain"
-PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "results" / "study-more.md")
-SEEDS = {70, 71, 72}
-REFERENCE = "sft-cosine-lr1e-4-e3"
-SOUPS = ("", "-peaks", "-random", "-last")
-METHODS = {
-    REFERENCE: ("SFT, cosine over 3 epochs", None),
-    "sft-lr1e-4-e5": ("SFT, constant rate, 5 epochs", 0.0),
-    "sft-ema-lr1e-4-e5-d0.99": ("SFT with `ema_decay: 0.99`", None),
-    "soup-lr1e-4-e5": ("soup, `span`", None),
-    "soup-peaks-lr1e-4-e5": ("soup, `peaks`", None),
-    "soup-random-lr1e-4-e5": ("soup, random ticks (control)", None),
-    "soup-last-lr1e-4-e5": ("soup, last ticks (control)", None),
-    "msft-lr1e-4": ("mSFT, C = 3", 1.8),
-    "msft-one": ("mSFT, C = 1", None),
-    "msft-sure-lr1e-4": ("mSFT, sure exclusion", None),
-    "msft-sure-ema-lr1e-4-d0.99": ("mSFT, sure exclusion, `ema_decay: 0.99`", None),
-    "sro": ("SRO", 1.5),
-    "soft-sro": ("Soft SRO", 0.2),
-    "ies": ("IES", 0.6),
-    "dynamix": ("DynamixSFT", 0.2),
-    "continual": ("Continual SFT", -2.2),
-}
-"""The name of each on the page, and the paper's difference to SFT: the mean of six models."""
-GEMMA = {
-    "sft-cosine-lr5e-5-e3": METHODS[REFERENCE],
-    "sft-lr5e-5": ("SFT, constant rate, 5 epochs", None),
-    **{f"soup{kind}-lr5e-5": METHODS[f"soup{kind}-lr1e-4-e5"] for kind in SOUPS},
-}
-"""The same of Gemma 3 270M."""
-BY_TASK = (
-    *("sft-lr1e-4-e5", "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
-    *("sro", "soft-sro", "dynamix", "continual"),
+OTHERS = ("more", "peaks", "costs", "mixtures", "models")
+PAGES = (
+    ROOT / "docs" / "study.md",
+    *(ROOT / "docs" / "results" / f"study-{name}.md" for name in OTHERS),
 )
-"""Of those, the ones with a row in the table by task."""
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+NOT_RUN = ["These runs are not there yet.", ""]
 
 
-def main_table(
-    study: Study, methods: Mapping[str, tuple[str, float | None]] = METHODS, papers: bool = True
-) -> list[str]:
+def main_table(study: Study, methods: Names = METHODS, papers: bool = True) -> list[str]:
     """Both splits and their difference, candidates, cost, and paired tests against the first
     method, cosine SFT.
 
     papers: whether the paper has such a table.
     """
-    reference = next(iter(methods))
-    against = study[reference]
+    reference = next(iter(methods), "")
+    against = study.get(reference, {})
+    if not against:
+        return NOT_RUN
     rows = []
     for label, (name, paper) in methods.items():
         found = study.get(label, {})
         if not found:
             continue
         entries = [found[seed] for seed in sorted(found)]
-        validation, test = (
-            100 * float(mean([value(e) for e in entries])) for value in (_validation, _test)
-        )
         pairs = [(found[seed], against[seed]) for seed in sorted(set(found) & set(against))]
         rows.append(
             [
-                *(name, len(entries), f"{validation:.2f}", f"{test:.2f}"),
-                f"{test - validation:+.2f}",
-                *(f"{_figure(entries, key):.0f}" for key in ("candidates", "epochs_trained")),
-                *(("", "", "") if label == reference else _tests(pairs)),
+                *scores(name, entries),
+                f"{float(mean([float(e.line['epochs_trained']) for e in entries])):.0f}",
+                *(_tests(pairs) if pairs and label != reference else ("", "", "")),
                 *(["" if paper is None else f"{paper:+.1f}" if paper else "0"] if papers else []),
             ]
         )
-    head = ("method", "seeds", "validation", "test", "test − validation", "candidates")
-    head += ("epochs", "over cosine SFT, over seeds", "p", "over test rows")
+    head = (*SCORES, "epochs", "over cosine SFT, over seeds", "p", "over test rows")
     return table((*head, "paper, over SFT") if papers else head, rows)
-
-
-def _validation(entry: Entry) -> float:
-    return entry.validation
-
-
-def _test(entry: Entry) -> float:
-    return entry.mean
-
-
-def _figure(entries: list[Entry], key: str) -> float:
-    return float(mean([float(entry.line[key]) for entry in entries]))
 
 
 def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
@@ -135,20 +114,53 @@ def task_table(study: Study) -> list[str]:
     return table(("method", *names), rows)
 
 
-TABLES: dict[str, Callable[[dict[str, Study]], list[str]]] = {
-    "clean": lambda study: main_table(study["clean"]),
-    "noisy": lambda study: main_table(study["noisy"], papers=False),
-    "gemma": lambda study: main_table(study["gemma"], GEMMA, papers=False),
-    "tasks": lambda study: task_table(study["clean"]),
+def whole_table(study: Study, paper: Mapping[str, float] | None = None) -> list[str]:
+    """The main table of everything that a mixture has.
+
+    paper: its differences to SFT by variant, where it has such a table.
+    """
+    return main_table(study, names_in(study, paper), papers=paper is not None)
+
+
+def sizes_table(studies: Mapping[str, Study]) -> list[str]:
+    """The first methods on 5, 10 and 15 tasks, each against cosine SFT on as many."""
+    rows = []
+    for count, mixture in SIZES.items():
+        found = main_table(studies.get(mixture, {}), {k: METHODS[k] for k in BY_SIZE}, False)
+        if found != NOT_RUN:
+            head, rows = found[0], [*rows, *(f"| {count} {line}" for line in found[2:-1])]
+    return [f"| N {head}", "| --- " * (head.count("|")) + "|", *rows, ""]
+
+
+SIZES = {5: "five", 10: "clean", 15: "fifteen"}
+BY_SIZE = (REFERENCE, "sft-lr1e-4-e5", PRICED, "soup-lr1e-4-e5", "msft-lr1e-4", SURE_EMA)
+
+Made = Callable[[Mapping[str, Study], Path], list[str]]
+TABLES: dict[str, Made] = {
+    "clean": lambda studies, _: main_table(studies["clean"]),
+    "noisy": lambda studies, _: main_table(studies["noisy"], papers=False),
+    "gemma": lambda studies, _: whole_table(studies["gemma"]),
+    "tasks": lambda studies, _: task_table(studies["clean"]),
+    "selection": lambda studies, runs: selection_table(studies["clean"], runs),
+    "selection_noisy": lambda studies, runs: selection_table(studies["noisy"], runs),
+    "peaks": lambda studies, runs: peaks_table(studies["clean"], runs),
+    "headroom": headroom_table,
+    "parts": parts_table,
+    "flops": lambda studies, runs: flops_table(studies["clean"], runs),
+    "disk": lambda studies, runs: disk_table(studies["clean"], runs),
+    "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS, papers=False),
+    "sizes": lambda studies, _: sizes_table(studies),
+    "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
+    "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER_QWEN),
+    "bigbench": lambda studies, _: whole_table(studies.get("bigbench", {})),
 }
 
 
-def rebuilt(text: str, runs: Path) -> str:
+def rebuilt(text: str, studies: Mapping[str, Study], runs: Path) -> str:
     """The page with every table as the logs give it."""
-    study = study_of(runs, SEEDS, None)
 
     def made(found: re.Match[str]) -> str:
-        return found[1] + "\n" + "\n".join(TABLES[found[2]](study)) + "\n" + found[3]
+        return found[1] + "\n" + "\n".join(TABLES[found[2]](studies, runs)) + "\n" + found[3]
 
     return MARK.sub(made, text)
 
@@ -160,15 +172,24 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if it differs")
     options = parser.parse_args()
     wrong = 0
+    studies = study_of(RUNS, SEEDS, None)
     for page in PAGES:
         before = page.read_text()
-        after = rebuilt(before, RUNS)
+        after = rebuilt(before, studies, RUNS)
         wrong += before != after
         if options.check:
             print(f"{page} is {'' if before == after else 'not '}what the logs give")
         else:
             page.write_text(after)
             print(f"wrote the tables of {page}")
+    for drawn in figures_of(studies, RUNS):
+        path = IMAGES / f"{drawn.key}.svg"
+        same = told_in(path) == drawn.told
+        wrong += not same
+        if options.check:
+            print(f"{path} shows {'' if same else 'not '}what the logs give")
+        else:
+            print(f"drew {write(drawn)}")
     return int(options.check and wrong > 0)
 
 

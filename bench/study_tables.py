@@ -13,8 +13,6 @@ which it drew every row are left out. DATA is the folder of the rows.
 """
 
 import argparse
-import gzip
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,8 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.report.compare.statistics import mean, paired_bootstrap, paired_interval
-from msft.search.draws import sampled
+import numpy as np
+from study_logs import lines_of, verdicts_of
+from study_rows import SETTING
+
+from msft.report.compare.statistics import DRAWS, mean, paired_interval
+from msft.search.draws import number, sampled
+from msft.search.scores import TEST
 
 TRIAL_ROWS, TRIAL_SEED = 500, 20
 TOO_LONG = {"boolq": (355, 805)}
@@ -64,7 +67,7 @@ class Interval:
 
 def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> list[Entry]:
     """The entries of a run: one, or one for each average and one for the best tick."""
-    verdicts = _verdicts(folder / "logs" / line["name"] / "verdicts.jsonl.gz")
+    verdicts = verdicts_of(folder / "logs" / line["name"])
     settings = line["label"].removeprefix(line["variant"])
     found = line["averages"] or {"": line}
     entries = []
@@ -72,7 +75,7 @@ def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> li
         if each["test"] is None:
             continue
         rows = {
-            name: _kept([mark == "1" for mark in verdicts[each["checkpoint"], name]], name, unseen)
+            name: _kept([m == "1" for m in verdicts[each["checkpoint"], TEST, name]], name, unseen)
             for name in each["test"]["datasets"]
         }
         rows = {name: right for name, right in rows.items() if right}
@@ -82,13 +85,6 @@ def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> li
             Entry(base + settings, line["seed"], each["validation"]["mean"], test, rows, line)
         )
     return entries
-
-
-def _verdicts(file: Path) -> dict[tuple[str, str], str]:
-    """The test rows of every checkpoint and sub-dataset."""
-    with gzip.open(file, "rt") as lines:
-        read = [json.loads(line) for line in lines]
-    return {(r["checkpoint"], r["dataset"]): r["rows"] for r in read if r["split"] == "test"}
 
 
 def _kept(right: list[bool], name: str, unseen: Path | None) -> list[bool]:
@@ -113,8 +109,7 @@ Study = dict[str, dict[int, Entry]]
 def study_of(folder: Path, seeds: set[int] | None, unseen: Path | None) -> dict[str, Study]:
     """By mixture; a run of `sft` stands before a soup's best tick."""
     found: dict[str, Study] = defaultdict(lambda: defaultdict(dict))
-    read = [json.loads(line) for line in (folder / "study.jsonl").read_text().splitlines()]
-    for line in sorted(read, key=lambda line: line["variant"] == "sft"):
+    for line in sorted(lines_of(folder), key=lambda line: line["variant"] == "sft"):
         if seeds is None or line["seed"] in seeds:
             for entry in entries_of(folder, line, unseen):
                 found[line["mixture"]][entry.label][entry.seed] = entry
@@ -132,18 +127,25 @@ def over_seeds(differences: Sequence[float]) -> Interval | None:
 def over_rows(pairs: Sequence[tuple[Entry, Entry]]) -> Interval | None:
     """A paired bootstrap over test rows, in points; None where seeds have other rows."""
     names = list(pairs[0][0].rows)
-    strata: dict[str, list[float]] = {}
+    found, totals = 0.0, np.zeros(DRAWS)
     for name in names:
         columns = [
-            [int(a) - int(b) for a, b in zip(one.rows[name], two.rows[name], strict=True)]
-            for one, two in pairs
+            np.array(one.rows[name], float) - np.array(two.rows[name], float) for one, two in pairs
         ]
         if len({len(column) for column in columns}) > 1:
             return None
-        strata[name] = [sum(row) / len(row) for row in zip(*columns, strict=True)]
-    weights = {name: 1 / len(rows) / len(names) for name, rows in strata.items()}
-    found = paired_bootstrap(strata, weights)
-    return Interval(100 * found.difference, 100 * found.low, 100 * found.high)
+        # Rows that differ equally are drawn as one: how many of each kind come up is multinomial.
+        kinds, counts = np.unique(np.mean(columns, axis=0).round(9), return_counts=True)
+        rows = counts.sum()
+        drawn = _random(name).multinomial(rows, counts / rows, size=DRAWS)
+        totals += drawn @ kinds / rows / len(names)
+        found += float(counts @ kinds) / rows / len(names)
+    low, high = np.quantile(totals, (0.025, 0.975))
+    return Interval(100 * found, 100 * float(low), 100 * float(high))
+
+
+def _random(name: str) -> np.random.RandomState:
+    return np.random.RandomState(number(0, "rows", name) % 2**32)  # a promised sequence
 
 
 def reference_of(study: Study, against: str | None) -> str:
@@ -152,14 +154,15 @@ def reference_of(study: Study, against: str | None) -> str:
         if against not in study:
             raise SystemExit(f"--against {against}: not there; there are {', '.join(study)}")
         return against
-    plain = [label for label in study if _variant(label) in WITHOUT_AVERAGES]
+    plain = [label for label in study if variant_of(label) in WITHOUT_AVERAGES]
     if not plain:
         raise SystemExit(f"no SFT without averages among {', '.join(study)}; name one: --against")
     return max(plain, key=lambda label: mean([e.validation for e in study[label].values()]))
 
 
-def _variant(label: str) -> str:
-    return re.sub(r"-(lr|e|d)[\d.]+(e-\d+)?", "", label)
+def variant_of(label: str) -> str:
+    """A label without its settings."""
+    return re.sub(f"-{SETTING}", "", label)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

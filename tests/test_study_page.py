@@ -2,8 +2,10 @@
 
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -11,21 +13,202 @@ BENCH = Path(__file__).parents[1] / "bench"
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_page")
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_logs")
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_rows")
+
+
+@pytest.fixture
+def selection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_selection")
+
+
+@pytest.fixture
+def bigbench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "bigbench_rows")
+
+
+@pytest.fixture
+def methods(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_methods")
+
+
+def _bench(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
     monkeypatch.syspath_prepend(BENCH)
-    return import_module("study_page")
+    return import_module(name)
 
 
-def test_every_number_of_the_page_is_that_of_the_logs(script: Any) -> None:
+def test_every_number_of_the_pages_is_that_of_the_logs(script: Any) -> None:
     texts = [page.read_text() for page in script.PAGES]
     names = [found[2] for text in texts for found in script.MARK.finditer(text)]
-    assert names == ["clean", "noisy", "tasks", "gemma"]
-    assert [script.rebuilt(text, script.RUNS) for text in texts] == texts
+    assert sorted(names) == sorted(script.TABLES)
+    studies = script.study_of(script.RUNS, script.SEEDS, None)
+    assert [script.rebuilt(text, studies, script.RUNS) for text in texts] == texts
+
+
+def test_every_figure_shows_what_the_logs_give(script: Any, tmp_path: Path) -> None:
+    studies = script.study_of(script.RUNS, script.SEEDS, None)
+    page = script.PAGES[0].read_text()
+    first, second = script.figures_of(studies, script.RUNS)
+    for drawn in (first, second):
+        assert f"](images/{drawn.key}.svg)" in page
+        assert script.told_in(script.IMAGES / f"{drawn.key}.svg") == drawn.told
+    assert "clean; mSFT, C = 3: -0.65, seeds -1.52 to +0.22, rows" in first.told
+    assert "boolq: peak at 3 epochs; 60.0" in second.told
+    path = script.write(first, tmp_path)
+    assert script.told_in(path) == first.told
+    drawn_texts = [">mSFT, C = 3<", ">−0.65<", ">◂ −4.81<", ">Clean labels<"]
+    assert all(text in path.read_text() for text in drawn_texts)
+
+
+WITHOUT_SCORES = ("tasks", "peaks", "parts")
+"""Tables by sub-dataset: differences of scores that another table has, or epochs."""
 
 
 def test_every_table_has_both_splits_seeds_and_candidates(script: Any) -> None:
     text = "".join(page.read_text() for page in script.PAGES)
     for found in script.MARK.finditer(text):
-        if found[2] != "tasks":
-            head = found[0].splitlines()[2]
-            for column in ("seeds", "validation", "test", "test − validation", "candidates"):
+        head = found[0].splitlines()[2]
+        if found[2] not in WITHOUT_SCORES and head != script.NOT_RUN[0]:
+            assert "| seed" in head
+            for column in ("validation", "test", "test − validation", "candidates"):
                 assert f"| {column} |" in head
+
+
+def test_the_bootstrap_of_a_selection_on_verdicts_with_a_known_answer(selection: Any) -> None:
+    """Each of two candidates knows one of two rows: who is chosen knows the row that was drawn
+    twice, and does not know the row left out. Draws without such a row say nothing."""
+    apart = selection.selection_of({"a": np.array([[1.0, 0.0], [0.0, 1.0]])})
+    assert (apart.candidates, apart.chosen, apart.optimism, apart.test) == (2, 2, 1.0, None)
+    assert 0.7 < apart.most < 0.8  # the first wins ties: three of four draws
+    better = np.array([[0.0] * 30, [1.0] * 30])
+    test = {"a": np.array([[1.0, 1.0], [1.0, 0.0]])}
+    sure = selection.selection_of({"a": better, "b": better}, test)
+    assert (sure.chosen, sure.most, sure.optimism, sure.test) == (1, 1.0, 0.0, (0.5, 0.0))
+    same = selection.selection_of({"a": np.tile(np.arange(40) % 2.0, (9, 1))})
+    assert (same.chosen, same.most) == (1, 1.0)  # the earliest
+    assert abs(same.optimism) < 0.02  # nothing to choose, so only the noise of the draws
+    # Fifty coins: the best of 400 throws each is 2.249 standard errors above one half. Rows that
+    # were not drawn miss what the drawn ones have, so the bootstrap says √2 times as much.
+    coins = [np.random.RandomState(n).randint(0, 2, (50, 400)).astype(float) for n in range(6)]
+    found = [selection.selection_of({"a": each}).optimism for each in coins]
+    assert np.mean(found) == pytest.approx(2**0.5 * 2.249 * 0.5 / 400**0.5, rel=0.05)
+
+
+def test_candidates_are_those_that_the_run_counted(selection: Any, logs: Any) -> None:
+    for line in logs.lines_of(logs.RUNS):
+        if line["seed"] == 70 and line["variant"] not in ("soup", "continual"):
+            history = logs.history_of(logs.RUNS / "logs" / line["name"])
+            assert len(selection.candidates_of(history)) == line["candidates"], line["name"]
+
+
+def test_the_runs_have_lines_and_logs_within_eight_megabytes(logs: Any) -> None:
+    names = [line["name"] for line in logs.lines_of(logs.RUNS)]
+    assert len(set(names)) == len(names)
+    assert {folder.name for folder in (logs.RUNS / "logs").iterdir()} == set(names)
+    files = [file for file in logs.RUNS.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 8_000_000
+    assert not [
+        file for file in files if file.suffix == ".gz" and file.read_bytes()[4:8] != b"\0" * 4
+    ]
+
+
+def test_runs_of_another_folder_are_taken_once(logs: Any, tmp_path: Path) -> None:
+    source, into = tmp_path / "made", tmp_path / "runs"
+    plain = source / "logs" / "clean-sft-1"
+    plain.mkdir(parents=True)
+    (source / "study1.jsonl").write_text('{"name": "clean-sft-1"}\n')
+    (plain / "run.jsonl").write_text("{}\n")
+    (plain / "verdicts.jsonl").write_text(
+        '{"checkpoint":"base","split":"test","dataset":"a","rows":"01"}\n'
+    )
+    (plain / "summary.json").write_text("{}")
+    (plain / "recipe.yaml").write_text("seed: 1\ndata_dir: /here\ntrain: /here/a.jsonl\n")
+    assert logs.taken(source, into) == ["clean-sft-1"]
+    kept = into / "logs" / "clean-sft-1"
+    assert logs.verdicts_of(kept) == {("base", "test", "a"): "01"}
+    assert (kept / "run.jsonl.gz").read_bytes()[4:8] == bytes(4)  # no time in it
+    assert (kept / "recipe.yaml").read_text() == "seed: 1\ntrain: a.jsonl\n"
+    before = {file: file.read_bytes() for file in into.rglob("*") if file.is_file()}
+    assert logs.taken(source, into) == []
+    logs.keep_logs(kept, kept)  # what is packed stays as it is
+    assert {file: file.read_bytes() for file in into.rglob("*") if file.is_file()} == before
+    (source / "study2.jsonl").write_text('{"name": "clean-sft-2"}\n')
+    with pytest.raises(SystemExit, match="clean-sft-2 has a line and no logs"):
+        logs.taken(source, into)
+
+
+def test_every_listed_row_has_a_recipe(rows: Any, tmp_path: Path) -> None:
+    """But `bigbench`, whose recipe is made from a package."""
+    found = {name: rows.rows_of(name) for name in rows.LISTS if name != "bigbench"}
+    recipes = {
+        row.name: row.recipe(tmp_path, "0.99", [])
+        for several in found.values()
+        for row in (several[0], several[-1])
+    }
+    assert recipes["clean-msft-c5-72"].compute_budget == 5
+    assert len(recipes["five-sft-cosine-lr1e-4-e3-70"].datasets) == 5
+    assert len(recipes["fifteen-sft-cosine-lr1e-4-e3-70"].datasets) == 15
+    assert recipes["medmcqa-sft-cosine-lr1e-4-e3-70"].prompt_style == "text"
+    assert recipes["qwen-sft-cosine-e3-70"].report_split == "test"
+    few = rows.Row.of("qwen-msft-sure-ema-r600-m9-70").recipe(tmp_path, "0.99", ["max_length=256"])
+    assert {spec.train_rows for spec in few.datasets} == {600}
+    assert (few.method_options["max_epochs"], few.ema_decay, few.max_length) == (9, 0.99, 256)
+
+
+def test_rows_of_big_bench_have_one_right_choice_and_no_question_twice(bigbench: Any) -> None:
+    def example(asked: str, **scores: float) -> dict[str, Any]:
+        return {"input": asked, "target_scores": scores}
+
+    task = {
+        "task_prefix": "Think. ",
+        "examples": [
+            example("One?", yes=1, no=0),
+            example("one? ", yes=0, no=1),
+            example("Two?", yes=1, no=1),
+            example("Three?", yes=0.5, no=0.5),
+            {"input": "Four?", "target": "free"},
+            example("Five?" * 300, yes=1, no=0),
+            example("Six?", **{str(n): float(n == 3) for n in range(13)}),
+            example("Seven?", **{"": 0, "a": 1}),
+            example("Eight?", a=0, b=1, c=0),
+        ],
+    }
+    first, last = bigbench.rows_of(task)
+    assert first["prompt"].startswith("Think. \nQ: One?\n  choice: ")
+    assert first["prompt"].endswith("\nA:")
+    assert first["choices"][first["answer"]] == " yes"
+    assert sorted(last["choices"]) == [" a", " b", " c"]
+    assert last["choices"][last["answer"]] == " b"
+    (bare,) = bigbench.rows_of(
+        {"append_choices_to_input": False, "examples": [example("One?", yes=1, no=0)]}
+    )
+    assert bare["prompt"] == "Q: One?\nA:"
+    assert len(set(bigbench.TASKS)) == 39
+
+
+def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -> None:
+    def runs(epochs: float) -> dict[int, Any]:
+        return {70: SimpleNamespace(line={"num_train_epochs": epochs})}
+
+    study = {
+        "msft-c2-m9-r600": runs(5),
+        "soup-all-e5": runs(5),
+        "sft-ema-d0.98": runs(5),
+        "sft-cosine-e3": runs(3),
+        "sft": runs(10),
+    }
+    assert methods.names_in(study, {"msft": 1.8, "sft": 0.0}) == {
+        "sft-cosine-e3": ("SFT, cosine over 3 epochs", None),
+        "sft": ("SFT, constant rate, 10 epochs", 0.0),
+        "sft-ema-d0.98": ("SFT with `ema_decay: 0.98`", None),
+        "msft-c2-m9-r600": ("mSFT, C = 2, `max_epochs: 9`, 600 rows a task", 1.8),
+    }

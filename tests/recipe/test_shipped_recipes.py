@@ -29,6 +29,7 @@ def test_the_recipes_are_there() -> None:
         "smollm2-ten.yaml",
         "smollm2-learnable.yaml",
         "smollm2-learnable-noisy.yaml",
+        "smollm2-fifteen.yaml",
         "tiny.yaml",
         "tiny-paper.yaml",
     }
@@ -131,6 +132,15 @@ def test_the_learnable_tasks_differ_in_their_wrong_labels_only() -> None:
         assert (spec.train_rows, spec.validation_rows, spec.test_rows) == (1800, None, None)
 
 
+def test_the_fifteen_tasks_of_the_study_begin_with_the_ten() -> None:
+    ten, fifteen = (
+        load_recipe(ROOT / "recipes" / f"{name}.yaml")
+        for name in ("smollm2-learnable", "smollm2-fifteen")
+    )
+    assert len({spec.benchmark for spec in fifteen.datasets}) == 15
+    assert replace(fifteen, datasets=fifteen.datasets[:10]) == ten
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_a_recipe_fits_the_data_folder(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +159,7 @@ def test_a_recipe_fits_the_data_folder(path: Path, capsys: pytest.CaptureFixture
         assert told.count("are pooled: ") == int("medmcqa.other" in names)
     else:
         assert names == [spec.name for spec in specs]
-    assert "what trained rows of" not in told or path.stem == "fifteen-tasks"
+    assert "what trained rows of" not in told or "fifteen" in path.stem
     if path.stem == "smollm2-learnable-noisy":
         wrong = [line for line in rest.splitlines() if "train labels are made wrong" in line]
         assert [line.split(": ")[1] for line in wrong] == ["sciq", "boolq", "piqa", "sst2"]

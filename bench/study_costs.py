@@ -1,0 +1,198 @@
+"""Tables of the study on costs and on peaks, from logs and summaries; no torch.
+
+What they show is computed by the code that serves `msft report`, `compare` and `analyze`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from study_logs import history_of, verdicts_of
+from study_methods import DISK, FLOPS, METHODS, REFERENCE, SOUPS
+from study_selection import Selection, selection_in
+from study_tables import Entry, Study, table
+
+from msft.report.compare.decomposition import decomposition, mean_decomposition, mean_parts
+from msft.report.compare.disk_bounds import disk_bounds
+from msft.report.compare.headroom import headroom_of
+from msft.report.compare.statistics import mean
+from msft.report.figures.peaks import peaks_of
+
+CONSTANT = "sft-lr1e-4-e5"
+"""SFT whose curves are shown: one roll-out of five epochs at a constant rate. It is the roll-out of
+the soups, so its run also scored five averages."""
+SAME_RUN = {CONSTANT, *(f"soup{kind}-lr1e-4-e5" for kind in SOUPS if kind)}
+"""Entries of a soup's run beside the soup, which stands for what the run cost."""
+PRICED = "sft-ema-lr1e-4-e5-d0.99"
+"""SFT whose FLOPs are 1: as many epochs, and nothing else is scored; the average costs none."""
+
+
+def logs_of(runs: Path, entry: Entry) -> Path:
+    return runs / "logs" / str(entry.line["name"])
+
+
+def entries_of(study: Study, label: str) -> list[Entry]:
+    """A method's runs by seed."""
+    found = study.get(label, {})
+    return [found[seed] for seed in sorted(found)]
+
+
+SCORES = ("method", "seeds", "validation", "test", "test − validation", "candidates")
+
+
+def scores(name: str, entries: Sequence[Entry], candidates: float | None = None) -> list[object]:
+    """What every table of methods begins with: SCORES."""
+    validation = 100 * _mean([entry.validation for entry in entries])
+    test = 100 * _mean([entry.mean for entry in entries])
+    looked = candidates or _mean([float(entry.line["candidates"]) for entry in entries])
+    shown = (f"{validation:.2f}", f"{test:.2f}", f"{test - validation:+.2f}", f"{looked:.0f}")
+    return [name, len(entries), *shown]
+
+
+def selection_table(study: Study, runs: Path) -> list[str]:
+    """The bootstrap of each method's choice."""
+    rows = []
+    for label, (name, _) in METHODS.items():
+        entries = [] if "soup" in label else entries_of(study, label)
+        found = [selection_in(logs_of(runs, entry)) for entry in entries]
+        chosen = [each for each in found if each is not None]
+        if chosen:
+            rows.append(
+                [
+                    *scores(name, entries, _mean([each.candidates for each in chosen])),
+                    f"{_mean([each.chosen for each in chosen]):.0f}",
+                    f"{100 * _mean([each.most for each in chosen]):.0f} %",
+                    f"{100 * _mean([each.optimism for each in chosen]):+.2f}",
+                    _test_spread(chosen),
+                ]
+            )
+    head = (*SCORES, "chosen at least once", "most often", "optimism", "sd on test")
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return table(head, rows)
+
+
+def _test_spread(chosen: Sequence[Selection]) -> str:
+    spreads = [each.test[1] for each in chosen if each.test is not None]
+    return f"{100 * _mean(spreads):.2f}" if len(spreads) == len(chosen) else ""
+
+
+def flops_table(study: Study, runs: Path) -> list[str]:
+    """FLOPs by what they were for."""
+    against = _summary_means(study, runs, PRICED)["flops"]["total"]
+    rows = []
+    for label, (name, _) in METHODS.items():
+        entries = entries_of(study, label)
+        if entries and label not in SAME_RUN:
+            flops = _summary_means(study, runs, label)["flops"]
+            kinds = ("train", "evaluation", "lookahead", "total", "kept")
+            rows.append(
+                [
+                    *scores(name, entries),
+                    *(f"{flops[kind] / 1e15:.2f}" for kind in kinds),
+                    f"{flops['total'] / against:.2f}",
+                    f"{FLOPS[label]:.2f}" if label in FLOPS else "",
+                ]
+            )
+    head = ("train", "evaluation", "look-ahead", "total", "kept", "× SFT", "paper, × SFT")
+    return table((*SCORES, *head), rows)
+
+
+def disk_table(study: Study, runs: Path) -> list[str]:
+    """Copies on disk, and what the paper expects of mSFT."""
+    rows = []
+    for label, (name, _) in METHODS.items():
+        entries = entries_of(study, label)
+        if entries and label not in SAME_RUN:
+            disk = _summary_means(study, runs, label)["disk"]
+            bounds = disk_bounds(history_of(logs_of(runs, entries[0])))
+            rows.append(
+                [
+                    *scores(name, entries),
+                    *(f"{disk[kind]:.2f}" for kind in ("mean_copies", "peak_copies")),
+                    *((f"{bounds.mean:.1f}", bounds.most) if bounds else ("", "")),
+                    f"{DISK[label]:.2f}" if label in DISK else "",
+                ]
+            )
+    head = ("mean copies", "most", "paper's bound of the mean", "of the most", "paper, measured")
+    return table((*SCORES, *head), rows)
+
+
+def _summary_means(study: Study, runs: Path, label: str) -> dict[str, dict[str, float]]:
+    read: list[dict[str, Any]] = [
+        json.loads((logs_of(runs, entry) / "summary.json").read_text())
+        for entry in entries_of(study, label)
+    ]
+    return {
+        part: {key: _mean([float(each[part][key]) for each in read]) for key in read[0][part]}
+        for part in ("flops", "disk")
+    }
+
+
+def peaks_table(study: Study, runs: Path) -> list[str]:
+    """Epochs at which sub-datasets peak under SFT at a constant rate, seed by seed."""
+    entries = entries_of(study, CONSTANT)
+    found = [peaks_of(history_of(logs_of(runs, entry))) for entry in entries]
+    peaks = [each for each in found if each is not None]
+    rows: list[list[object]] = []
+    for name in peaks[0].peaks:
+        own = [each.peaks[name] for each in peaks]
+        away = _mean([each.distance(name) for each in peaks])
+        rows.append([name, *(f"{peak:g}" for peak in own), f"{_mean(own):.2f}", f"{away:.2f}"])
+    whole = [each.mean for each in peaks]
+    rows.append(["**mean**", *(f"{peak:g}" for peak in whole), f"{_mean(whole):.2f}", ""])
+    seeds = (f"seed {entry.seed}" for entry in entries)
+    return table(("sub-dataset", *seeds, "mean", "distance to the mean's peak"), rows)
+
+
+def headroom_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
+    """What every sub-dataset at its own peak would gain, on validation."""
+    rows = []
+    for mixture in ("clean", "noisy"):
+        for entry in entries_of(studies[mixture], CONSTANT):
+            logs = logs_of(runs, entry)
+            found = headroom_of(history_of(logs), verdicts_of(logs), {}).mean
+            naive, crossed, low, high = (
+                f"{100 * value:+.2f}"
+                for value in (found.naive, found.crossfitted, found.low, found.high)
+            )
+            _, _, *shown = scores("", [entry])
+            rows.append([mixture, entry.seed, *shown, naive, f"{crossed} ({low}…{high})"])
+    head = ("mixture", "seed", *SCORES[2:], "gain on the rows that chose", "cross-fitted gain")
+    return table(head, rows)
+
+
+def parts_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
+    """The paper's Eq. 4 for mSFT with C = 3 over cosine SFT, on validation, beside test."""
+    columns: dict[str, dict[str, str]] = {}
+    for mixture in ("clean", "noisy"):
+        sft, msft = studies[mixture][REFERENCE], studies[mixture]["msft-lr1e-4"]
+        seeds = sorted(set(sft) & set(msft))
+        pairs = [
+            decomposition(*(history_of(logs_of(runs, each[seed])) for each in (sft, msft)))
+            for seed in seeds
+        ]
+        parts = mean_decomposition(pairs)
+        tested = {
+            name: _mean([msft[seed].test[name] - sft[seed].test[name] for seed in seeds])
+            for name in parts
+        }
+        parts["**mean**"] = mean_parts(list(parts.values()))
+        tested["**mean**"] = _mean(list(tested.values()))
+        for key in ("prevention", "forgetting", "gain"):
+            told = {name: getattr(each, key) for name, each in parts.items()}
+            columns[f"{mixture}: {key}"] = {name: _points(value) for name, value in told.items()}
+        columns[f"{mixture}: gain on test"] = {name: _points(v) for name, v in tested.items()}
+    names = next(iter(columns.values()))
+    rows = [[name, *(column[name] for column in columns.values())] for name in names]
+    return table(("sub-dataset", *columns), rows)
+
+
+def _points(value: Fraction | float | None) -> str:
+    return "" if value is None else f"{100 * float(value):+.1f}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(mean(values))
