@@ -7,13 +7,13 @@ of ten tasks where --data has them, else rows that are made up. Same rows, same 
 64 rows, real tokens per second. Adapters: r 16, alpha 32, every linear layer, no dropout, in bf16.
 `GB` is the most that training holds, counted from when the model is there.
 
---only   cases whose names contain one of these: full lora qlora trl 135M 3B 8B small
+--only   cases whose names contain one of these: full lora qlora trl "trl 4-bit" 135M 3B 8B small
 --peers  folder of unpacked wheels (trl, datasets, liger-kernel …) behind what is installed
 --small  tokens of a micro-batch of the `small` cases (memory targets: 35 GB and 20 GB at 8B)
 
 Cases: `full` at 135M; `lora` at each size, with the memory that is there; `lora small` and `qlora
 small` at 8B, in micro-batches; `trl` at each size, padding-free and packed, with Liger if it is
-there. QLoRA needs bitsandbytes.
+there, and `trl 4-bit` at 8B: the same on a base in NF4. QLoRA and 4-bit need bitsandbytes.
 """
 
 import importlib.util
@@ -95,18 +95,20 @@ def _cases(size: str, small: list[int]) -> list[tuple[str, Callable[..., Any]]]:
         cases.append(("full", partial(with_msft, keys={})))
     cases.append(("lora", partial(with_msft, keys=adapter)))
     if size in ("8B", "tiny"):
-        four_bit = {**adapter, "load_in_4bit": True}
+        packed = {**adapter, "load_in_4bit": True}
         cases += [
             ("lora small", partial(with_msft, keys={**adapter, "micro_batch_tokens": small[0]})),
-            ("qlora", partial(with_msft, keys=four_bit)),
-            ("qlora small", partial(with_msft, keys={**four_bit, "micro_batch_tokens": small[1]})),
+            ("qlora", partial(with_msft, keys=packed)),
+            ("qlora small", partial(with_msft, keys={**packed, "micro_batch_tokens": small[1]})),
         ]
     liger = importlib.util.find_spec("liger_kernel") is not None
     more = ", Liger" if liger else ""
-    for how in ("padding-free", "packing"):
-        plain = {"packed": how == "padding-free", "packing": how == "packing"}
-        variant = Variant(f"trl: {how}{more}", varlen=True, liger=liger, **plain)
-        cases.append((variant.name, partial(with_trl_lora, variant)))
+    for four_bit in (False, True) if size in ("8B", "tiny") else (False,):
+        for how in ("padding-free", "packing"):
+            name = f"trl{' 4-bit' if four_bit else ''}: {how}{more}"
+            plain = {"packed": how == "padding-free", "packing": how == "packing"}
+            variant = Variant(name, varlen=True, liger=liger, four_bit=four_bit, **plain)
+            cases.append((name, partial(with_trl_lora, variant)))
     variant = Variant("trl: padding-free, sdpa", packed=True)
     return [*cases, (variant.name, partial(with_trl_lora, variant))] if size != "8B" else cases
 
