@@ -7,14 +7,14 @@ of ten tasks where --data has them, else rows that are made up. Same rows, same 
 64 rows, real tokens per second. Adapters: r 16, alpha 32, every linear layer, no dropout, in bf16.
 `GB` is the most that training holds, counted from when the model is there.
 
---only   cases whose names contain one of these: full lora qlora trl 135M 3B 8B small
+--only   cases whose names contain one of these: full lora qlora trl "trl 4-bit" 135M 3B 8B small
 --peers  folder of unpacked wheels (trl, datasets, liger-kernel …) behind what is installed
 --small  tokens of a micro-batch of the `small` cases (memory targets: 35 GB and 20 GB at 8B)
 --profile  prints where the time of a step of ours goes, kernel by kernel
 
 Cases: `full` at 135M; `lora` at each size, with the memory that is there; `lora small` and `qlora
 small` at 8B, in micro-batches; `trl` at each size, padding-free and packed, with Liger if it is
-there. QLoRA needs bitsandbytes.
+there, and `trl 4-bit` at 8B: the same on a base in NF4. QLoRA and 4-bit need bitsandbytes.
 """
 
 import importlib.util
@@ -96,19 +96,21 @@ def _cases(size: str, small: list[int], profile: bool) -> list[tuple[str, Callab
     ours = {"full": {}} if size in ("135M", "tiny") else {}
     ours["lora"] = adapter
     if size in ("8B", "tiny"):
-        four_bit = {**adapter, "load_in_4bit": True}
+        packed = {**adapter, "load_in_4bit": True}
         ours["lora small"] = {**adapter, "micro_batch_tokens": small[0]}
-        ours["qlora"] = four_bit
-        ours["qlora small"] = {**four_bit, "micro_batch_tokens": small[1]}
+        ours["qlora"] = packed
+        ours["qlora small"] = {**packed, "micro_batch_tokens": small[1]}
     cases: list[tuple[str, Callable[..., Any]]] = [
         (name, partial(with_msft, keys=keys, profile=profile)) for name, keys in ours.items()
     ]
     liger = importlib.util.find_spec("liger_kernel") is not None
     more = ", Liger" if liger else ""
-    for how in ("padding-free", "packing"):
-        plain = {"packed": how == "padding-free", "packing": how == "packing"}
-        variant = Variant(f"trl: {how}{more}", varlen=True, liger=liger, **plain)
-        cases.append((variant.name, partial(with_trl_lora, variant)))
+    for four_bit in (False, True) if size in ("8B", "tiny") else (False,):
+        for how in ("padding-free", "packing"):
+            name = f"trl{' 4-bit' if four_bit else ''}: {how}{more}"
+            plain = {"packed": how == "padding-free", "packing": how == "packing"}
+            variant = Variant(name, varlen=True, liger=liger, four_bit=four_bit, **plain)
+            cases.append((name, partial(with_trl_lora, variant)))
     variant = Variant("trl: padding-free, sdpa", packed=True)
     return [*cases, (variant.name, partial(with_trl_lora, variant))] if size != "8B" else cases
 

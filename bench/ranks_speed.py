@@ -74,7 +74,9 @@ def engine_of(
     known = {"bf16": CUDA, "batch_rows": ROWS if CUDA and recorded else 0}
     chosen = TrainingSettings(**{**known, "micro_batch_tokens": 2**16, **settings})
     loaded = LoadedModel(model, END, "random")
-    adapter = adapted(loaded, AdapterOptions(r=16, alpha=32), device_of(), chosen.bf16) if lora else None
+    adapter = (
+        adapted(loaded, AdapterOptions(r=16, alpha=32), device_of(), chosen.bf16) if lora else None
+    )
     layers = layers_of(model, fused, joined=not chosen.full_sharding)
     return FastEngine(loaded, {"a": rows}, chosen, layers, adapted=adapter, ranks=ranks)
 

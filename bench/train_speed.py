@@ -50,6 +50,7 @@ from common import (
     training_rows,
     unpatched,
 )
+from four_bit_model import in_four_bits
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM
 
@@ -73,6 +74,7 @@ class Variant:
     packing: bool = False
     varlen: bool = False
     liger: bool = False
+    four_bit: bool = False
     small_only: bool = False
     """Not tried from 0.5B on: it cannot be the best there, or does not fit."""
 
@@ -351,6 +353,8 @@ def _trl(
 
     given = [0]
     model = source.plain(variant.dtype, variant.attention)
+    if variant.four_bit:
+        model = in_four_bits(model)
     with unpatched(model), tempfile.TemporaryDirectory() as folder:
         cuda = device_of().type == "cuda"
         config = SFTConfig(

@@ -33,7 +33,7 @@ datasets:
   - path: owner/chat
     type: chat_template
     field_messages: turns
-    fraction: 0.5
+    weight: 0.5
 dataset_prepared_path: last_run_prepared
 val_set_size: 0.02
 output_dir: ./outputs/out
@@ -188,10 +188,10 @@ def test_llama_factory(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gone.train == "data/gone.json"
     assert {spec.validation_fraction for spec in recipe.datasets} == {0.2}
     assert (recipe.train_batch_size, recipe.learning_rate, recipe.max_length) == (8, 5e-5, 2048)
-    assert (recipe.lr_scheduler_type, recipe.num_train_epochs) == ("linear", 3)
+    assert (recipe.lr_scheduler_type, recipe.num_train_epochs) == ("cosine", 3)
     assert recipe.trust_remote_code is True
     shown = " ".join(capsys.readouterr().out.split())
-    assert "lr_scheduler_type: lr_scheduler_type here has no 'cosine_with_restarts'" in shown
+    assert "lr_scheduler_type: cosine (theirs is 'cosine_with_restarts')" in shown
     assert "dataset.gone: data/dataset_info.json does not name it" in shown
     assert "warmup_ratio: write warmup_steps: a number of steps" in shown
 
@@ -235,14 +235,13 @@ def test_trl(here: Path) -> None:
 def test_a_mixture_of_trl(here: Path) -> None:
     draft = draft_of(
         "model_name_or_path: a\ntest_split_size: 0.3\ndatasets:\n"
-        "  - {path: json, data_files: rows/own.jsonl, fraction: 0.5}\n"
+        "  - {path: json, data_files: rows/own.jsonl}\n"
         "  - {path: owner/two, name: en, split: train_sft, columns: [prompt, completion]}\n"
     )
     own, two = draft.datasets
     assert own == {
         "name": "own",
         "train": "rows/own.jsonl",
-        "train_rows": 6,
         "metric": "nll",
         "validation_fraction": 0.3,
     }
@@ -342,7 +341,7 @@ def test_every_key_of_their_examples_is_carried_over_or_has_a_reason(tool: str) 
     told = " ".join(each.theirs for each in draft.carried).split()
     open_ = [key for key in words if key not in (*told, *draft.left, *draft.silent)]
     assert open_ == []
-    assert [key for key, why in draft.left.items() if why == "msft does not know it"] == []
+    assert [key for key, why in draft.left.items() if why == "msft has no such key"] == []
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def _commented(lines: Sequence[str], note: str) -> list[str]:
 
 
 def outcome(draft: Draft) -> str:
-    """What was carried over, and what was not and why."""
+    """What was carried over, what was not and why, and what their tool does otherwise."""
     lines = ["carried over (their key → ours):"]
     for each in draft.carried:
         note = f" ({each.note})" if each.note else ""
@@ -76,12 +76,18 @@ def outcome(draft: Draft) -> str:
     reasons: dict[str, list[str]] = {}
     for key, why in draft.left.items():
         reasons.setdefault(why, []).append(key)
-    lines += ["", "not carried over:"]
-    lines += [f"  {', '.join(keys)}: {why}" for why, keys in reasons.items()]
+    missing = [f"  {', '.join(keys)}: {why}" for why, keys in reasons.items()]
     if draft.silent:
-        lines.append(f"  {', '.join(draft.silent)}: empty or off")
-    return "\n".join(lines if reasons or draft.silent else lines[:-2])
+        missing.append(f"  {', '.join(draft.silent)}: empty or off")
+    if missing:
+        lines += ["", "not carried over:", *missing]
+    if draft.remarks:
+        lines += ["", "different by default:"]
+        lines += [f"  {key}: {why}" for key, why in draft.remarks.items()]
+    return "\n".join(lines)
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return value if isinstance(value, str) else shown(value)

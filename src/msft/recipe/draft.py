@@ -33,15 +33,18 @@ class Draft:
     keys: of our recipe; datasets: its sub-datasets.
     carried: key by key; left: why each of the others was not carried over.
     silent: keys that are empty or off, so that nothing is lost.
+    remarks: what their tool does by default, and msft does otherwise.
     """
 
     config: Mapping[str, Any]
     folder: Path
+    tool: str
     keys: dict[str, Any] = field(default_factory=dict)
     datasets: list[dict[str, Any]] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+    remarks: dict[str, str] = field(default_factory=dict)
 
     def carry(self, theirs: str, ours: str, value: Any, note: str = "") -> None:
         """Write a key of ours; the first that says it wins."""
@@ -56,7 +59,7 @@ class Draft:
         """Say why a key was not carried over; by default as a recipe with it would be told."""
         *_, name = theirs.split(".")
         table = FOREIGN_OF_DATASETS if "." in theirs and name in FOREIGN_OF_DATASETS else FOREIGN
-        known = table[name].answer if name in table else "msft does not know it"
+        known = table[name].answer if name in table else "msft has no such key"
         self.left[theirs] = why or known.replace("leave it out: ", "")
 
     def note_of(self, ours: str) -> str:

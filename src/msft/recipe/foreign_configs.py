@@ -12,48 +12,25 @@ from msft.checks import shown
 from msft.errors import RecipeError
 from msft.recipe.blocks import TRACKERS
 from msft.recipe.draft import DEFAULT, Draft
+from msft.recipe.foreign_adapters import adapter_keys, read_adapter
 from msft.recipe.foreign_datasets import (
     DATASETS_OF,
     axolotl_datasets,
     factory_datasets,
     trl_datasets,
 )
+from msft.recipe.foreign_defaults import (
+    AXOLOTL,
+    BATCH,
+    CUTS_ROWS,
+    DEFAULTS,
+    FACTORY,
+    TRL,
+    WHOLE_CONVERSATIONS,
+)
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
-from msft.recipe.recipe import recipe_keys
-
-AXOLOTL, FACTORY, TRL = "Axolotl", "LLaMA-Factory", "TRL"
-
-_HF = {"num_train_epochs": 3, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "seed": 42}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    AXOLOTL: {
-        "num_epochs": 1,
-        "sequence_len": 512,
-        "lr_scheduler": "cosine",
-        "max_grad_norm": 1.0,
-        "seed": 42,
-    },
-    FACTORY: {**_HF, "learning_rate": 5e-5, "cutoff_len": 2048},
-    TRL: {**_HF, "learning_rate": 2e-5, "max_length": 1024},
-}
-"""What a tool does where its config says nothing, as far as ours does something else."""
-BATCH = {
-    AXOLOTL: (("micro_batch_size", 1), ("gradient_accumulation_steps", 1)),
-    FACTORY: (("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1)),
-    TRL: (("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1)),
-}
-"""The factors of a batch on one device, with their defaults."""
-LORA = {
-    AXOLOTL: {"peft_use_dora": "use_dora", "peft_use_rslora": "use_rslora"},
-    FACTORY: {"lora_rank": "lora_r"},
-    TRL: {},
-}
-"""Keys of an adapter that have another name here."""
-SAME_LORA = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "use_dora", "use_rslora")
-LORA_DEFAULTS: dict[str, dict[str, Any]] = {
-    AXOLOTL: {},
-    FACTORY: {"lora_rank": 8},
-    TRL: {"lora_dropout": 0.05},
-}
+from msft.recipe.foreign_warmup import WARM_UP_KEYS, read_warm_up
+from msft.recipe.recipe import Recipe, recipe_keys
 
 
 def drafted(config: Any, folder: Path, place: Path) -> Draft:
@@ -63,19 +40,28 @@ def drafted(config: Any, folder: Path, place: Path) -> Draft:
     """
     tool = tool_of(config)
     _refuse_other_training(config)
-    draft = Draft({key: value for key, value in config.items() if not _is_empty(value)}, folder)
-    draft.silent += [key for key in config if key not in draft.config]
+    given = {key: value for key, value in config.items() if not _is_empty(value)}
+    draft = Draft(given, folder, tool)
+    draft.silent += [key for key in config if key not in given and key != "max_length"]
     draft.keys["method"] = "sft"
     {AXOLOTL: axolotl_datasets, FACTORY: factory_datasets, TRL: trl_datasets}[tool](draft, place)
-    _batch(draft, tool)
-    _adapter(draft, tool)
-    apart = {*DATASETS_OF, *(key for key, _ in BATCH[tool]), *_adapter_keys(tool)}
-    for key, value in draft.config.items():
+    _batch(draft)
+    read_adapter(draft)
+    apart = {*DATASETS_OF, *_BATCH_KEYS, *WARM_UP_KEYS, *adapter_keys(tool)}
+    for key, value in given.items():
         if key not in apart and key not in draft.left:
             _key(draft, key, value)
     for key, value in DEFAULTS[tool].items():
-        if ALIASES.get(key, FOREIGN[key].ours if key in FOREIGN else key) not in draft.keys:
+        if key == "max_length" and key in config and key not in given:
+            draft.remarks[key] = (
+                "TRL cuts no row then; msft leaves out those above max_length, "
+                f"{Recipe.max_length} by default"
+            )
+        elif ALIASES.get(key, FOREIGN[key].ours if key in FOREIGN else key) not in draft.keys:
             _key(draft, key, value, DEFAULT)
+    read_warm_up(draft, place)
+    if tool == TRL and "completion_only_loss" not in draft.keys:
+        draft.remarks["completion_only_loss"] = WHOLE_CONVERSATIONS
     return draft
 
 
@@ -96,11 +82,18 @@ def tool_of(config: Any) -> str:
 
 
 def _refuse_other_training(config: Mapping[str, Any]) -> None:
-    stage, method = config.get("stage", "sft"), config.get("rl")
-    if stage != "sft" or method:
+    stage = config.get("stage", "sft")
+    asked = config.get("rl") or (stage if stage != "sft" else "")
+    for key in ("pretraining_dataset", "reward_model", "process_reward_model"):
+        asked = asked or (key if config.get(key) else "")
+    if asked:
         raise RecipeError(
-            f"it asks for {shown(method or stage)}, but msft does supervised fine-tuning only "
-            "(stage: sft)"
+            f"it asks for {shown(asked)}, but msft does supervised fine-tuning only (stage: sft)"
+        )
+    if config.get("do_predict") and not config.get("do_train"):
+        raise RecipeError(
+            "it trains nothing (do_predict without do_train); `msft eval MODEL RECIPE` scores a "
+            "model on the sub-datasets of a recipe"
         )
 
 
@@ -124,84 +117,44 @@ def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
         else:
             draft.carry(key, ours, found, note or _changed(value, found))
     else:
-        draft.carry(key, ours, value, note)
+        cut = ours == "max_length" and draft.tool in CUTS_ROWS
+        notes = (note, "longer rows are left out, not cut" if cut else "")
+        draft.carry(key, ours, value, "; ".join(filter(None, notes)))
 
 
 def _changed(value: Any, found: Any) -> str:
     return "" if value == found else f"theirs is {shown(value)}"
 
 
-def _batch(draft: Draft, tool: str) -> None:
+_BATCH_KEYS = {"batch_size", *(key for factors in BATCH.values() for key, _ in factors)}
+
+
+def _batch(draft: Draft) -> None:
+    """The rows of a step. Axolotl's `batch_size` is all of them, in steps of `micro_batch_size`."""
+    factors = BATCH[draft.tool]
+    if draft.tool == AXOLOTL and "batch_size" in draft.config:
+        if "gradient_accumulation_steps" in draft.config:
+            draft.leave("batch_size", "gradient_accumulation_steps says it")
+        else:
+            factors = (("batch_size", 1),)
+    if "micro_batch_size" in draft.config and factors[0][0] == "batch_size":
+        draft.leave("micro_batch_size", "msft chooses micro-batches by itself")
     rows = 1
-    for key, default in BATCH[tool]:
+    for key, default in factors:
         found = draft.config.get(key, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
             raise RecipeError(f"{key} is {shown(found)}; expected a whole number above 0")
         rows *= found
-    names = " × ".join(key for key, _ in BATCH[tool])
+    names = " × ".join(key for key, _ in factors)
     draft.carry(names, "train_batch_size", rows, "on one device; times the devices you used")
 
 
-def _adapter_keys(tool: str) -> set[str]:
-    own = {"adapter", "finetuning_type", "use_peft", "quantization_bit", "lora_target_linear"}
-    return {*own, "lora_target", "lora_target_modules", *LORA[tool], *SAME_LORA}
-
-
-def _adapter(draft: Draft, tool: str) -> None:
-    """LoRA and its relatives; without them all weights are trained, in all of these tools."""
-    config, given = draft.config, [key for key in draft.config if key in _adapter_keys(tool)]
-    kind = config.get("adapter", config.get("finetuning_type", config.get("use_peft")))
-    switch = next((key for key in ("adapter", "finetuning_type", "use_peft") if key in given), "")
-    if kind not in (True, "lora", "qlora") or "use_peft" not in recipe_keys():
-        for key in given:
-            off = config[key] in (False, "full")
-            why = "" if kind in (True, "lora", "qlora") else "there is no adapter to apply it to"
-            why = f"msft has no {shown(kind)}" if key == switch and kind not in _KINDS else why
-            (draft.silent.append if off else lambda name, why=why: draft.leave(name, why))(key)
-        return
-    draft.carry(switch, "use_peft", True, _changed(True, kind))
-    for key, value in {**LORA_DEFAULTS[tool], **config}.items():
-        ours = LORA[tool].get(key, key if key in SAME_LORA else "")
-        if ours:
-            draft.carry(key, ours, value, "" if key in config else DEFAULT)
-    if kind == "qlora" and "load_in_4bit" not in config:
-        draft.carry(switch, "load_in_4bit", True)
-    bits = config.get("quantization_bit")
-    if bits == 4:
-        draft.carry("quantization_bit", "load_in_4bit", True)
-    elif bits is not None:
-        draft.leave("quantization_bit", f"the base is in 4 bits or in bf16, not in {shown(bits)}")
-    if tool == FACTORY and "lora_alpha" not in config:
-        draft.carry("lora_alpha", "lora_alpha", 2 * draft.keys["lora_r"], DEFAULT)
-    _targets(draft)
-    told = {each.theirs for each in draft.carried}
-    for key in given:
-        if key not in told and key not in draft.left:
-            (draft.silent.append if config[key] is False else draft.leave)(key)
-
-
-_KINDS = (True, False, None, "lora", "qlora", "full")
-
-
-def _targets(draft: Draft) -> None:
-    config, ours = draft.config, "lora_target_modules"
-    every = "all-linear"
-    if config.get("lora_target_linear") is True or config.get("lora_target") == "all":
-        key = "lora_target" if "lora_target" in config else "lora_target_linear"
-        draft.carry(key, ours, every)
-        if ours in config:
-            draft.leave(ours, f"{key} names every linear layer already")
-    elif "lora_target" in config:
-        draft.carry(
-            "lora_target", ours, [name.strip() for name in str(config["lora_target"]).split(",")]
-        )
-    elif ours in config:
-        draft.carry(ours, ours, config[ours])
-
-
 def _scheduler(value: Any) -> str | None:
+    """Ours, or the plain cosine for one of its variants."""
     known = ("constant", "constant_with_warmup", "linear", "cosine")
-    return value if value in known else None
+    if value in known:
+        return str(value)
+    return "cosine" if str(value).startswith("cosine") else None
 
 
 def _optimizer(value: Any) -> str | None:
@@ -237,8 +190,15 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 
 
 def _prompts(draft: Draft, key: str, value: Any) -> None:
-    trained = key != "assistant_only_loss" and bool(value)
-    draft.carry(key, "completion_only_loss", not trained)
+    draft.carry(key, "completion_only_loss", not value)
+
+
+def _answers(draft: Draft, key: str, value: Any) -> None:
+    """TRL's keys that leave prompts out of the loss. The second, where it is off, says nothing."""
+    if key == "assistant_only_loss" and not value:
+        draft.silent.append(key)
+    else:
+        draft.carry(key, "completion_only_loss", bool(value))
 
 
 def _template(draft: Draft, key: str, value: Any) -> None:
@@ -259,6 +219,29 @@ def _hub(draft: Draft, key: str, value: Any) -> None:
     draft.carry(key, "hub_model_id", value, "push_to_hub: true uploads the result")
 
 
+def _scored(draft: Draft, key: str, value: Any) -> None:
+    if value:
+        draft.carry(key, key, value)
+    else:
+        draft.leave(key, "msft scores every checkpoint, since it chooses among them")
+
+
+def _generated(draft: Draft, key: str, value: Any) -> None:
+    draft.leave(key, "a key of each sub-dataset here, for a metric that generates")
+
+
+def _not_recomputed(draft: Draft, key: str, value: Any) -> None:
+    draft.carry(key, "gradient_checkpointing", not value)
+
+
+def _named_template(draft: Draft, key: str, value: Any) -> None:
+    draft.leave(
+        key,
+        "conversations get the tokenizer's own template (chat_template takes a .jinja file); rows "
+        "with instruction and output get Alpaca's prompt",
+    )
+
+
 def _steps(draft: Draft, key: str, value: Any) -> None:
     if isinstance(value, int) and value < 0:
         draft.silent.append(key)
@@ -269,7 +252,12 @@ def _steps(draft: Draft, key: str, value: Any) -> None:
 _MEANINGS: dict[str, Callable[[Draft, str, Any], None]] = {
     "train_on_inputs": _prompts,
     "train_on_prompt": _prompts,
-    "assistant_only_loss": _prompts,
+    "assistant_only_loss": _answers,
+    "completion_only_loss": _answers,
+    "evals_per_epoch": _scored,
+    "max_new_tokens": _generated,
+    "disable_gradient_checkpointing": _not_recomputed,
+    "template": _named_template,
     "chat_template": _template,
     "chat_template_path": _template,
     "chat_template_jinja": _template,

@@ -37,6 +37,7 @@ def trl_datasets(draft: Draft, place: Path) -> None:
     single = ("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split")
     if "datasets" in config:
         _listed(draft, place)
+        _shared_out(draft, place)
         for key in single:
             if key in config:
                 draft.leave(key, "TRL does not read it either where datasets is given")
@@ -58,7 +59,34 @@ def _listed(draft: Draft, place: Path) -> None:
     if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
         raise RecipeError(f"datasets is {shown(listed)}; expected a list of entries with path")
     for number, entry in enumerate(listed):
-        add_entry(draft, place, f"datasets[{number}]", entry)
+        name = entry.get("name")
+        for each in name if isinstance(name, list) else [name]:
+            add_entry(draft, place, f"datasets[{number}]", {**entry, "name": each})
+
+
+def _shared_out(draft: Draft, place: Path) -> None:
+    """TRL's `fraction`: shares of the mixture, which is as large as no dataset is used up in it."""
+    given = {
+        number: entry["fraction"]
+        for number, entry in enumerate(draft.config["datasets"])
+        if entry.get("fraction") is not None
+    }
+    counts = [rows_in(spec, place) for spec in draft.datasets]
+    known = [count for count in counts if count]
+    fractions = [float(share) for share in given.values()]
+    if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):
+        most = min(count / share for count, share in zip(known, fractions, strict=True))
+        for number, (spec, share) in enumerate(zip(draft.datasets, fractions, strict=True)):
+            spec["train_rows"] = max(1, round(share * most))
+            at, note = f"datasets[{number}].fraction", f"of {known[number]:,}"
+            rows = spec["train_rows"]
+            draft.carried.append(Carried(at, "datasets: train_rows", rows, note))
+        return
+    for number in given:
+        draft.leave(
+            f"datasets[{number}].fraction",
+            "a share of TRL's mixture, and the rows cannot be counted here: write train_rows",
+        )
 
 
 def factory_datasets(draft: Draft, place: Path) -> None:
@@ -72,11 +100,11 @@ def factory_datasets(draft: Draft, place: Path) -> None:
         entry = info.get(name, {"file_name": name if is_file(name) else f"{name}.json"})
         if not isinstance(entry, Mapping):
             raise RecipeError(f"{folder / INFO}: {name} is {shown(entry)}; expected file_name")
-        apart = ("hf_hub_url", "file_name", "ms_hub_url", "om_hub_url", "columns", "subset", "tags")
+        apart = ("hf_hub_url", "file_name", "ms_hub_url", "om_hub_url", "columns", "subset")
         rest = {key: value for key, value in entry.items() if key not in apart}
         rest["path"] = entry.get("hf_hub_url") or str(folder / entry.get("file_name", name))
-        rest["message_field_role"] = entry.get("tags", {}).get("role_tag", "from")
         rest |= {"name": entry.get("subset"), **entry.get("columns", {})}
+        rest.setdefault("tags", {})
         add_entry(draft, place, f"dataset.{name}", rest, name)
         if name not in info and not is_file(name):
             draft.leave(f"dataset.{name}", f"{folder / INFO} does not name it: mend its train")
@@ -110,7 +138,8 @@ def _held_out(draft: Draft, key: str) -> None:
             else "msft chooses checkpoints by held-out rows"
         )
         ours = ", ".join(f"{name} {value}" for name, value in told.items())
-        draft.carried.append(Carried(key or "no held-out rows", "datasets: validation", ours, why))
+        theirs = key if size is not None else "no held-out rows"
+        draft.carried.append(Carried(theirs, "datasets: validation", ours, why))
 
 
 def _evaluated(draft: Draft, key: str) -> None:

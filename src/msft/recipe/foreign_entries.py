@@ -9,16 +9,18 @@ from typing import Any
 
 from msft.errors import RecipeError
 from msft.recipe.draft import Carried, Draft
+from msft.recipe.foreign_defaults import TRL
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
 _SLICE = re.compile(r"(\w+)\[:(\d+)(%?)\]")
 _LARGEST = 500_000_000
 """Bytes of a file whose rows are counted."""
-_READ = (
-    *("path", "data_files", "name", "ds_type"),
-    *("message_field_role", "message_field_content", "message_property_mappings"),
-)
-"""Keys that say where rows are and how a turn is written."""
+_PLACE = ("path", "data_files", "name")
+"""Keys that say where rows are."""
+_TURNS = ("message_field_role", "message_field_content", "message_property_mappings", "tags")
+"""Keys that say how a turn of a conversation is written."""
+_WRITTEN = ("format", "no_input_format", "system_prompt", "system_format", "field_system")
+"""Keys of a prompt of the user's own, in Axolotl's `type`."""
 _COLUMNS = {
     "prompt": "instruction",
     "query": "input",
@@ -52,7 +54,8 @@ def add_entry(
     spec |= source
     note = "" if _found(source, place) else "no such file here yet"
     (ours,) = source
-    told = f"{where}.path" if where.endswith("]") else where
+    listed = " + ".join(f"{where}.{key}" for key in _PLACE if entry.get(key) is not None)
+    told = listed if where.endswith("]") else where
     draft.carried.append(Carried(told, f"datasets: {ours}", source[ours], note))
     columns: dict[str, str] = {}
     type_of = entry.get("type")
@@ -60,15 +63,23 @@ def add_entry(
     field = _conversation(entry)
     for key, value in {**entry, **more}.items():
         at = f"{where}.{key}"
-        if key in _READ or value is None:
+        if key in _PLACE or value in (None, {}):
             continue
-        if key == "split":
+        if key in more and key in _WRITTEN:
+            draft.leave(at, "prompts are written as the columns say: put this text into the rows")
+        elif key in _TURNS:
+            _read_turns(draft, at, entry)
+        elif key == "split":
             read_split(draft, at, spec, value)
-        elif key in ("weight", "fraction", "num_samples"):
+        elif key == "fraction" and draft.tool == TRL:
+            continue  # its shares are read together
+        elif key in ("weight", "num_samples"):
             _share(draft, at, spec, key, value, place)
         elif key in _COLUMNS and isinstance(value, str):
             columns[_COLUMNS[key] or field] = value
             draft.carried.append(Carried(at, "datasets: columns", value))
+        elif key == "type" and str(value).startswith(("completion", "pretrain")):
+            draft.leave(at, "plain text has no prompt and answer: name them under columns")
         elif key in ("type", "formatting", "columns"):
             draft.leave(at, "the format of rows is recognised by their columns")
         elif key == "ranking" and value is True:
@@ -84,9 +95,27 @@ def add_entry(
 def _conversation(entry: Mapping[str, Any]) -> str:
     """Our field of a conversation: `conversations` has from and value, `messages` role and
     content."""
-    mapped = entry.get("message_property_mappings")
-    role = mapped.get("role") if isinstance(mapped, Mapping) else entry.get("message_field_role")
+    role, _ = _names_of_turns(entry)
     return "conversations" if role == "from" or entry.get("type") == "sharegpt" else "messages"
+
+
+def _names_of_turns(entry: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What the two parts of a turn are called; None: as usual. LLaMA-Factory has ShareGPT's."""
+    tags = entry.get("tags")
+    if isinstance(tags, Mapping):
+        return tags.get("role_tag", "from"), tags.get("content_tag", "value")
+    mapped = entry.get("message_property_mappings")
+    if isinstance(mapped, Mapping):
+        return mapped.get("role"), mapped.get("content")
+    return entry.get("message_field_role"), entry.get("message_field_content")
+
+
+def _read_turns(draft: Draft, at: str, entry: Mapping[str, Any]) -> None:
+    names = _names_of_turns(entry)
+    if names[0] in (None, "role", "from") and names[1] in (None, "content", "value"):
+        draft.carried.append(Carried(at, "datasets: columns", _conversation(entry)))
+    else:
+        draft.leave(at, "a turn has role and content, or from and value: rename them in the rows")
 
 
 def _ours(columns: dict[str, str]) -> dict[str, str]:

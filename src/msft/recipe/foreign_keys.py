@@ -85,6 +85,11 @@ FOREIGN: dict[str, Foreign] = {
     **write("gradient_clipping gradient_clip_val", "max_grad_norm"),
     **write("full_determinism", "deterministic"),
     **write("use_gradient_checkpointing", "gradient_checkpointing"),
+    **same(
+        "disable_gradient_checkpointing",
+        "write gradient_checkpointing: false",
+        "gradient_checkpointing",
+    ),
     **write(
         "batch_size global_batch_size per_device_train_batch_size", "train_batch_size", _ONE_STEP
     ),
@@ -108,7 +113,8 @@ FOREIGN: dict[str, Foreign] = {
     ),
     **same("do_train do_predict stage", "leave it out: the command says it, such as `msft train`"),
     **same(
-        "load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience",
+        "load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience "
+        "early_stopping_steps",
         _CHOSEN,
     ),
     **same("resume_from_checkpoint auto_resume_from_checkpoints overwrite_output_dir", _RESUMED),
@@ -159,7 +165,9 @@ FOREIGN: dict[str, Foreign] = {
     ),
     **same("neftune_noise_alpha label_smoothing_factor loss_type", _NOISE),
     **same(
-        "rl reward_model pref_loss dpo_beta",
+        "rl reward_model pref_loss dpo_beta process_reward_model num_labels trl vllm "
+        "max_prompt_len pref_beta pref_ftx pref_bco_weight dpo_label_smoothing ref_model "
+        "ld_alpha orpo_alpha rpo_alpha simpo_gamma cpo_alpha",
         "not there; leave it out: msft does supervised fine-tuning only",
     ),
     **same(
