@@ -52,7 +52,7 @@ from msft.recipe.recipe import Recipe
 from msft.search.feeds import Batch
 
 RANK, ALPHA, RATE = 16, 32, 1e-4
-STEPS = {"135M": 24, "3B": 6, "8B": 4, "tiny": 4}
+STEPS = {"135M": 24, "3B": 9, "8B": 9, "tiny": 4}
 WARM_UP = 2
 
 
