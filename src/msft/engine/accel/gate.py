@@ -16,7 +16,7 @@ from torch.nn import functional
 from msft.engine.accel.adapted_products import flat
 from msft.engine.paths import HALF, short_rows
 
-TILE = {"BLOCK_M": 16, "BLOCK_N": 256, "STRIP": 4}
+TILE = {"BLOCK_M": 16, "BLOCK_N": 128, "STRIP": 8, "num_warps": 2}
 FEWEST = 16
 """Ranks of the smallest matrix product that Triton knows."""
 
