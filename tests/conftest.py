@@ -2,8 +2,12 @@
 there is no GPU, which Triton must know before it is first loaded."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
+
+from warm_python import warm_python
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -12,3 +16,16 @@ for size in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and a user would no
     os.environ.pop(size, None)
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with warm_python(tmp_path_factory.mktemp("warm")) as executable:
+        yield executable
+
+
+@pytest.fixture
+def warm(_warm: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`sys.executable` has imported everything already; see `warm_python`."""
+    monkeypatch.setattr("sys.executable", _warm)
+    return _warm
