@@ -3,6 +3,7 @@ there is no GPU, which Triton must know before it is first loaded."""
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,4 +29,5 @@ def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def warm(_warm: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """`sys.executable` has imported everything already; see `warm_python`."""
     monkeypatch.setattr("sys.executable", _warm)
+    monkeypatch.setenv("PATH", str(Path(_warm).parent), prepend=os.pathsep)
     return _warm

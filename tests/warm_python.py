@@ -70,6 +70,9 @@ def warm_python(folder: Path) -> Iterator[str]:
         CLIENT.format(python=sys.executable, names=PINNED, pinned=pinned, place=str(place))
     )
     client.chmod(0o755)
+    short = client.with_name("msft")
+    short.write_text(f'#!/bin/sh\nexec {client} -m msft "$@"\n')
+    short.chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, str(place)], stdin=subprocess.DEVNULL)
     try:
         while not place.exists() and server.poll() is None:
@@ -154,6 +157,7 @@ def _carried_out(arguments: list[str], folder: str, environment: dict[str, str])
     try:
         if arguments[0] == "-m":
             sys.argv = ["msft", *arguments[2:]]
+            sys.path[0] = folder
             code = sys.modules["msft.__main__"].main()
         else:
             sys.argv = arguments
