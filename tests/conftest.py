@@ -31,3 +31,11 @@ def warm(_warm: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("sys.executable", _warm)
     monkeypatch.setenv("PATH", str(Path(_warm).parent), prepend=os.pathsep)
     return _warm
+
+
+@pytest.fixture(scope="module")
+def no_reports() -> Iterator[None]:
+    """Runs write no report.html, which takes as long as a short training; nobody looks at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msft.app.session.write_report", lambda folder: folder)
+        yield
