@@ -35,6 +35,8 @@ LIBRARIES = (
 PINNED = ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "TRITON_INTERPRET", "PYTHONPATH")
 """Variables that are read when libraries are loaded."""
 LENGTH = struct.Struct("!i")
+PLACE = "calls"
+"""The socket, in the folder of the executable."""
 
 CLIENT = """#!{python} -SE
 import os, sys
@@ -44,9 +46,10 @@ known = arguments[:2] == ["-m", "msft"] or arguments[:1] and arguments[0].endswi
 if not known or pinned != {pinned!r}:
     os.execv({python!r}, [{python!r}, *arguments])
 import json, signal, socket, struct
-server = socket.socket(socket.AF_UNIX)
-server.connect({place!r})
 told = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
+server = socket.socket(socket.AF_UNIX)
+os.chdir({folder!r})  # the path of a socket has a hundred characters at most
+server.connect({place!r})
 socket.send_fds(server, [struct.pack("!i", len(told))], [0, 1, 2])
 server.sendall(told)
 child = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))[0]
@@ -63,19 +66,20 @@ os._exit(code)
 @contextmanager
 def warm_python(folder: Path) -> Iterator[str]:
     """The path of an executable for `sys.executable`."""
-    place = folder / "calls"
     pinned = {key: os.environ[key] for key in PINNED if key in os.environ}
     client = folder / "python"
     client.write_text(
-        CLIENT.format(python=sys.executable, names=PINNED, pinned=pinned, place=str(place))
+        CLIENT.format(
+            python=sys.executable, names=PINNED, pinned=pinned, folder=str(folder), place=PLACE
+        )
     )
     client.chmod(0o755)
     short = client.with_name("msft")
     short.write_text(f'#!/bin/sh\nexec {client} -m msft "$@"\n')
     short.chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, str(place)], stdin=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, __file__, str(folder)], stdin=subprocess.DEVNULL)
     try:
-        while not place.exists() and server.poll() is None:
+        while not (folder / PLACE).exists() and server.poll() is None:
             time.sleep(0.05)
         assert server.poll() is None, "the warm Python did not start"
         yield str(client)
@@ -84,15 +88,16 @@ def warm_python(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def _serve(place: Path) -> None:
+def _serve(folder: Path) -> None:
     for library in LIBRARIES:
         import_module(library)
-    sys.executable = str(place.with_name("python"))  # processes of forks are forks too
+    sys.executable = str(folder / "python")  # processes of forks are forks too
     gc.freeze()
     parent, listener = os.getppid(), socket.socket(socket.AF_UNIX)
-    listener.bind(f"{place}.new")
+    os.chdir(folder)
+    listener.bind("new")
     listener.listen()
-    Path(f"{place}.new").rename(place)
+    Path("new").rename(PLACE)
     calls: dict[int, socket.socket] = {}
     while os.getppid() == parent:
         ready, _, _ = select.select([listener, *calls.values()], [], [], 0.02)
