@@ -32,7 +32,7 @@ DATASET = (
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipe(tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path)
     path = tmp_path / "recipe.yaml"
@@ -344,8 +344,9 @@ def test_a_signal_stops_it_with_4_and_the_command_that_resumes(recipe: Path) -> 
     with started(*command, cwd=recipe.parent) as second:
         _, refused = second.communicate()
     assert second.returncode == 1
-    assert f"in use by pid {run.pid}" in refused
-    run.send_signal(signal.SIGTERM)
+    holder = Path("out/run.lock").read_text().strip()
+    assert f"in use by {holder}" in refused
+    os.kill(int(holder.split()[1]), signal.SIGTERM)
     _, said = run.communicate()
     assert run.returncode == 4
     assert "SIGTERM" in said

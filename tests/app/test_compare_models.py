@@ -104,6 +104,7 @@ def test_a_variant_with_a_model_of_its_own_does_not_go_with_models(recipe: Path)
     assert models_named(None) == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_second_model_joins_and_what_is_done_stays(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_recipe_in_recipes_is_the_demo_s() -> None:
     assert corpus.has_test
 
 
+@pytest.mark.usefixtures("warm")
 def test_three_runs_and_the_table_and_a_second_call_prints_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

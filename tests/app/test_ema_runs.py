@@ -31,6 +31,7 @@ RUNS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("warm")
 def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(tmp_path: Path) -> None:
     command = [sys.executable, str(HERE / "kill_and_resume.py"), str(tmp_path)]
     command += map(json.dumps, RUNS)

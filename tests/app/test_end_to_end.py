@@ -26,6 +26,7 @@ HALVES = sorted(METHODS)[::2], sorted(METHODS)[1::2]
 """Each has a process of its own, and every method a run of its own in it."""
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("methods", HALVES, ids=", ".join)
 def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(
     methods: Sequence[str], tmp_path: Path

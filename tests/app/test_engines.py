@@ -20,6 +20,8 @@ from msft.run.folder import RunFolder
 from msft.run.log import Opened
 from msft.search.feeds import Batch, Losses
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 def opened_by(folder: Path) -> dict[str, Any]:
     first = RunFolder(folder).events()[0]

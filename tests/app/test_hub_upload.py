@@ -15,6 +15,8 @@ from toys import recipe_of, write_data
 import msft
 from msft.errors import HubError, RecipeError
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 class Hub:
     """What was asked of it; `failing` makes it refuse commits."""

@@ -12,6 +12,8 @@ from msft.errors import RecipeError
 from msft.run.folder import RunFolder
 from msft.run.log import to_json
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 def test_counting_every_row_changes_tokens_of_evaluation_and_nothing_else(tmp_path: Path) -> None:
     write_data(tmp_path)

@@ -12,6 +12,8 @@ from toys import recipe_of, write_data
 import msft
 from msft.engine import build
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 

@@ -82,6 +82,7 @@ def check(folder: Path) -> None:
     assert len(texts(folder)) == len(back)
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_killed_and_resumed_run_is_told_once(tmp_path: Path) -> None:
     write_data(tmp_path)
     recipe = recipe_of(tmp_path, **OPTIONS)
@@ -96,7 +97,7 @@ def test_a_killed_and_resumed_run_is_told_once(tmp_path: Path) -> None:
             if told is not None and told.events >= 6:  # and so not while it is being told
                 break
             time.sleep(0.005)
-        run.send_signal(signal.SIGKILL)
+        os.kill(int((out / "run.lock").read_text().split()[1]), signal.SIGKILL)
     assert run.returncode == -signal.SIGKILL, "it had ended before it was killed"
     msft.train(recipe, out)
     check(out)

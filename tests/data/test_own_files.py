@@ -20,6 +20,8 @@ from msft.recipe.dataset_sources import FIELDS
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.recipe.rows import with_rows
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 Row = dict[str, Any]
 
 

@@ -8,6 +8,8 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from program import run, toy_recipe
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 def test_a_small_parquet_file_that_unpacks_to_8_gb_is_refused(tmp_path: Path) -> None:
     one = pyarrow.array(["x" * 8_000_000])

@@ -13,6 +13,8 @@ from toy_runs import best_of, flip, left_by, weights_of, write_recipe
 
 from msft.store.manifests import Hashes, Manifest
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 STOPPED_AFTER = 5
 """Events: both ticks are trained, and the second one is the best."""
 

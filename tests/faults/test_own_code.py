@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from program import run, toy_recipe
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 MODULES = {
     "syntax": ("x = 1\ndef f(:\n", "syntax.py, line 2: "),
     "imports": ("import nothing_like_this\n", "No module named 'nothing_like_this'"),

@@ -11,6 +11,8 @@ from program import Ended, run, toy_recipe
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 ESCAPE = "\x1b[2J\x1b]0;gone\x07\x9b31m"
 SECRET = "hf_secretsecret"  # noqa: S105
 URL = f"https://user:{SECRET}@example.org/model"

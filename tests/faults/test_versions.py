@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from program import run, toy_recipe
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 STOP = """
 import os, signal
 from msft.run.log import Log

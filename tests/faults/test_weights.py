@@ -15,6 +15,8 @@ from toy_runs import write_recipe
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 Tensors = dict[str, Tensor]
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 

@@ -20,6 +20,8 @@ from msft.planning.forecast import forecast
 from msft.recipe.recipe import load_recipe
 from msft.search.rollout import Tokens
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

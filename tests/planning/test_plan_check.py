@@ -11,6 +11,8 @@ from toys import recipe_of, write_data
 from msft.app.train import train
 from msft.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 

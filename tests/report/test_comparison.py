@@ -1059,6 +1059,7 @@ def test_json_has_every_run_and_every_cell_and_nothing_else_is_printed(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.usefixtures("warm")
 def test_stop_resume_skip_fail_and_tables_end_to_end(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

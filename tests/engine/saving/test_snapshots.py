@@ -30,6 +30,8 @@ from msft.search.rollout import CheckpointId
 from msft.store.manifests import Hashes
 from msft.store.tiers import DiskTier
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 CPU = torch.device("cpu")
 GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))
 

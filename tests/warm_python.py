@@ -1,0 +1,187 @@
+"""A Python that has imported already: `python -m msft …` in a process of its own, without the ten
+seconds of CPU time in which torch and transformers are loaded.
+
+A process imports everything once and forks for each call. An executable stands for Python: it hands
+its arguments, folder, environment and streams over, passes signals on, and ends as the fork ends.
+The fork has a session of its own and dies with the executable. Calls other than `-m msft` and
+scripts, and those with other settings of libraries, get the real Python.
+"""
+
+import atexit
+import gc
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+LIBRARIES = (
+    "msft.__main__",  # catches signals and counts threads before torch is there
+    *("msft.app.train", "msft.app.session", "msft.engine.build", "msft.report.run_page"),
+    *("transformers.models.llama.modeling_llama", "msft.report.figures.chart", "tokenizers"),
+    *("matplotlib.backends.backend_svg", "matplotlib.figure", "msft.app.compare"),
+)
+PINNED = ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "TRITON_INTERPRET", "PYTHONPATH")
+"""Variables that are read when libraries are loaded."""
+LENGTH = struct.Struct("!i")
+PLACE = "calls"
+"""The socket, in the folder of the executable."""
+
+CLIENT = """#!{python} -SE
+import os, sys
+arguments = sys.argv[1:]
+pinned = {{key: os.environ[key] for key in {names!r} if key in os.environ}}
+known = arguments[:2] == ["-m", "msft"] or arguments[:1] and arguments[0].endswith(".py")
+if not known or pinned != {pinned!r}:
+    os.execv({python!r}, [{python!r}, *arguments])
+import json, signal, socket, struct
+told = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
+server = socket.socket(socket.AF_UNIX)
+os.chdir({folder!r})  # the path of a socket has a hundred characters at most
+server.connect({place!r})
+socket.send_fds(server, [struct.pack("!i", len(told))], [0, 1, 2])
+server.sendall(told)
+child = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))[0]
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, lambda number, frame: os.kill(child, number))
+code = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))[0]
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+@contextmanager
+def warm_python(folder: Path) -> Iterator[str]:
+    """The path of an executable for `sys.executable`."""
+    pinned = {key: os.environ[key] for key in PINNED if key in os.environ}
+    client = folder / "python"
+    client.write_text(
+        CLIENT.format(
+            python=sys.executable, names=PINNED, pinned=pinned, folder=str(folder), place=PLACE
+        )
+    )
+    client.chmod(0o755)
+    short = client.with_name("msft")
+    short.write_text(f'#!/bin/sh\nexec {client} -m msft "$@"\n')
+    short.chmod(0o755)
+    server = subprocess.Popen([sys.executable, __file__, str(folder)], stdin=subprocess.DEVNULL)
+    try:
+        while not (folder / PLACE).exists() and server.poll() is None:
+            time.sleep(0.05)
+        assert server.poll() is None, "the warm Python did not start"
+        yield str(client)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _serve(folder: Path) -> None:
+    for library in LIBRARIES:
+        import_module(library)
+    sys.executable = str(folder / "python")  # processes of forks are forks too
+    gc.freeze()
+    parent, listener = os.getppid(), socket.socket(socket.AF_UNIX)
+    os.chdir(folder)
+    listener.bind("new")
+    listener.listen()
+    Path("new").rename(PLACE)
+    calls: dict[int, socket.socket] = {}
+    while os.getppid() == parent:
+        ready, _, _ = select.select([listener, *calls.values()], [], [], 0.02)
+        if listener in ready:
+            call, _ = listener.accept()
+            child = _forked(call, [listener, *calls.values()])
+            call.sendall(LENGTH.pack(child))
+            calls[child] = call
+        for child, call in calls.items():
+            if call in ready:  # whoever called is gone
+                os.kill(child, signal.SIGKILL)
+        for child in [*calls]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                call = calls.pop(child)
+                _tell(call, os.waitstatus_to_exitcode(status))
+                call.close()
+    for child in calls:
+        os.kill(child, signal.SIGKILL)
+
+
+def _tell(call: socket.socket, code: int) -> None:
+    with suppress(OSError):  # nobody waits
+        call.sendall(LENGTH.pack(code))
+
+
+def _forked(call: socket.socket, others: list[socket.socket]) -> int:
+    head, streams, _, _ = socket.recv_fds(call, LENGTH.size, 3)
+    told = bytearray()
+    (length,) = LENGTH.unpack(head)
+    while len(told) < length:
+        told += call.recv(length - len(told))
+    child = os.fork()
+    if child:
+        for stream in streams:
+            os.close(stream)
+        return child
+    code = 1
+    try:
+        os.setsid()
+        for each in (call, *others):
+            each.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        code = _carried_out(*json.loads(told))
+    finally:
+        os._exit(code)
+
+
+def _carried_out(arguments: list[str], folder: str, environment: dict[str, str]) -> int:
+    """As Python does it, from the arguments to the end of its threads and what is to be done at
+    its end."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdin, sys.stdout, sys.stderr = (
+        io.TextIOWrapper(os.fdopen(number, mode), line_buffering=number == 2)
+        for number, mode in enumerate(("rb", "wb", "wb"))
+    )
+    code: object = 0
+    try:
+        if arguments[0] == "-m":
+            sys.argv = ["msft", *arguments[2:]]
+            sys.path[0] = folder
+            code = sys.modules["msft.__main__"].main()
+        else:
+            sys.argv = arguments
+            sys.path[0] = str(Path(arguments[0]).parent)
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as ending:
+        code = ending.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 120
+    return code if isinstance(code, int) else 1 if code else 0
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))
