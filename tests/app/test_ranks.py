@@ -210,11 +210,19 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
     def with_seeds(rank: int) -> list[list[str]]:
         return [train(file, out, "--set", f"seed={rank}")]
 
+    def with_weights(rank: int) -> list[list[str]]:
+        return [train(file, out, "--set", f"datasets.first.weight={1.0 + rank}")]
+
     def same(rank: int) -> list[list[str]]:
         return [train(file, out)]
 
     for commands, prepare, expected in (
         (with_seeds, here, "another recipe than rank 0: seed is 0 on rank 0 and 1 there"),
+        (
+            with_weights,
+            here,
+            "another recipe than rank 0: datasets.first.weight is 1.0 on rank 0 and 2.0 there. N",
+        ),
         (same, elsewhere, "rank 1 has other data than rank 0: first is"),
         (same, torch_2, "rank 1 has other packages than rank 0: torch is"),
     ):

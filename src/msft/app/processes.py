@@ -53,10 +53,14 @@ def refuse_disagreement(
 ) -> None:
     """UsageError where the processes mean different runs; nothing has been started by then."""
     keys = yaml.safe_load(resolved(recipe).to_yaml())
-    specs = {spec["name"]: spec for spec in keys.pop("datasets")}
+    specs = {
+        f"datasets.{spec['name']}.{key}": value
+        for spec in keys.pop("datasets")
+        for key, value in spec.items()
+    }
     packages = {k: v for k, v in versions().items() if k != "system"}
     mine = {
-        "recipe": {**keys, **{f"datasets.{name}": spec for name, spec in specs.items()}},
+        "recipe": {**keys, **specs},
         "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},
         "packages": packages,
         "folder": {"--out": str(folder.path.resolve()), "schedule": schedule and str(schedule)},
