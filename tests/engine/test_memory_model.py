@@ -15,6 +15,7 @@ from msft.engine.memory_model import (
     is_long,
     merged_bytes,
     step_bytes,
+    token_bytes,
 )
 from msft.engine.model.shape import ModelShape
 from msft.recipe.adapters import AdapterOptions
@@ -84,6 +85,12 @@ def test_beside_an_adapter_only_its_own_weights_have_masters_moments_and_gradien
     assert gradient_bytes(SHAPE, ADAPTED, parts=True) == 42_000_000 * (2 + 4)
     averaged = replace(ADAPTED, averaged=True)
     assert held_bytes(SHAPE, averaged) - held_bytes(SHAPE, ADAPTED) == 42_000_000 * 4
+
+
+def test_compiled_layers_with_an_adapter_compute_the_gate_again() -> None:
+    kept, every = replace(ADAPTED, fused=True), replace(ADAPTED, fused=True, trained=None)
+    apart = token_bytes(SHAPE, every, again=False) - token_bytes(SHAPE, kept, again=False)
+    assert apart == pytest.approx(SHAPE.layers * 2 * SHAPE.inner)
 
 
 def test_an_adapters_batch_is_cut_before_activations_are_recomputed() -> None:

@@ -5,6 +5,7 @@ the host. Everything else is JSON by gloo: nothing is pickled. What must not dep
 of ranks is never summed on the way, but for numbers of which all ranks but one have a zero.
 """
 
+import atexit
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -37,6 +38,11 @@ class Group:
         if direct:
             self._host = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._staged = device.type == "cuda" and not direct
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """End gloo's threads: those that still run when the process ends abort it."""
+        dist.destroy_process_group(self._host)
 
     def gather(self, content: Any) -> list[Any]:
         text = json.dumps(content).encode()

@@ -106,6 +106,28 @@ def test_compiled_layers_have_the_same_gradients() -> None:
     assert 0 < counters["stats"]["unique_graphs"] <= 8
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_layers_keep_no_norms_and_no_gate() -> None:
+    """Of each layer: its input, the attention's, the middle's, gate and up, and what A makes."""
+    torch._dynamo.reset()
+    model = adapted_model("llama", targets=("gate_proj", "up_proj", "down_proj"))
+    fused = FusedLayers(model, backend="aot_eager_decomp_partition")
+    fused.lay_together()
+    kept: dict[int, tuple[int, ...]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tuple(tensor.shape)
+        return tensor
+
+    with fused:
+        computed(model)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            computed(model)
+    inner = model.config.intermediate_size
+    wide = [shape for shape in kept.values() if shape[-1] in (inner, 2 * inner) and 20 in shape]
+    assert wide == [(20, 2 * inner)] * model.config.num_hidden_layers
+
+
 def test_weights_that_lie_together_stay_where_they_are() -> None:
     """The plain model beside the trained one shares what no adapter changes."""
     made = adapted(
