@@ -11,9 +11,9 @@ from rank_runs import at_step, die, left_by, recipe, train
 from toys import write_data
 
 from mortal import quick_folder
-from msft.app import session
 from msft.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_reports")
 LORA: dict[str, Any] = {"use_peft": True, "lora_r": 4, "learning_rate": 1e-2}
 SIZES = {"lanes": 4, "train_batch_size": 12}
 RUNS: dict[str, dict[str, Any]] = {
@@ -22,13 +22,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "soup": {"use_dora": True, "merge_adapter": True},
 }
 ONE_FILE = ["adapter_model.safetensors"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_report() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "write_report", lambda folder: None)
-        yield
 
 
 @pytest.fixture(scope="module")

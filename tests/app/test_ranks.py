@@ -18,6 +18,7 @@ from msft.app import session
 from msft.cli import main
 from msft.report import write_report
 
+pytestmark = pytest.mark.usefixtures("no_reports")  # but for one test
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {"num_train_epochs": 1, "ema_decay": 0.5},
     "msft": {"method_options": {"on_rollback": "restore"}},
@@ -28,14 +29,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "ies": {"num_train_epochs": 3, "method_options": {"threshold": 0.9}},
     "soup": {"num_train_epochs": 1},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_report() -> Iterator[None]:
-    """It takes longer than these runs; forked processes have this too. One test has reports."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "write_report", lambda folder: None)
-        yield
 
 
 @pytest.fixture(scope="module")
