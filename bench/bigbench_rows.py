@@ -1,7 +1,7 @@
 """Rows of 39 tasks of BIG-bench and a recipe over them, from the package `bigbench` 1.0.0.
 
-    pip download --no-deps bigbench==1.0.0 --dest /tmp
-    python bench/bigbench_rows.py /tmp/bigbench-1.0.0.tar.gz DATA/bigbench
+    pip download --no-deps bigbench==1.0.0
+    python bench/bigbench_rows.py bigbench-1.0.0.tar.gz DATA/bigbench
 
 writes NAME.train.jsonl, NAME.validation.jsonl and NAME.test.jsonl of every task (600, 100 and 150
 rows, drawn with seed 20), and recipe.yaml. Then: msft validate DATA/bigbench/recipe.yaml --show 1.

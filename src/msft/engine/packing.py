@@ -150,7 +150,7 @@ def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
 def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:
     """As few batches as `batches` makes, the largest of them as small as it can be."""
     count = len(batches(sizes, most))
-    least = max(0, *sizes) if count > 1 else most
+    least = max(sizes) if count > 1 else most
     while least < most:
         middle = (least + most) // 2
         if len(batches(sizes, middle)) > count:

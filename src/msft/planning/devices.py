@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Literal
 
-from msft.engine.memory_model import BF16, FP32, Demand, gathered_bytes, token_bytes
+from msft.engine.memory_model import (
+    BF16,
+    FP32,
+    MERGED_SHARE,
+    Demand,
+    gathered_bytes,
+    token_bytes,
+)
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 
@@ -21,8 +28,6 @@ Sharding = Literal["optimizer", "full"]
 MOMENTS = 2 * FP32
 USABLE = 0.94
 """Of a device's memory; libraries and fragments take the rest."""
-MERGED = 0.25
-"""Of a device's memory, what a model with its adapter in it may take, which is scored then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     tokens = max(job.longest, ceil(job.batch_tokens / world))
     plain, less = (tokens * token_bytes(job.shape, job.demand, again) for again in (False, True))
     merged = BF16 * job.frozen
-    if merged <= MERGED * device.memory:
+    if merged <= MERGED_SHARE * device.memory:
         weights += merged
     room = USABLE * device.memory
     recomputed = weights + owned + plain > room
