@@ -176,7 +176,10 @@ LISTS = {
         *("gemma", "sft-cosine-lr5e-5-e3", "soup-lr5e-5", "sft-ema-lr5e-5-d0.99"),
         *("msft-lr5e-5", "msft-sure-ema-lr5e-5-d0.99"),
     ),
-    "bigbench": _seeded("bigbench", *_TUNED, _SURE_EMA, "msft-lr1e-4-m30"),
+    "bigbench": _seeded(
+        *("bigbench", *_TUNED, "sft-cosine-lr1e-4-e5", "sft-cosine-lr1e-4-e10"),
+        *(_SURE_EMA, "msft-lr1e-4-m30"),
+    ),
 }
 """Rows of the pages, seed by seed, so that what is cut off is even."""
 
