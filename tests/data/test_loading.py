@@ -61,7 +61,7 @@ def obqa(count: int, start: int = 0) -> list[dict[str, Any]]:
     return [
         {
             "id": str(n),
-            "question_stem": f"The kettle number {n} sings when",
+            "question_stem": f"Kettle number {n} sings",
             "choices": {"text": ["a", "b", "c", "d"], "label": ABCDE[:4]},
             "answerKey": ABCDE[n % 4],
         }

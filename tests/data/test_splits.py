@@ -364,6 +364,31 @@ def test_repeats_are_counted() -> None:
     )
 
 
+def test_rows_that_are_trained_with_other_numbers_are_counted() -> None:
+    def asked(*questions: str) -> list[dict[str, str]]:
+        return [{"prompt": question, "completion": "so many"} for question in questions]
+
+    train = asked(
+        "Ann has 3 pears and buys 14 more: how many?", "How far is it from here to Rome?", "7 + 5 ="
+    )
+    other = asked(
+        "Ann has 5 pears and buys 2 more: how many?", "How far is it, from here to Rome?", "7 + 6 ="
+    )
+    found = loaded(train=train, validation=other, test=asked("Bob has 3 pears, and how many caps?"))
+    assert found.notes == (
+        "validation: 1 of 3 rows asks what trained rows ask with other numbers, so its scores say "
+        "less of unseen rows",
+    )
+    form = asked(*(f"Which number comes after {number}?" for number in range(22)))
+    assert loaded(train=form[:21], validation=form[21:]).notes == ()
+    assert len(loaded(train=form[:20], validation=form[21:]).notes) == 1
+    few = asked(*("Who is number " + "i" * count + "?" for count in range(99)))
+    assert loaded(train=train, validation=[*few, other[0]]).notes == ()
+    more = asked("Ann has 1 pears and buys 1 more: how many?")
+    (note,) = loaded(train=train, validation=[*few, other[0], *more]).notes
+    assert note.startswith("validation: 2 of 101 rows ask what")
+
+
 def test_splits_share_a_format() -> None:
     with pytest.raises(DataError, match="validation rows are messages, but train rows are prompt"):
         loaded(train=numbered(2), validation=[{"messages": CHAT}])

@@ -226,6 +226,14 @@ def test_what_a_person_should_know_is_said(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_that_are_trained_with_other_numbers_are_noted(trainer: Any) -> None:
+    name = "a sum of this number and of"
+    spec = DatasetSpec("a", train=answers(name, 0, 4, 7), validation=answers(name, 9, 12, 7))
+    corpus, _ = corpus_of(prepared_rows(trainer, [spec], quiet=True), [spec], TOKENIZER)
+    (note,) = corpus.datasets["a"].notes
+    assert note.startswith("validation: 3 of 3 rows ask what trained rows ask with other numbers")
+
+
 def test_the_special_token_after_an_answer_ends_it(tmp_path: Path, trainer: Any) -> None:
     spec = DatasetSpec("a", train=ROWS, validation=OTHERS)
     rows = prepared_rows(trainer, [spec], quiet=True)

@@ -15,10 +15,17 @@ from msft.example import Example
 from msft.text import counted
 
 SHORT = 20
-"""Questions of fewer letters and digits are not compared between sub-datasets."""
+"""Questions of fewer letters and digits are not compared between sub-datasets, nor of fewer letters
+up to their numbers."""
+FORM = 20
+"""Words that more trained rows share, up to numbers, are the form of a task and not a question."""
+FEW = 0.01
+"""The share of rows with other numbers that may be chance."""
 
 _FURNITURE = re.compile(r"[\W_]+")
+_DIGITS = re.compile(r"\d+")
 
+SCORED = ("validation", "test")
 Rows = Mapping[str, Sequence[Example]]
 """The rows of each split."""
 
@@ -85,6 +92,31 @@ def repeats(rows: Rows) -> list[str]:
     ]
 
 
+def variations(rows: Rows) -> list[str]:
+    """A note for each scored split with rows that are trained ones with other numbers."""
+    scored = {s: [_but_for_numbers(row) for row in rows[s]] for s in SCORED if s in rows}
+    if not any(map(any, scored.values())):
+        return []
+    trained = Counter(map(_but_for_numbers, rows["train"]))
+    notes = []
+    for split, asked in scored.items():
+        count = sum(bool(each) and 0 < trained[each] <= FORM for each in asked)
+        if count > FEW * len(asked):
+            verb = "asks" if count == 1 else "ask"
+            notes.append(
+                f"{split}: {count} of {counted(len(asked), 'row')} {verb} what trained rows ask "
+                "with other numbers, so its scores say less of unseen rows"
+            )
+    return notes
+
+
+def _but_for_numbers(row: Example) -> str:
+    """What a row asks without its numbers; nothing if it has none, or is short."""
+    asked = question_of(row)
+    letters = _letters(_DIGITS.sub("", asked))
+    return letters if _DIGITS.search(asked) and len(letters) >= SHORT else ""
+
+
 def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
     """Notes for each sub-dataset that is scored on what another one trains."""
     trained_by: dict[str, list[str]] = {}
@@ -94,7 +126,7 @@ def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
     order = {name: number for number, name in enumerate(datasets)}
     notes: dict[str, list[str]] = {name: [] for name in datasets}
     for name, splits in datasets.items():
-        for split in ("validation", "test"):
+        for split in SCORED:
             asked_here = _long(splits.get(split, ()))
             shared = Counter(o for asked in asked_here for o in trained_by.get(asked, ()))
             for other in sorted(shared.keys() - {name}, key=order.__getitem__):

@@ -11,7 +11,7 @@ from typing import Any
 
 from msft.data.formats import example_of
 from msft.data.label_noise import with_wrong_labels
-from msft.data.overlap import question_of, refuse_overlap, repeats, without_overlap
+from msft.data.overlap import question_of, refuse_overlap, repeats, variations, without_overlap
 from msft.data.sources import SPLITS, Files, own_sources, rows_of
 from msft.errors import DataError
 from msft.example import Example, Split
@@ -121,7 +121,7 @@ def assembled(
         rows[split] = _capped(split, rows[split], spec, seed, notes)
     exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
     refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
-    notes += repeats(rows)
+    notes += [*repeats(rows), *variations(rows)]
     train = with_wrong_labels(rows["train"], spec, seed, notes)
     return LoadedDataset(
         spec.name, train, rows["validation"], rows["test"], form, tuple(notes), exemplars

@@ -15,7 +15,7 @@ from msft.checks import refuse_unknown, shown
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import EncodedSplit
 from msft.data.notes import weight_note
-from msft.data.overlap import refuse_overlap, repeats, shared_between
+from msft.data.overlap import refuse_overlap, repeats, shared_between, variations
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset_spec import DatasetSpec
@@ -148,7 +148,8 @@ def corpus_of(
             marks = [token for token in row.tokens[len(row.prompt) :] if token in special]
             ends.update(marks[-1:])
         part = Part.weighted(spec.name, len(encoded["train"]), spec.weight)
-        notes = [*repeats(examples[spec.name]), *shared[spec.name], *weight_note(part, spec.weight)]
+        notes = [*repeats(examples[spec.name]), *variations(examples[spec.name])]
+        notes += [*shared[spec.name], *weight_note(part, spec.weight)]
         datasets[spec.name] = SubDataset(
             spec,
             "trainer",
