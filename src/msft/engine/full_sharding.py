@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree
-from msft.engine.ranks import shard
+from msft.engine.ranks import Sharded
 from msft.engine.refreshing import Refreshing
 from msft.engine.slices import Slices
 from msft.ranks import Ranks
@@ -41,13 +41,14 @@ class TreeReduce:
         self._turn = turn
         self._micro: list[Tensor] = []
         self._tree = Tree[Tensor](lanes, _added)
+        self.total: Tensor | None = None
 
-    def __call__(self, given: Tensor, slice_size: int) -> Tensor:
-        """given: the whole gradient, cut into slices for the ranks in their order."""
+    def __call__(self, given: Tensor, slice_size: int) -> None:
         sizes = [slice_size] * self._ranks.world
         pieces = self._ranks.exchange(given, sizes, sizes).split(slice_size)
         if self._micro:
-            pieces = [held.add_(piece) for held, piece in zip(self._micro, pieces, strict=True)]
+            pairs = zip(self._micro, pieces, strict=True)
+            pieces = [_added(held, piece) for held, piece in pairs]
         self._micro = list(pieces)
         turn = self._turn()
         if turn.ends_lane:
@@ -55,12 +56,11 @@ class TreeReduce:
                 self._tree.push((0, turn.lanes_from + rank), piece)
             self._micro = []
         if not turn.ends_step:
-            return given.new_zeros(slice_size)
+            return
         for lane in range(turn.lanes_from + self._ranks.world, self._lanes):
             self._tree.push((0, lane), given.new_zeros(slice_size))  # lanes without rows
-        total = self._tree.parts[0][1]
+        self.total = self._tree.parts[0][1]
         self._tree = Tree[Tensor](self._lanes, _added)
-        return total
 
 
 @dataclass(slots=True)
@@ -79,28 +79,37 @@ class FullSharding:
     def __init__(self, model: Any, lanes: int, ranks: Ranks, bf16: bool) -> None:
         self.lanes = lanes
         self.ranks = ranks
-        self._whole = {name: p.shape for name, p in model.named_parameters()}
-        self.evaluated = copy.deepcopy(model)
-        for parameter in self.evaluated.parameters():
-            parameter.requires_grad_(False)
-            if bf16:
-                parameter.data = parameter.data.bfloat16()
-        self._turn = Turn()
-        shard(model, bf16, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
-        self._sharded: dict[str, Any] = dict(model.named_parameters())
-        self.owned = {name: nn.Parameter(p.to_local()) for name, p in self._sharded.items()}
+        given = dict(model.named_parameters())
+        self._whole = {name: p.shape for name, p in given.items()}
         self._slices = Slices(self._whole, ranks)
         self.names, self.out = self._slices.names, self._slices.out
+        self.owned = {
+            name: nn.Parameter(self._slices.slice(p.detach(), ranks.rank).clone())
+            for name, p in given.items()
+        }
+        if bf16:
+            for parameter in given.values():
+                parameter.data = parameter.data.bfloat16()
+        shared = {id(p): nn.Parameter(p.new_empty(0), requires_grad=False) for p in given.values()}
+        self.evaluated = copy.deepcopy(model, shared)
+        self._turn = Turn()
+        self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
+        self._weights = {name: p.detach() for name, p in model.named_parameters()}
+        for model_ in (given, dict(self.evaluated.named_parameters())):
+            for name, parameter in model_.items():
+                parameter.data = self._weights[name]
+        self._rows = {n: self._slices.slice(w, ranks.rank) for n, w in self._weights.items()}
+        self.mixed = bf16
         self._stale = True
         self._seed = 0
         self._step = self._tried_at = 0
 
-    mixed = False
-    """FSDP2 makes the bf16 copies, so the optimizer need not."""
-
     def serve(self, optimizer: Any) -> None:
         self._optimizer: Any = optimizer
         optimizer.norm_of = self.norm
+        if self.mixed:
+            for name, parameter in self.owned.items():
+                parameter.data = self._rows[name]
         if optimizer.average is not None:
             optimizer.average.told = self.spread
 
@@ -115,6 +124,7 @@ class FullSharding:
     ) -> Tensor:
         """As `DataParallel.gradients`; all ranks take the same number of passes, some of them
         with a row that counts nothing."""
+        self._refresh()
         losses = torch.zeros(len(rows) + 1, device=self._optimizer.bad.device)
         place = 0
         for lane, part, turn in self._passes(rows, split):
@@ -130,9 +140,7 @@ class FullSharding:
         losses[-1] = self._optimizer.bad
         self.ranks.total(losses)
         self._optimizer.bad.copy_(losses[-1].clamp(max=1))
-        self._optimizer.take({n: p.grad.to_local() for n, p in self._sharded.items()})
-        for parameter in self._sharded.values():
-            parameter.grad = None
+        self._optimizer.take(self._sharded.gradients())
         return losses[:-1]
 
     def _passes(
@@ -178,8 +186,6 @@ class FullSharding:
 
     def forget(self) -> None:
         self._optimizer.forget()
-        for parameter in self._sharded.values():
-            parameter.grad = None
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm over all slices; its rounding depends on the number of ranks."""
@@ -198,21 +204,23 @@ class FullSharding:
         if not self._stale:
             return
         self._stale = False
-        shown = dict(self.evaluated.named_parameters())
         with torch.no_grad():
+            if not self.mixed:
+                shown = [parameter.detach() for parameter in self.owned.values()]
+                torch._foreach_copy_(list(self._rows.values()), shown)
+            if self.ranks.world == 1:
+                return
             for names in (name for turn in self._slices.rounds for name in turn if name):
                 for rank in range(self.ranks.world):
-                    parts = [self._slices.slice(shown[name], rank) for name in names]
-                    flat = torch.empty(
-                        sum(part.numel() for part in parts), device=shown[names[0]].device
-                    )
+                    parts = [self._slices.slice(self._weights[name], rank) for name in names]
+                    flat = parts[0].new_empty(sum(part.numel() for part in parts))
                     if rank == self.ranks.rank:
-                        held = [self.owned[name].detach().reshape(-1) for name in names]
-                        torch.cat(held, out=flat)
+                        torch.cat([part.reshape(-1) for part in parts], out=flat)
                     self.ranks.spread(flat, rank)
-                    pieces = torch.split(flat, [part.numel() for part in parts])
-                    for part, piece in zip(parts, pieces, strict=True):
-                        part.copy_(piece.view_as(part))
+                    if rank != self.ranks.rank:
+                        pieces = torch.split(flat, [part.numel() for part in parts])
+                        for part, piece in zip(parts, pieces, strict=True):
+                            part.copy_(piece.view_as(part))
 
     def back(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The slices of this rank, from tensors that are whole in their owners."""
@@ -236,4 +244,5 @@ class FullSharding:
 
 
 def _added(first: Tensor, second: Tensor) -> Tensor:
-    return first.add_(second)
+    """In fp32, in place of the first where it is fp32 already."""
+    return first.add_(second) if first.dtype == torch.float32 else first.float().add_(second)

@@ -9,8 +9,8 @@ import atexit
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -76,42 +76,92 @@ class Group:
         return numbers.cpu() if self._staged else numbers
 
 
-def shard(model: Any, bf16: bool, reduction: Callable[[], Callable[[Tensor, int], Tensor]]) -> None:
-    """Divide a model's weights between the ranks by FSDP2: layer by layer, and the rest.
+class Reduce(Protocol):
+    """Sums a group's gradients over ranks and passes."""
 
-    bf16: weights are gathered, and layers computed, in bf16; gradients are reduced in fp32.
-    reduction: makes what sums a group's gradients: (those of the group, numbers of a slice) → the
-        sum of this rank's slice.
+    total: Tensor | None
+    """Of this rank's slice, after the last pass of a step."""
+
+    def __call__(self, given: Tensor, slice_size: int) -> None:
+        """given: the whole gradients of a pass, cut into slices for the ranks in their order."""
+
+
+class Sharded:
+    """A model whose gradients FSDP2 divides between the ranks, group by group, while the backward
+    pass goes on: the layers, and the rest. Its weights are brought together once and stay so.
+
+    reduction: makes what sums the gradients of a group, in place of FSDP2's reduce-scatter, in
+        which the order of the sum is not ours. One process alone has nothing to sum.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    device = next(model.parameters()).device
-    if device.type == "cuda" and dist.get_backend() != "nccl":
-        raise UsageError(
-            "sharding: full needs a GPU for each process, and two of them have the same; start "
-            "fewer, or use sharding: optimizer"
-        )
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    policy = MixedPrecisionPolicy()
-    if bf16:
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    def __init__(self, model: Any, reduction: Callable[[], Reduce]) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        device = next(model.parameters()).device
+        if device.type == "cuda" and dist.get_backend() != "nccl":
+            raise UsageError(
+                "sharding: full needs a GPU for each process, and two of them have the same; start "
+                "fewer, or use sharding: optimizer"
+            )
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        self._reduced: Reduce | None = None
+        self._places: dict[str, tuple[Reduce, int, torch.Size]] = {}
+        self._alone: dict[str, Tensor] = {}
+        modules = [*_layers(model), model]
+        for module in modules:
+            fully_shard(module, mesh=mesh, reshard_after_forward=False)
+            if mesh.size() > 1:
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+                module.set_custom_reduce_scatter(_Reduction(reduction(), self._begin))
+        slices: dict[str, Any] = dict(model.named_parameters())
+        for module in reversed(modules):
+            module.unshard()
+        model.set_reshard_after_backward(False)
+        for name, parameter in slices.items():
+            parameter.to_local().untyped_storage().resize_(0)  # the whole weights are used
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Of this rank's slices, after the last pass of a step."""
+        if self._alone:
+            found, self._alone = self._alone, {}
+            return found
+        held = {}
+        for name, (reduce, place, size) in self._places.items():
+            assert reduce.total is not None
+            held[name] = reduce.total[place : place + size.numel()].view(size)
+        for reduce, _, _ in self._places.values():
+            reduce.total = None
+        return held
+
+    def _begin(self, reduce: Reduce) -> None:
+        self._reduced = reduce
+
+    def _take(self, name: str, parameter: Any) -> None:
+        """FSDP2 has the slice of a gradient: where in its group it is, or at last itself."""
+        if self._reduced is None:
+            self._alone[name] = parameter.grad.to_local()
+        elif name not in self._places:
+            local = parameter.grad.to_local()
+            self._places[name] = (self._reduced, local.storage_offset(), local.shape)
+        parameter.grad = None
+
+
+def _layers(model: Any) -> Sequence[Any]:
+    """The layers of a model that has as many as its config says."""
     count = getattr(model.config, "num_hidden_layers", 0)
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
-    several = mesh.size() > 1
-    for module in [*(stacks[0] if stacks else ()), model]:
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=several)
-        if several:
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-            module.set_custom_reduce_scatter(_Reduction(reduction()))
+    return [*stacks[0]] if stacks else []
 
 
 class _Reduction:
-    """FSDP2's reduce-scatter, in an order of our own."""
+    """FSDP2's reduce-scatter, in an order of our own; what it gives back is never read."""
 
-    def __init__(self, reduce: Callable[[Tensor, int], Tensor]) -> None:
+    def __init__(self, reduce: Reduce, begin: Callable[[Reduce], None]) -> None:
         self._reduce = reduce
+        self._begin = begin
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -124,7 +174,8 @@ class _Reduction:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        output_tensor.copy_(self._reduce(input_tensor, output_tensor.numel()))
+        self._begin(self._reduce)
+        self._reduce(input_tensor, output_tensor.numel())
 
 
 def device_here() -> torch.device:
