@@ -77,7 +77,7 @@ def engine_of(
     adapter = (
         adapted(loaded, AdapterOptions(r=16, alpha=32), device_of(), chosen.bf16) if lora else None
     )
-    layers = layers_of(model, fused, joined=not chosen.full_sharding)
+    layers = layers_of(model, fused)
     return FastEngine(loaded, {"a": rows}, chosen, layers, adapted=adapter, ranks=ranks)
 
 
@@ -129,7 +129,7 @@ def after_each_other(size: str, ranks: Ranks, quick: bool, fused: bool) -> dict[
     steps, blocks = (3, 2) if quick or not CUDA else (8, 3)
     medians = []
     for theirs, full in ((ALONE, False), (ranks, True)):
-        more = {"full_sharding": True, "kernel": False} if full else {}
+        more = {"full_sharding": True} if full else {}
         engine = engine_of(size, theirs, fused=fused, **more)
         milliseconds(engine, theirs, 3)
         medians.append(median(milliseconds(engine, theirs, steps) for _ in range(blocks)))

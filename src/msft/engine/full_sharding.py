@@ -94,11 +94,9 @@ class FullSharding:
         self.evaluated = copy.deepcopy(model, shared)
         self._turn = Turn()
         self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
-        self._weights = {name: p.detach() for name, p in model.named_parameters()}
-        for model_ in (given, dict(self.evaluated.named_parameters())):
-            for name, parameter in model_.items():
-                parameter.data = self._weights[name]
-        self._rows = {n: self._slices.slice(w, ranks.rank) for n, w in self._weights.items()}
+        self._model, self._given = model, given
+        self._weights: dict[str, Tensor] = {}
+        self._rows: list[Tensor] = []
         self.mixed = bf16
         self._stale = True
         self._seed = 0
@@ -107,9 +105,6 @@ class FullSharding:
     def serve(self, optimizer: Any) -> None:
         self._optimizer: Any = optimizer
         optimizer.norm_of = self.norm
-        if self.mixed:
-            for name, parameter in self.owned.items():
-                parameter.data = self._rows[name]
         if optimizer.average is not None:
             optimizer.average.told = self.spread
 
@@ -205,9 +200,10 @@ class FullSharding:
             return
         self._stale = False
         with torch.no_grad():
+            if not self._weights:
+                self._settle()
             if not self.mixed:
-                shown = [parameter.detach() for parameter in self.owned.values()]
-                torch._foreach_copy_(list(self._rows.values()), shown)
+                torch._foreach_copy_(self._rows, list(self.owned.values()))
             if self.ranks.world == 1:
                 return
             for names in (name for turn in self._slices.rounds for name in turn if name):
@@ -221,6 +217,20 @@ class FullSharding:
                         pieces = torch.split(flat, [part.numel() for part in parts])
                         for part, piece in zip(parts, pieces, strict=True):
                             part.copy_(piece.view_as(part))
+
+    def _settle(self) -> None:
+        """Share the whole weights where they lie, now that they stay there: with the model that
+        predicts, and in bf16 with the optimizer, which moves this rank's rows in place."""
+        self._weights = {name: p.detach() for name, p in self._model.named_parameters()}
+        for parameters in (self._given, dict(self.evaluated.named_parameters())):
+            for name, parameter in parameters.items():
+                parameter.data = self._weights[name]
+        rank = self.ranks.rank
+        self._rows = [self._slices.slice(self._weights[name], rank) for name in self.owned]
+        torch._foreach_copy_(self._rows, list(self.owned.values()))
+        if self.mixed:
+            for parameter, rows in zip(self.owned.values(), self._rows, strict=True):
+                parameter.data = rows
 
     def back(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The slices of this rank, from tensors that are whole in their owners."""

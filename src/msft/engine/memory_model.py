@@ -118,7 +118,7 @@ def demand_of(
         fused=device.type == "cuda"
         and is_long(recipe, rows, len(corpus.datasets))
         and not recipe.use_dora,  # peft's own forward, which the compiler cannot follow
-        lean=has_kernel(device, bf16) and not sliced,
+        lean=has_kernel(device, bf16),
         averaged=recipe.ema_decay is not None,
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),

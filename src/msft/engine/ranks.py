@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from msft import launch
+from msft.engine.slices import TOGETHER
 from msft.errors import UsageError
 from msft.ranks import ALONE, Ranks
 
@@ -108,16 +109,16 @@ class Sharded:
         self._reduced: Reduce | None = None
         self._places: dict[str, tuple[Reduce, int, torch.Size]] = {}
         self._alone: dict[str, Tensor] = {}
-        modules = [*_layers(model), model]
-        for module in modules:
-            fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        groups = _groups(model)
+        for group in groups:
+            fully_shard(group if len(group) > 1 else group[0], mesh=mesh, reshard_after_forward=False)
             if mesh.size() > 1:
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
-                module.set_custom_reduce_scatter(_Reduction(reduction(), self._begin))
+                group[0].set_gradient_divide_factor(1.0)
+                group[0].set_force_sum_reduction_for_comms(True)  # gloo has no other
+                group[0].set_custom_reduce_scatter(_Reduction(reduction(), self._begin))
         slices: dict[str, Any] = dict(model.named_parameters())
-        for module in reversed(modules):
-            module.unshard()
+        for group in groups:
+            group[0].unshard()
         model.set_reshard_after_backward(False)
         for name, parameter in slices.items():
             parameter.to_local().untyped_storage().resize_(0)  # the whole weights are used
@@ -149,11 +150,14 @@ class Sharded:
         parameter.grad = None
 
 
-def _layers(model: Any) -> Sequence[Any]:
-    """The layers of a model that has as many as its config says."""
+def _groups(model: Any) -> list[list[Any]]:
+    """Modules whose gradients are cut up together: some layers, and at last the rest."""
     count = getattr(model.config, "num_hidden_layers", 0)
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
-    return [*stacks[0]] if stacks else []
+    layers = [*stacks[0]] if stacks else []
+    numbers = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=1)
+    each = max(1, TOGETHER // numbers)
+    return [*(layers[first : first + each] for first in range(0, len(layers), each)), [model]]
 
 
 class _Reduction:

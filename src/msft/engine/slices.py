@@ -10,6 +10,10 @@ from msft.engine.ownership import owners, rounds
 from msft.ranks import Ranks
 
 
+TOGETHER = 2**28
+"""Numbers of layers whose gradients are cut into slices at a time; a larger layer is alone."""
+
+
 class Slices:
     """The tensors of a model in slices.
 
