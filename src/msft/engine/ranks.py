@@ -111,7 +111,9 @@ class Sharded:
         self._alone: dict[str, Tensor] = {}
         groups = _groups(model)
         for group in groups:
-            fully_shard(group if len(group) > 1 else group[0], mesh=mesh, reshard_after_forward=False)
+            fully_shard(
+                group if len(group) > 1 else group[0], mesh=mesh, reshard_after_forward=False
+            )
             if mesh.size() > 1:
                 group[0].set_gradient_divide_factor(1.0)
                 group[0].set_force_sum_reduction_for_comms(True)  # gloo has no other
