@@ -94,8 +94,7 @@ class FullSharding:
         self.evaluated = copy.deepcopy(model, shared)
         self._turn = Turn()
         self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
-        self._model, self._given = model, given
-        self._weights: dict[str, Tensor] = {}
+        self._given = given
         self._rows: list[Tensor] = []
         self.mixed = bf16
         self._stale = True
@@ -156,7 +155,7 @@ class FullSharding:
 
     def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
         """Losses of all rows, each lane measured by one rank."""
-        self._refresh()
+        self._refresh_all()
         losses = torch.zeros(len(rows), device=self._optimizer.bad.device)
         for lane in range(self.ranks.rank, min(self.lanes, len(rows)), self.ranks.world):
             losses[lane :: self.lanes] = measured(rows[lane :: self.lanes])
@@ -165,7 +164,7 @@ class FullSharding:
 
     def predictor(self, predictor: Predictor) -> Predictor:
         lanes = LanePredictor(predictor, self.lanes, self.ranks)
-        return Refreshing(lanes, self._refresh)
+        return Refreshing(lanes, self._refresh_all)
 
     def seed(self, seed: int) -> None:
         self._seed, self._step = seed, 0
@@ -195,38 +194,31 @@ class FullSharding:
         self._stale = True
 
     def _refresh(self) -> None:
-        """Be what is shown now: with `ema_decay` the raw weights in training, else the average."""
+        """Let weights come together if they have moved: with `ema_decay` the raw ones in training,
+        else the average."""
         if not self._stale:
             return
         self._stale = False
         with torch.no_grad():
-            if not self._weights:
+            if not self._rows:
                 self._settle()
             if not self.mixed:
                 torch._foreach_copy_(self._rows, list(self.owned.values()))
-            if self.ranks.world == 1:
-                return
-            for names in (name for turn in self._slices.rounds for name in turn if name):
-                for rank in range(self.ranks.world):
-                    parts = [self._slices.slice(self._weights[name], rank) for name in names]
-                    flat = parts[0].new_empty(sum(part.numel() for part in parts))
-                    if rank == self.ranks.rank:
-                        torch.cat([part.reshape(-1) for part in parts], out=flat)
-                    self.ranks.spread(flat, rank)
-                    if rank != self.ranks.rank:
-                        pieces = torch.split(flat, [part.numel() for part in parts])
-                        for part, piece in zip(parts, pieces, strict=True):
-                            part.copy_(piece.view_as(part))
+            self._sharded.gather()
+
+    def _refresh_all(self) -> None:
+        self._refresh()
+        self._sharded.wait()
 
     def _settle(self) -> None:
-        """Share the whole weights where they lie, now that they stay there: with the model that
-        predicts, and in bf16 with the optimizer, which moves this rank's rows in place."""
-        self._weights = {name: p.detach() for name, p in self._model.named_parameters()}
+        """Share the whole weights where they lie: with the model that predicts, and in bf16 with
+        the optimizer, which moves this rank's rows in place."""
+        weights = self._sharded.settle(self._slices.slice)
         for parameters in (self._given, dict(self.evaluated.named_parameters())):
             for name, parameter in parameters.items():
-                parameter.data = self._weights[name]
+                parameter.data = weights[name]
         rank = self.ranks.rank
-        self._rows = [self._slices.slice(self._weights[name], rank) for name in self.owned]
+        self._rows = [self._slices.slice(weights[name], rank) for name in self.owned]
         torch._foreach_copy_(self._rows, list(self.owned.values()))
         if self.mixed:
             for parameter, rows in zip(self.owned.values(), self._rows, strict=True):

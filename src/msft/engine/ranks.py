@@ -89,7 +89,8 @@ class Reduce(Protocol):
 
 class Sharded:
     """A model whose gradients FSDP2 divides between the ranks, group by group, while the backward
-    pass goes on: the layers, and the rest. Its weights are brought together once and stay so.
+    pass goes on: some layers at a time, and the rest. Its weights are brought together once and
+    stay so, since the ranks score with all of them; each rank moves its own rows of them.
 
     reduction: makes what sums the gradients of a group, in place of FSDP2's reduce-scatter, in
         which the order of the sum is not ours. One process alone has nothing to sum.
@@ -106,25 +107,73 @@ class Sharded:
                 "fewer, or use sharding: optimizer"
             )
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        self._model = model
         self._reduced: Reduce | None = None
         self._places: dict[str, tuple[Reduce, int, torch.Size]] = {}
         self._alone: dict[str, Tensor] = {}
-        groups = _groups(model)
-        for group in groups:
-            fully_shard(
-                group if len(group) > 1 else group[0], mesh=mesh, reshard_after_forward=False
-            )
+        self._groups = _groups(model)
+        for group in self._groups:
+            modules = group if len(group) > 1 else group[0]
+            fully_shard(modules, mesh=mesh, reshard_after_forward=False)
             if mesh.size() > 1:
                 group[0].set_gradient_divide_factor(1.0)
                 group[0].set_force_sum_reduction_for_comms(True)  # gloo has no other
                 group[0].set_custom_reduce_scatter(_Reduction(reduction(), self._begin))
         slices: dict[str, Any] = dict(model.named_parameters())
-        for group in groups:
+        for group in self._groups:
             group[0].unshard()
         model.set_reshard_after_backward(False)
         for name, parameter in slices.items():
             parameter.to_local().untyped_storage().resize_(0)  # the whole weights are used
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
+        self._even: list[tuple[list[Tensor], list[Tensor]]] = []
+        self._uneven: list[tuple[Tensor, int]] = []
+        self._coming: dict[int, Any] = {}
+
+    # Weights.
+
+    def settle(self, slice_of: Callable[[Tensor, int], Tensor]) -> dict[str, Tensor]:
+        """The whole weights, which from now on stay where they lie.
+
+        slice_of: the rows of a tensor that a rank has.
+        """
+        seen = set[Any]()
+        for number, group in enumerate(self._groups):
+            held = {p: None for module in group for p in module.parameters() if p not in seen}
+            seen |= held.keys()
+            whole = [parameter.detach() for parameter in held]
+            even = [tensor for tensor in whole if len(tensor) % dist.get_world_size() == 0]
+            self._even.append((even, [slice_of(tensor, dist.get_rank()) for tensor in even]))
+            for tensor in (each for each in whole if len(each) % dist.get_world_size()):
+                parts = (slice_of(tensor, rank) for rank in range(dist.get_world_size()))
+                self._uneven += [(part, rank) for rank, part in enumerate(parts) if len(part)]
+            group[0].register_forward_pre_hook(partial(self._wait_for, number))
+        return {name: p.detach() for name, p in self._model.named_parameters()}
+
+    def gather(self) -> None:
+        """Let each rank have the rows of all, where they lie; they travel while others are
+        computed with, so the model waits for those of a group before it computes it."""
+        if dist.get_world_size() == 1:
+            return
+        self.wait()
+        for part, rank in self._uneven:
+            dist.broadcast(part, rank)
+        world: Any = dist.group.WORLD
+        for number in (len(self._groups) - 1, *range(len(self._groups) - 1)):  # embeddings first
+            if self._even[number][0]:
+                self._coming[number] = world.allgather_into_tensor_coalesced(*self._even[number])
+
+    def wait(self) -> None:
+        """Until all are there."""
+        for number in list(self._coming):
+            self._wait_for(number)
+
+    def _wait_for(self, number: int, *call: Any) -> None:
+        coming = self._coming.pop(number, None)
+        if coming is not None:
+            coming.wait()
+
+    # Gradients.
 
     def gradients(self) -> dict[str, Tensor]:
         """Of this rank's slices, after the last pass of a step."""
@@ -143,9 +192,10 @@ class Sharded:
         self._reduced = reduce
 
     def _take(self, name: str, parameter: Any) -> None:
-        """FSDP2 has the slice of a gradient: where in its group it is, or at last itself."""
+        """FSDP2 has the slice of a gradient: note where it is in its group, or take it."""
         if self._reduced is None:
-            self._alone[name] = parameter.grad.to_local()
+            found, held = parameter.grad.to_local(), self._alone.get(name)
+            self._alone[name] = found if held is None else held.float() + found
         elif name not in self._places:
             local = parameter.grad.to_local()
             self._places[name] = (self._reduced, local.storage_offset(), local.shape)
