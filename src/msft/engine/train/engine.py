@@ -186,7 +186,7 @@ class FastEngine:
             self._adamw.bad.zero_()
             targets = (line.labels != NO_LABEL).sum()
         bounds = line.bounds.to(torch.int32)
-        self.model.train()
+        self._train()
         rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
         with self._layers, layout(rows):
             return self._backward(line, targets)
@@ -196,8 +196,12 @@ class FastEngine:
         the optimizer where it is a sum over lanes."""
         targets = sum(len(row.targets) for row in rows)
         self._adamw.bad.zero_()
-        self.model.train()
+        self._train()
         return self._lanes.gradients(rows, self._accumulated, targets, self._micro_batches)
+
+    def _train(self) -> None:
+        if not self.model.training:  # to tell all modules at each step takes milliseconds
+            self.model.train()
 
     def _accumulated(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         """The gradient of some rows, over so many targets.
