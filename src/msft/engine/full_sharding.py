@@ -127,6 +127,7 @@ class FullSharding:
                 torch.manual_seed(number(self._seed, "lane", self._step, lane))
                 place = lane
             found = backward(part or rows[:1], targets if part else inf)
+            self._sharded.end_pass()
             end = place + self.lanes * len(part)
             losses[place : end : self.lanes] = found[: len(part)]
             place = end

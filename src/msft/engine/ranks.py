@@ -110,16 +110,22 @@ class Sharded:
         self._model = model
         self._reduced: Reduce | None = None
         self._places: dict[str, tuple[Reduce, int, torch.Size]] = {}
+        self._placed = False
         self._alone: dict[str, Tensor] = {}
         self._groups = _groups(model)
+        self._names = [name for name, _ in model.named_parameters()]
+        self._small = {n: p for n, p in model.named_parameters() if p.ndim == 1}
+        small = set(self._small.values())
+        self._reduce_small = reduction()
         for group in self._groups:
             modules = group if len(group) > 1 else group[0]
-            fully_shard(modules, mesh=mesh, reshard_after_forward=False)
+            fully_shard(modules, mesh=mesh, reshard_after_forward=False, ignored_params=small)
             if mesh.size() > 1:
                 group[0].set_gradient_divide_factor(1.0)
                 group[0].set_force_sum_reduction_for_comms(True)  # gloo has no other
                 group[0].set_custom_reduce_scatter(_Reduction(reduction(), self._begin))
-        slices: dict[str, Any] = dict(model.named_parameters())
+        named = model.named_parameters()
+        slices: dict[str, Any] = {name: p for name, p in named if name not in self._small}
         for group in self._groups:
             group[0].unshard()
         model.set_reshard_after_backward(False)
@@ -175,18 +181,38 @@ class Sharded:
 
     # Gradients.
 
+    def end_pass(self) -> None:
+        """Sum the gradients of vectors after a backward pass. FSDP2 does not have them: they are
+        many, and it takes time for each tensor, however small."""
+        world = dist.get_world_size()
+        grads = {name: p.grad for name, p in self._small.items() if p.grad is not None}
+        for parameter in self._small.values():
+            parameter.grad = None
+        if world == 1:
+            for name, grad in grads.items():
+                self._add_alone(name, grad)
+            return
+        if not self._placed:
+            place = 0
+            for name, grad in grads.items():
+                rows = -(-len(grad) // world)  # of a slice; the last ones may have fewer
+                mine = min(rows, max(0, len(grad) - rows * dist.get_rank()))
+                self._places[name] = (self._reduce_small, place, torch.Size([mine]))
+                place += rows
+            self._placed = True
+        if grads:
+            flat = torch._chunk_cat(list(grads.values()), 0, world).view(-1)
+            self._reduce_small(flat, len(flat) // world)
+
     def gradients(self) -> dict[str, Tensor]:
         """Of this rank's slices, after the last pass of a step."""
-        if self._alone:
-            found, self._alone = self._alone, {}
-            return found
-        held = {}
+        found, self._alone = self._alone, {}
         for name, (reduce, place, size) in self._places.items():
-            assert reduce.total is not None
-            held[name] = reduce.total[place : place + size.numel()].view(size)
-        for reduce, _, _ in self._places.values():
+            assert reduce.total is not None, "the last pass has ended"
+            found[name] = reduce.total[place : place + size.numel()].view(size)
+        for reduce in {place[0] for place in self._places.values()}:
             reduce.total = None
-        return held
+        return {name: found[name] for name in self._names}
 
     def _begin(self, reduce: Reduce) -> None:
         self._reduced = reduce
@@ -194,12 +220,15 @@ class Sharded:
     def _take(self, name: str, parameter: Any) -> None:
         """FSDP2 has the slice of a gradient: note where it is in its group, or take it."""
         if self._reduced is None:
-            found, held = parameter.grad.to_local(), self._alone.get(name)
-            self._alone[name] = found if held is None else held.float() + found
+            self._add_alone(name, parameter.grad.to_local())
         elif name not in self._places:
             local = parameter.grad.to_local()
             self._places[name] = (self._reduced, local.storage_offset(), local.shape)
         parameter.grad = None
+
+    def _add_alone(self, name: str, grad: Tensor) -> None:
+        held = self._alone.get(name)
+        self._alone[name] = grad if held is None else held.float() + grad
 
 
 def _groups(model: Any) -> list[list[Any]]:
