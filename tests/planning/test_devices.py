@@ -137,7 +137,7 @@ def test_the_first_way_that_fits_is_the_optimizer_then_all_then_none() -> None:
     ]
     lines = devices_lines(devices_content(JOB, 8, none), 80)
     assert lines[-1] == "it does not fit on so many devices"
-    assert lines[1].split() == ["memory", "of", "a", "device", "45.4", "GB", "36.0", "GB"]
+    assert lines[1].split() == ["memory", "of", "a", "device", "45.4", "GB", "37.1", "GB"]
 
 
 def test_the_page_has_the_table_of_the_bench() -> None:
