@@ -65,7 +65,7 @@ def left_by(ranks: Ranks, together: int, **how: Any) -> list[Any]:
         **{"micro_batch_tokens": 2**16, **how},
     )
     engine = FastEngine(loaded(model), {"a": ROWS}, settings, Joined(model), ranks=ranks)
-    engine.load(None)
+    engine.load({name: weight * 1.5 for name, weight in engine.weights().items()})
     engine.seed(1)
     found: list[Any] = []
     for batch in BATCHES:
