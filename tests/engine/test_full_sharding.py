@@ -53,7 +53,7 @@ class Joined(JoinedProjections):
 def left_by(ranks: Ranks, together: int, **how: Any) -> list[Any]:
     """Losses of some steps, of a trial step and of rows that are watched; digests of weights."""
     if ranks.world > 1:  # a process of its own
-        ranks_of_torch.TOGETHER = together
+        vars(ranks_of_torch)["TOGETHER"] = together
     torch.manual_seed(0)
     model = model_of("qwen2")
     settings = TrainingSettings(
