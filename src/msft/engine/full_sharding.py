@@ -1,12 +1,15 @@
-"""Full sharding: the working weights are divided between ranks too (`sharding: full`, FSDP2).
+"""Full sharding: gradients are divided between ranks too (`sharding: full`, FSDP2).
 
-A rank has a slice of the first dimension of every tensor, in fp32, which is its master. FSDP2
-brings a layer's weights together before it is computed, and sends its gradients to their slices
-behind it. There the lanes are summed as a tree, in place of torch's own order, so the bits are
-those of `sharding: optimizer`: in pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
+A rank has a slice of the first dimension of every tensor, in fp32, which is its master. FSDP2 cuts
+the gradients of some layers into slices as soon as the backward pass has them. There the lanes are
+summed as a tree, in place of torch's own order, so the bits are those of `sharding: optimizer`: in
+pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
 
-Evaluation needs whole weights for many passes. They are brought together once, in a second model
-that only ever predicts. Outside, in snapshots and files, a rank has the whole tensors that it owns.
+Evaluation needs whole working weights, so they are always there, and training has the same ones:
+FSDP2 need not bring layers together in each pass. A step moves a rank's rows of them; before the
+next pass the rows of all ranks travel to all. The model that predicts is a second one with the same
+weights, without FSDP2's hooks. Outside, in snapshots and files, a rank has the whole tensors that
+it owns.
 """
 
 import copy
@@ -32,8 +35,7 @@ Row = TypeVar("Row")
 
 class TreeReduce:
     """Sums what ranks have of a slice's gradient: micro-batches of a lane one after the other, then
-    lanes as a tree. One for each of FSDP2's groups; it gives the sum at the last pass, and zeros
-    before."""
+    lanes as a tree. One for each of FSDP2's groups; the sum is there after the last pass."""
 
     def __init__(self, lanes: int, ranks: Ranks, turn: Callable[[], "Turn"]) -> None:
         self._lanes = lanes

@@ -110,7 +110,6 @@ class Sharded:
         self._model = model
         self._reduced: Reduce | None = None
         self._places: dict[str, tuple[Reduce, int, torch.Size]] = {}
-        self._placed = False
         self._alone: dict[str, Tensor] = {}
         self._groups = _groups(model)
         self._names = [name for name, _ in model.named_parameters()]
@@ -129,8 +128,11 @@ class Sharded:
         for group in self._groups:
             group[0].unshard()
         model.set_reshard_after_backward(False)
+        whole = dict(model.named_parameters())
         for name, parameter in slices.items():
-            parameter.to_local().untyped_storage().resize_(0)  # the whole weights are used
+            held = parameter.to_local().untyped_storage()
+            if held.data_ptr() != whole[name].untyped_storage().data_ptr():
+                held.resize_(0)  # FSDP2 does not need them again
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
         self._even: list[tuple[list[Tensor], list[Tensor]]] = []
         self._uneven: list[tuple[Tensor, int]] = []
@@ -154,6 +156,11 @@ class Sharded:
                 parts = (slice_of(tensor, rank) for rank in range(dist.get_world_size()))
                 self._uneven += [(part, rank) for rank, part in enumerate(parts) if len(part)]
             group[0].register_forward_pre_hook(partial(self._wait_for, number))
+        place = 0
+        for name, vector in self._small.items() if dist.get_world_size() > 1 else ():
+            size = slice_of(vector, dist.get_rank()).shape
+            self._places[name] = (self._reduce_small, place, size)
+            place += len(slice_of(vector, 0))  # the last ones may have fewer
         return {name: p.detach() for name, p in self._model.named_parameters()}
 
     def gather(self) -> None:
@@ -185,23 +192,15 @@ class Sharded:
         """Sum the gradients of vectors after a backward pass. FSDP2 does not have them: they are
         many, and it takes time for each tensor, however small."""
         world = dist.get_world_size()
-        grads = {name: p.grad for name, p in self._small.items() if p.grad is not None}
-        for parameter in self._small.values():
-            parameter.grad = None
+        grads = []
+        for vector in self._small.values():
+            grads.append(torch.zeros_like(vector) if vector.grad is None else vector.grad)
+            vector.grad = None
         if world == 1:
-            for name, grad in grads.items():
+            for name, grad in zip(self._small, grads, strict=True):
                 self._add_alone(name, grad)
-            return
-        if not self._placed:
-            place = 0
-            for name, grad in grads.items():
-                rows = -(-len(grad) // world)  # of a slice; the last ones may have fewer
-                mine = min(rows, max(0, len(grad) - rows * dist.get_rank()))
-                self._places[name] = (self._reduce_small, place, torch.Size([mine]))
-                place += rows
-            self._placed = True
-        if grads:
-            flat = torch._chunk_cat(list(grads.values()), 0, world).view(-1)
+        elif grads:
+            flat = torch._chunk_cat(grads, 0, world).view(-1)
             self._reduce_small(flat, len(flat) // world)
 
     def gradients(self) -> dict[str, Tensor]:
