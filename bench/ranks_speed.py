@@ -5,7 +5,8 @@
 nccl: a group of one process over NCCL against the plain path, 0.5B, both recorded; at most 3 %
     slower is asked for.
 full: FSDP2 with one process against the plain path, 3B; at most 8 %. Layers are compiled in both;
-    `uncompiled`: in neither.
+    `uncompiled`: in neither. `host ms` is the time until the host has launched a step. `by layers`:
+    with a group of FSDP2 for each layer, and not for several.
 gloo: two processes on one GPU over gloo, deterministic: the weights after a few steps are those of
     one process with the same lanes, bit for bit. `gloo-lora`: those of an adapter.
 Weights are random. Each case takes less than a minute; on a CPU all of them use gloo.
@@ -32,12 +33,14 @@ from common import (
     device_of,
     free,
     parser_of,
+    peak_gb,
     print_kernels,
     random_model,
     synchronize,
 )
 from transformers import AutoConfig
 
+import msft.engine.ranks
 from msft.engine.adapters.injection import adapted
 from msft.engine.model.loading import LoadedModel
 from msft.engine.paths import layers_of
@@ -77,7 +80,7 @@ def engine_of(
     adapter = (
         adapted(loaded, AdapterOptions(r=16, alpha=32), device_of(), chosen.bf16) if lora else None
     )
-    layers = layers_of(model, fused, joined=not chosen.full_sharding)
+    layers = layers_of(model, fused)
     return FastEngine(loaded, {"a": rows}, chosen, layers, adapted=adapter, ranks=ranks)
 
 
@@ -125,25 +128,37 @@ def beside(size: str, ranks: Ranks, quick: bool) -> dict[str, Any]:
     return {"plain ms": before, "group ms": after, "slower %": 100 * (after / before - 1), **ways}
 
 
+def host_milliseconds(engine: FastEngine, ranks: Ranks, steps: int) -> float:
+    """Until a step has launched all of its work, on a device that waited for it."""
+    found = []
+    for turn in range(steps):
+        synchronize()
+        begun = time.perf_counter()
+        step(engine, ranks, turn)
+        found.append(1000 * (time.perf_counter() - begun))
+    return median(found)
+
+
 def after_each_other(size: str, ranks: Ranks, quick: bool, fused: bool) -> dict[str, Any]:
+    """The plain path; slices; and slices with a group of FSDP2 for each layer."""
     steps, blocks = (3, 2) if quick or not CUDA else (8, 3)
-    medians = []
-    for theirs, full in ((ALONE, False), (ranks, True)):
-        more = {"full_sharding": True, "kernel": False} if full else {}
-        engine = engine_of(size, theirs, fused=fused, **more)
+    found: dict[str, Any] = {}
+    ways = {
+        "plain": (ALONE, 0),
+        "full": (ranks, msft.engine.ranks.TOGETHER),
+        "by layers": (ranks, 1),
+    }
+    for way, (theirs, together) in ways.items():
+        msft.engine.ranks.TOGETHER = together or msft.engine.ranks.TOGETHER
+        engine = engine_of(size, theirs, fused=fused, full_sharding=bool(together))
         milliseconds(engine, theirs, 3)
-        medians.append(median(milliseconds(engine, theirs, steps) for _ in range(blocks)))
-        print_kernels(f"{size} {more}, fused {fused}", partial(step, engine, theirs, 0))
-        peak = torch.cuda.max_memory_allocated() / 1e9 if CUDA else 0.0
+        found[f"{way} ms"] = median(milliseconds(engine, theirs, steps) for _ in range(blocks))
+        found[f"{way} host ms"] = host_milliseconds(engine, theirs, steps)
+        print_kernels(f"{size} {way}, {engine.how()}", partial(step, engine, theirs, 0))
+        found[f"{way} GB"] = peak_gb()
         del engine
         free()
-    before, after = medians
-    return {
-        "plain ms": before,
-        "full ms": after,
-        "slower %": 100 * (after / before - 1),
-        "full GB": peak,
-    }
+    return {**found, "slower %": 100 * (found["full ms"] / found["plain ms"] - 1)}
 
 
 def digests(size: str, ranks: Ranks, lora: bool) -> dict[str, str]:
@@ -215,7 +230,8 @@ def main() -> None:
         report.attempt(
             2 * options.seconds, lambda work=work, size=size: work(size), case=case, size=size
         )  # type: ignore[misc]
-    columns = ["case", "size", "plain ms", "group ms", "full ms", "slower %", "tensors", "equal"]
+    columns = ["case", "size", "plain ms", "group ms", "full ms", "slower %", "plain host ms"]
+    columns += ["full host ms", "by layers ms", "by layers host ms", "tensors", "equal"]
     report.table("one process in a group", columns)
 
 

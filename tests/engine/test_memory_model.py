@@ -9,13 +9,13 @@ from msft.engine.memory_model import (
     Demand,
     best_fit,
     frozen_bytes,
-    gathered_bytes,
     gradient_bytes,
     held_bytes,
     is_long,
     merged_bytes,
     step_bytes,
     token_bytes,
+    uncut_bytes,
 )
 from msft.engine.model.shape import ModelShape
 from msft.recipe.adapters import AdapterOptions
@@ -53,16 +53,18 @@ def test_ranks_have_the_optimizer_between_them() -> None:
     assert held_bytes(SHAPE, fp32) == (4 + 8 // 2 + 4 // 2) * SHAPE.parameters
 
 
-def test_slices_are_a_share_of_all_but_of_what_is_brought_together() -> None:
-    """Evaluation has whole working weights; a pass has both ends and two of the 32 layers."""
-    ends, layers = 2 * 128256 * 4096, SHAPE.parameters // 16
-    assert gathered_bytes(SHAPE, 2) == 2 * (ends + layers)
-    assert gathered_bytes(replace(SHAPE, layers=1), 2) == 2 * SHAPE.parameters
+def test_slices_are_a_share_of_all_but_of_working_weights_and_of_gradients_that_are_uncut() -> None:
+    """Those of both ends, and twice those of 2^29 numbers, or of a layer that has more."""
+    ends = 2 * 128256 * 4096
+    assert uncut_bytes(SHAPE, 2) == 2 * (ends + 2 * 2**29)
+    large = replace(SHAPE, parameters=20 * SHAPE.parameters)
+    assert uncut_bytes(large, 2) == 2 * (ends + 2 * (large.parameters // 32))
+    assert uncut_bytes(replace(SHAPE, layers=1), 2) == 2 * SHAPE.parameters
     eight = Demand(1000, 0.2, bf16=True, half_moments=False, ranks=8, sliced=True)
     assert held_bytes(SHAPE, eight) == 2 * SHAPE.parameters + 12 * SHAPE.parameters // 8
     fp32 = replace(eight, bf16=False, ranks=2)
     assert held_bytes(SHAPE, fp32) == (4 + (4 + 8) // 2) * SHAPE.parameters
-    own = 4 * SHAPE.parameters // 8 + gathered_bytes(SHAPE, 2)
+    own = 4 * SHAPE.parameters // 8 + uncut_bytes(SHAPE, 2)
     assert gradient_bytes(SHAPE, eight, parts=False) == step_bytes(SHAPE, eight) == own
     assert gradient_bytes(SHAPE, eight, parts=True) == own + 4 * SHAPE.parameters
     halved = replace(eight, half_moments=True)

@@ -9,7 +9,7 @@ from toys import RULES, recipe_of, write_data
 
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room
-from msft.engine.memory_model import Demand, gathered_bytes
+from msft.engine.memory_model import Demand, uncut_bytes
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints
@@ -163,7 +163,7 @@ def test_ranks_with_slices_need_less_than_ranks_with_all_gradients(
     )
     assert full.held == optimizer.held == 2 * shape.parameters + 12 * shape.parameters // 4
     assert optimizer.step >= 2 * shape.parameters
-    assert full.step == 4 * shape.parameters // 4 + gathered_bytes(shape, 2)
+    assert full.step == 4 * shape.parameters // 4 + uncut_bytes(shape, 2)
 
 
 def test_the_moving_average_is_counted_where_it_is(tmp_path: Path) -> None:

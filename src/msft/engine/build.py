@@ -128,9 +128,9 @@ def engine_over(
         batch_rows=recipe.train_batch_size if fit.recorded else 0,
         half_moments=demand.half_moments,
     )
-    layers = layers_of(loaded.model, demand.fused, joined=not settings.full_sharding)
-    if settings.full_sharding:  # collectives run inside the passes, so nothing is recorded
-        settings = replace(settings, kernel=False, batch_rows=0)
+    layers = layers_of(loaded.model, demand.fused)
+    if settings.full_sharding:  # gradients travel inside the passes, so nothing is recorded
+        settings = replace(settings, batch_rows=0)
     return FastEngine(loaded, rows, settings, layers, adapted=with_adapter, ranks=ranks)
 
 

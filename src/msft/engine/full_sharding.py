@@ -1,12 +1,15 @@
-"""Full sharding: the working weights are divided between ranks too (`sharding: full`, FSDP2).
+"""Full sharding: gradients are divided between ranks too (`sharding: full`, FSDP2).
 
-A rank has a slice of the first dimension of every tensor, in fp32, which is its master. FSDP2
-brings a layer's weights together before it is computed, and sends its gradients to their slices
-behind it. There the lanes are summed as a tree, in place of torch's own order, so the bits are
-those of `sharding: optimizer`: in pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
+A rank has a slice of the first dimension of every tensor, in fp32, which is its master. FSDP2 cuts
+the gradients of some layers into slices as soon as the backward pass has them. There the lanes are
+summed as a tree, in place of torch's own order, so the bits are those of `sharding: optimizer`: in
+pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
 
-Evaluation needs whole weights for many passes. They are brought together once, in a second model
-that only ever predicts. Outside, in snapshots and files, a rank has the whole tensors that it owns.
+Evaluation needs whole working weights, so they are always there, and training has the same ones:
+FSDP2 need not bring layers together in each pass. A step moves a rank's rows of them; before the
+next pass the rows of all ranks travel to all. The model that predicts is a second one with the same
+weights, without FSDP2's hooks. Outside, in snapshots and files, a rank has the whole tensors that
+it owns.
 """
 
 import copy
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 
 from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree
-from msft.engine.ranks import shard
+from msft.engine.ranks import Sharded
 from msft.engine.refreshing import Refreshing
 from msft.engine.slices import Slices
 from msft.ranks import Ranks
@@ -32,8 +35,7 @@ Row = TypeVar("Row")
 
 class TreeReduce:
     """Sums what ranks have of a slice's gradient: micro-batches of a lane one after the other, then
-    lanes as a tree. One for each of FSDP2's groups; it gives the sum at the last pass, and zeros
-    before."""
+    lanes as a tree. One for each of FSDP2's groups; the sum is there after the last pass."""
 
     def __init__(self, lanes: int, ranks: Ranks, turn: Callable[[], "Turn"]) -> None:
         self._lanes = lanes
@@ -41,13 +43,14 @@ class TreeReduce:
         self._turn = turn
         self._micro: list[Tensor] = []
         self._tree = Tree[Tensor](lanes, _added)
+        self.total: Tensor | None = None
 
-    def __call__(self, given: Tensor, slice_size: int) -> Tensor:
-        """given: the whole gradient, cut into slices for the ranks in their order."""
+    def __call__(self, given: Tensor, slice_size: int) -> None:
         sizes = [slice_size] * self._ranks.world
         pieces = self._ranks.exchange(given, sizes, sizes).split(slice_size)
         if self._micro:
-            pieces = [held.add_(piece) for held, piece in zip(self._micro, pieces, strict=True)]
+            pairs = zip(self._micro, pieces, strict=True)
+            pieces = [_added(held, piece) for held, piece in pairs]
         self._micro = list(pieces)
         turn = self._turn()
         if turn.ends_lane:
@@ -55,12 +58,11 @@ class TreeReduce:
                 self._tree.push((0, turn.lanes_from + rank), piece)
             self._micro = []
         if not turn.ends_step:
-            return given.new_zeros(slice_size)
+            return
         for lane in range(turn.lanes_from + self._ranks.world, self._lanes):
             self._tree.push((0, lane), given.new_zeros(slice_size))  # lanes without rows
-        total = self._tree.parts[0][1]
+        self.total = self._tree.parts[0][1]
         self._tree = Tree[Tensor](self._lanes, _added)
-        return total
 
 
 @dataclass(slots=True)
@@ -79,24 +81,27 @@ class FullSharding:
     def __init__(self, model: Any, lanes: int, ranks: Ranks, bf16: bool) -> None:
         self.lanes = lanes
         self.ranks = ranks
-        self._whole = {name: p.shape for name, p in model.named_parameters()}
-        self.evaluated = copy.deepcopy(model)
-        for parameter in self.evaluated.parameters():
-            parameter.requires_grad_(False)
-            if bf16:
-                parameter.data = parameter.data.bfloat16()
-        self._turn = Turn()
-        shard(model, bf16, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
-        self._sharded: dict[str, Any] = dict(model.named_parameters())
-        self.owned = {name: nn.Parameter(p.to_local()) for name, p in self._sharded.items()}
+        given = dict(model.named_parameters())
+        self._whole = {name: p.shape for name, p in given.items()}
         self._slices = Slices(self._whole, ranks)
         self.names, self.out = self._slices.names, self._slices.out
+        self.owned = {
+            name: nn.Parameter(self._slices.slice(p.detach(), ranks.rank).clone())
+            for name, p in given.items()
+        }
+        if bf16:
+            for parameter in given.values():
+                parameter.data = parameter.data.bfloat16()
+        shared = {id(p): nn.Parameter(p.new_empty(0), requires_grad=False) for p in given.values()}
+        self.evaluated = copy.deepcopy(model, shared)
+        self._turn = Turn()
+        self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
+        self._given = given
+        self._rows: list[Tensor] = []
+        self.mixed = bf16
         self._stale = True
         self._seed = 0
         self._step = self._tried_at = 0
-
-    mixed = False
-    """FSDP2 makes the bf16 copies, so the optimizer need not."""
 
     def serve(self, optimizer: Any) -> None:
         self._optimizer: Any = optimizer
@@ -115,6 +120,7 @@ class FullSharding:
     ) -> Tensor:
         """As `DataParallel.gradients`; all ranks take the same number of passes, some of them
         with a row that counts nothing."""
+        self._refresh()
         losses = torch.zeros(len(rows) + 1, device=self._optimizer.bad.device)
         place = 0
         for lane, part, turn in self._passes(rows, split):
@@ -123,6 +129,7 @@ class FullSharding:
                 torch.manual_seed(number(self._seed, "lane", self._step, lane))
                 place = lane
             found = backward(part or rows[:1], targets if part else inf)
+            self._sharded.end_pass()
             end = place + self.lanes * len(part)
             losses[place : end : self.lanes] = found[: len(part)]
             place = end
@@ -130,9 +137,7 @@ class FullSharding:
         losses[-1] = self._optimizer.bad
         self.ranks.total(losses)
         self._optimizer.bad.copy_(losses[-1].clamp(max=1))
-        self._optimizer.take({n: p.grad.to_local() for n, p in self._sharded.items()})
-        for parameter in self._sharded.values():
-            parameter.grad = None
+        self._optimizer.take(self._sharded.gradients())
         return losses[:-1]
 
     def _passes(
@@ -153,7 +158,7 @@ class FullSharding:
 
     def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
         """Losses of all rows, each lane measured by one rank."""
-        self._refresh()
+        self._refresh_all()
         losses = torch.zeros(len(rows), device=self._optimizer.bad.device)
         for lane in range(self.ranks.rank, min(self.lanes, len(rows)), self.ranks.world):
             losses[lane :: self.lanes] = measured(rows[lane :: self.lanes])
@@ -162,7 +167,7 @@ class FullSharding:
 
     def predictor(self, predictor: Predictor) -> Predictor:
         lanes = LanePredictor(predictor, self.lanes, self.ranks)
-        return Refreshing(lanes, self._refresh)
+        return Refreshing(lanes, self._refresh_all)
 
     def seed(self, seed: int) -> None:
         self._seed, self._step = seed, 0
@@ -178,8 +183,6 @@ class FullSharding:
 
     def forget(self) -> None:
         self._optimizer.forget()
-        for parameter in self._sharded.values():
-            parameter.grad = None
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm over all slices; its rounding depends on the number of ranks."""
@@ -194,25 +197,35 @@ class FullSharding:
         self._stale = True
 
     def _refresh(self) -> None:
-        """Be what is shown now: with `ema_decay` the raw weights in training, else the average."""
+        """Let weights come together if they have moved: with `ema_decay` the raw ones in training,
+        else the average."""
         if not self._stale:
             return
         self._stale = False
-        shown = dict(self.evaluated.named_parameters())
         with torch.no_grad():
-            for names in (name for turn in self._slices.rounds for name in turn if name):
-                for rank in range(self.ranks.world):
-                    parts = [self._slices.slice(shown[name], rank) for name in names]
-                    flat = torch.empty(
-                        sum(part.numel() for part in parts), device=shown[names[0]].device
-                    )
-                    if rank == self.ranks.rank:
-                        held = [self.owned[name].detach().reshape(-1) for name in names]
-                        torch.cat(held, out=flat)
-                    self.ranks.spread(flat, rank)
-                    pieces = torch.split(flat, [part.numel() for part in parts])
-                    for part, piece in zip(parts, pieces, strict=True):
-                        part.copy_(piece.view_as(part))
+            if not self._rows:
+                self._settle()
+            if not self.mixed:
+                torch._foreach_copy_(self._rows, list(self.owned.values()))
+            self._sharded.gather()
+
+    def _refresh_all(self) -> None:
+        self._refresh()
+        self._sharded.wait()
+
+    def _settle(self) -> None:
+        """Share the whole weights where they lie: with the model that predicts, and in bf16 with
+        the optimizer, which moves this rank's rows in place."""
+        weights = self._sharded.settle(self._slices.slice)
+        for parameters in (self._given, dict(self.evaluated.named_parameters())):
+            for name, parameter in parameters.items():
+                parameter.data = weights[name]
+        rank = self.ranks.rank
+        self._rows = [self._slices.slice(weights[name], rank) for name in self.owned]
+        torch._foreach_copy_(self._rows, list(self.owned.values()))
+        if self.mixed:
+            for parameter, rows in zip(self.owned.values(), self._rows, strict=True):
+                parameter.data = rows
 
     def back(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The slices of this rank, from tensors that are whole in their owners."""
@@ -236,4 +249,5 @@ class FullSharding:
 
 
 def _added(first: Tensor, second: Tensor) -> Tensor:
-    return first.add_(second)
+    """In fp32, in place of the first where it is fp32 already."""
+    return first.add_(second) if first.dtype == torch.float32 else first.float().add_(second)

@@ -16,6 +16,7 @@ from torch import nn
 from msft import launch
 from msft.data.corpus import Corpus
 from msft.engine.model.shape import ModelShape
+from msft.engine.slices import TOGETHER
 from msft.engine.train.adamw import has_kernel
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
@@ -66,7 +67,7 @@ class Demand:
     frozen: bytes of the frozen weights beside an adapter.
     merged: bytes of the plain model that is evaluated in place of an adapter's; 0: there is none.
     ranks: have fp32 weights, moments and the average between them.
-    sliced: and gradients, with `sharding: full`, which brings weights together by layers.
+    sliced: and gradients, with `sharding: full`, which cuts them into slices as they come.
     """
 
     batch_tokens: int
@@ -118,7 +119,7 @@ def demand_of(
         fused=device.type == "cuda"
         and is_long(recipe, rows, len(corpus.datasets))
         and not recipe.use_dora,  # peft's own forward, which the compiler cannot follow
-        lean=has_kernel(device, bf16) and not sliced,
+        lean=has_kernel(device, bf16),
         averaged=recipe.ema_decay is not None,
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
@@ -224,12 +225,12 @@ def average_bytes(shape: ModelShape, demand: Demand) -> int:
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
     """Gradients; `parts`: with the fp32 copy in which micro-batches add up.
 
-    Of slices those of a rank, and the weights that are brought together.
+    Of slices those of a rank, and those that are still whole.
     """
     if demand.sliced:
         summed = FP32 * shape.parameters if parts else 0
         own = FP32 * shape.parameters // demand.ranks
-        return own + gathered_bytes(shape, BF16 if demand.bf16 else FP32) + summed
+        return own + uncut_bytes(shape, BF16 if demand.bf16 else FP32) + summed
     if not demand.bf16:
         return FP32 * demand.moved(shape)
     summed = parts and not demand.half_moments
@@ -247,11 +248,12 @@ def step_bytes(shape: ModelShape, demand: Demand) -> int:
     return gradients if demand.sliced else gradients + FP32 * demand.moved(shape)
 
 
-def gathered_bytes(shape: ModelShape, width: int) -> int:
-    """Of the weights that `sharding: full` has whole at a time: both ends and two layers."""
+def uncut_bytes(shape: ModelShape, width: int) -> int:
+    """Of the gradients that `sharding: full` has whole at a time: of both ends, and of the layers
+    that are cut into slices together and those before them."""
     ends = 2 * shape.vocabulary * shape.hidden
-    two_layers = 2 * shape.parameters // max(1, shape.layers)
-    return width * min(shape.parameters, ends + two_layers)
+    layers = max(TOGETHER, shape.parameters // max(1, shape.layers))
+    return width * min(shape.parameters, ends + 2 * layers)
 
 
 def token_bytes(shape: ModelShape, demand: Demand, again: bool) -> float:

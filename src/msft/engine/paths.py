@@ -153,7 +153,7 @@ def recorder_of(device: torch.device) -> Piece[Callable[[], Recorder]]:
     return Piece(Graphs)
 
 
-def layers_of(model: nn.Module, fused: bool, joined: bool = True) -> Layers:
+def layers_of(model: nn.Module, fused: bool) -> Layers:
     """A model's layers; fused: compiled, where that is possible, and their projections joined."""
     if not fused:
         return PlainLayers("layers are compiled for long runs on CUDA only")
@@ -161,7 +161,7 @@ def layers_of(model: nn.Module, fused: bool, joined: bool = True) -> Layers:
         from msft.engine.accel.fused_layers import FusedLayers
     except ImportError as error:
         return PlainLayers(cause_of(error))
-    return FusedLayers(model, joined)
+    return FusedLayers(model)
 
 
 def optimizer_way(device: torch.device, bf16: bool) -> Way:

@@ -9,6 +9,9 @@ from torch import Tensor
 from msft.engine.ownership import owners, rounds
 from msft.ranks import Ranks
 
+TOGETHER = 2**29
+"""Numbers of layers whose gradients are cut into slices at a time; a larger layer is alone."""
+
 
 class Slices:
     """The tensors of a model in slices.

@@ -3,8 +3,8 @@
 Everything here is computed from sizes, and nothing is measured: a model of the two ways to share
 (`sharding`), of an assumed device, and of links that are never disturbed. With `optimizer` a rank
 has all working weights and their gradients, and owns 1/W of the masters and moments; a step sends
-gradients in fp32 and gathers weights in bf16. With `full` it owns 1/W of everything, gathers each
-layer twice, for the forward and for the backward pass, and has whole working weights to score.
+gradients in fp32 and gathers weights in bf16. With `full` it owns 1/W of gradients too: they travel
+in bf16 while the pass goes on, and weights are gathered while others are computed with.
 An adapter is shared by `optimizer` alone: every rank has the whole frozen model.
 """
 
@@ -17,8 +17,8 @@ from msft.engine.memory_model import (
     FP32,
     MERGED_SHARE,
     Demand,
-    gathered_bytes,
     token_bytes,
+    uncut_bytes,
 )
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
@@ -112,8 +112,8 @@ class Cost:
     """What one way to share costs; bytes are of one rank unless they say otherwise.
 
     weights: what is there whole: working weights, with `optimizer` gradients and the model with
-        an adapter in it where that is scored, with `full` the layers that are gathered.
-    owned: masters, moments, and with `full` also shards of weights and gradients.
+        an adapter in it where that is scored, with `full` the gradients that are still whole.
+    owned: masters, moments, and with `full` also slices of gradients.
     activations: of a rank's rows. recomputed: they are, to fit. memory: all of these.
     step: seconds of one, of which `sending`. faster: than one device with room for all of it.
     training, evaluating: seconds of the whole run.
@@ -155,19 +155,15 @@ def cost_of(job: Job, world: int, sharding: Sharding, device: Device = H200) -> 
     memory = weights + owned + activations
     computing = _flops(job, job.train_tokens, recomputed) / device.speed
     alone = _flops(job, job.train_tokens, recomputed=False) / device.speed
-    gathered = 2 * job.working if sharding == "full" else BF16 * job.trained
-    sending = device.exchange(FP32 * job.trained, world) + device.gather(gathered, world)
+    sent = (BF16 if sharding == "full" else FP32) * job.trained
+    sending = device.exchange(sent, world) + device.gather(BF16 * job.trained, world)
     sending *= job.steps
-    # `full` gathers the next layer while one is computed; `optimizer` sends after the pass.
+    # `full` sends while other layers are computed; `optimizer` sends after the pass.
     together = max if sharding == "full" else lambda *parts: sum(parts)
     training = together(computing / world, sending)
     each = job.checkpoints.each / world
     evaluating = 2 * job.scored * job.evaluation_tokens / device.speed / world
-    back = each / device.copying
-    if sharding == "full":
-        evaluating += job.evaluations * device.gather(job.working, world)
-    else:
-        back += device.gather(BF16 * job.trained, world)
+    back = each / device.copying + device.gather(BF16 * job.trained, world)
     return Cost(
         sharding=sharding,
         world=world,
@@ -196,7 +192,7 @@ def _held(job: Job, world: int, sharding: Sharding) -> tuple[float, float]:
     own = job.trained * (FP32 + moments) / world
     if sharding == "optimizer":
         return job.working + BF16 * job.trained, own
-    return job.working + gathered_bytes(job.shape, BF16), own + FP32 * job.trained / world
+    return job.working + uncut_bytes(job.shape, BF16), own + FP32 * job.trained / world
 
 
 def _flops(job: Job, tokens: int, recomputed: bool) -> float:

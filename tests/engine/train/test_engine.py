@@ -117,8 +117,11 @@ def test_dropout_is_a_function_of_the_seed() -> None:
         for module in engine.model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.5
+        watched = list(engine.work(Batch(ALL.rows, "track"))[0].rows)  # no dropout there
         engine.seed(seed)
-        return list(engine.work(ALL)[0].rows)
+        trained = list(engine.work(ALL)[0].rows)
+        assert trained != watched
+        return trained
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)

@@ -26,17 +26,12 @@ Backend = str | Callable[..., Any]
 
 
 class FusedLayers:
-    """`with fused:` the layers run compiled, as far as the compiler can; see `paths.Layers`.
+    """`with fused:` the layers run compiled, as far as the compiler can; see `paths.Layers`."""
 
-    joined: projections too; not where FSDP2 brings the weights together, around what is compiled.
-    """
-
-    def __init__(
-        self, model: nn.Module, joined: bool = True, backend: Backend = "inductor"
-    ) -> None:
+    def __init__(self, model: nn.Module, backend: Backend = "inductor") -> None:
         torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
         self.way = Way("fused")
-        self._joined = JoinedProjections(model if joined else nn.Module())
+        self._joined = JoinedProjections(model)
         if self._joined.with_adapters:
             backend = recomputing(backend)
         self._layers = decoder_layers(model)

@@ -186,7 +186,8 @@ class FastEngine:
             self._adamw.bad.zero_()
             targets = (line.labels != NO_LABEL).sum()
         bounds = line.bounds.to(torch.int32)
-        self.model.train()
+        if not self.model.training:  # to tell all modules takes milliseconds
+            self.model.train()
         rows = PackedLayout(bounds, len(line.tokens), longest, padded=True)
         with self._layers, layout(rows):
             return self._backward(line, targets)
@@ -196,7 +197,8 @@ class FastEngine:
         the optimizer where it is a sum over lanes."""
         targets = sum(len(row.targets) for row in rows)
         self._adamw.bad.zero_()
-        self.model.train()
+        if not self.model.training:  # to tell all modules takes milliseconds
+            self.model.train()
         return self._lanes.gradients(rows, self._accumulated, targets, self._micro_batches)
 
     def _accumulated(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:

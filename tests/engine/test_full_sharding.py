@@ -1,0 +1,91 @@
+"""Slices in several processes (`sharding: full`): the bits are those of one with the same lanes.
+
+Whole runs are in `tests/app/test_ranks.py`; here is what they do not have on a CPU: bf16, joined
+projections, groups of layers, recomputed activations.
+"""
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import torch
+from families import loaded, model_of, rows_of
+from rank_processes import in_processes
+from torch import Tensor
+
+from msft.engine import ranks as ranks_of_torch
+from msft.engine.accel.joined_linears import JoinedProjections
+from msft.engine.packing import answer_losses
+from msft.engine.paths import Way
+from msft.engine.train.engine import FastEngine
+from msft.engine.train.schedule import TrainingSettings
+from msft.ranks import ALONE, Ranks
+from msft.search.feeds import Batch
+
+ROWS = rows_of(11)
+ALL = tuple(("a", number) for number in range(11))
+BATCHES = [
+    Batch(ALL[:7]),
+    Batch(ALL[4:], use="look_ahead"),
+    Batch(ALL[:5]),
+    Batch(ALL, use="track"),
+]
+WAYS: dict[str, dict[str, Any]] = {
+    "groups of all layers": {"together": 2**29},
+    "a layer at a time": {"together": 1, "micro_batch_tokens": 24},
+    "averaged and recomputed": {
+        "together": 2**29,
+        "ema_decay": 0.5,
+        "gradient_checkpointing": True,
+    },
+}
+
+
+class Joined(JoinedProjections):
+    """Projections as a GPU joins them, in layers that are not compiled."""
+
+    way = Way("fused")
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return answer_losses(logits, labels)
+
+
+def left_by(ranks: Ranks, together: int, **how: Any) -> list[Any]:
+    """Losses of some steps, of a trial step and of rows that are watched; digests of weights."""
+    if ranks.world > 1:  # a process of its own
+        vars(ranks_of_torch)["TOGETHER"] = together
+    torch.manual_seed(0)
+    model = model_of("qwen2")
+    settings = TrainingSettings(
+        learning_rate=1e-2,
+        bf16=True,
+        lanes=2,
+        max_grad_norm=0.0,
+        full_sharding=ranks.world > 1,
+        **{"micro_batch_tokens": 2**16, **how},
+    )
+    engine = FastEngine(loaded(model), {"a": ROWS}, settings, Joined(model), ranks=ranks)
+    engine.load({name: weight * 1.5 for name, weight in engine.weights().items()})
+    engine.seed(1)
+    found: list[Any] = []
+    for batch in BATCHES:
+        losses = engine.work(batch)[0]
+        found += [list(losses.rows), list(losses.after or ())]
+    weights = {n: sha256(w.numpy().tobytes()).hexdigest() for n, w in engine.weights().items()}
+    return [*found, {name: each for part in ranks.gather(weights) for name, each in part.items()}]
+
+
+def test_the_bits_of_slices_in_bf16_are_those_of_one_process() -> None:
+    expected = {name: left_by(ALONE, **way) for name, way in WAYS.items()}
+
+    def work(rank: int) -> None:
+        ranks = ranks_of_torch.joined()
+        found = {name: left_by(ranks, **way) for name, way in WAYS.items()}
+        print(json.dumps(found), flush=True)
+
+    ended = in_processes(2, [], work)
+    for said in ended.said:
+        assert said.startswith("{"), said
+        found = json.loads(said)
+        for name, each in expected.items():
+            assert found[name] == json.loads(json.dumps(each)), name
