@@ -25,6 +25,7 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from msft.engine.paths import HALF, NO_CUDA, Way, short_rows, varlen
+from msft.engine.transfers import sent
 
 NAME = "msft"
 SHORT = 1024
@@ -175,7 +176,7 @@ class RowLayout:
         if _way(q, q.shape[-1], how, self.longest).path != "sdpa":
             if self._packed is None:
                 ends = torch.tensor([0, *self._lengths]).cumsum(0, dtype=torch.int32)
-                self._packed = PackedLayout(ends.to(self._device), q.shape[1], self.longest)
+                self._packed = PackedLayout(sent(ends, self._device), q.shape[1], self.longest)
             return self._packed.attend(module, q, k, v, how)
         if self._padding is None:
             self._padding = Padding(self._lengths, self._device)
@@ -196,8 +197,8 @@ class Padding:
         inside = column < count[:, None]
         slots = torch.where(inside, starts[:, None] + column, 0)
         self._shape = (rows, longest)
-        self._slots = slots.flatten().to(device)
-        self._places = inside.flatten().nonzero().squeeze(1).to(device)
+        self._slots = sent(slots.flatten(), device)
+        self._places = sent(inside.flatten().nonzero().squeeze(1), device)
 
     def spread(self, tokens: Tensor) -> Tensor:
         """[heads, tokens, dim] → [rows, heads, longest, dim]"""

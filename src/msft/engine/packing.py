@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from msft.engine.transfers import sent
 from msft.example import Encoded
 
 NO_LABEL = -100
@@ -126,7 +127,7 @@ def packed(rows: Sequence[TrainingRow], device: torch.device) -> PackedRows:
     shape = BufferShape.of(rows)
     buffer = np.empty(shape.size, dtype=np.int64)
     fill(buffer, rows, shape)
-    return PackedRows.over(torch.from_numpy(buffer).to(device), shape)
+    return PackedRows.over(sent(torch.from_numpy(buffer), device), shape)
 
 
 def answer_losses(logits: Tensor, labels: Tensor) -> Tensor:
