@@ -118,3 +118,13 @@ def test_wrong_input_is_exit_2(recipe: Path, capsys: pytest.CaptureFixture[str])
     assert main(["plan", "nowhere.yaml"]) == 2
     assert main(["plan", str(recipe), "--set", "method=msfd"]) == 2
     assert "msft" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_a_layer_that_is_not_there_is_exit_2_before_anything_starts(
+    recipe: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    wrong = ["--set", "use_peft=true", "--set", "lora_target_modules=[qproj]", "--out", "out"]
+    assert main([command, str(recipe), *wrong]) == 2
+    assert "'qproj', but this model has no linear layer of that name" in capsys.readouterr().err
+    assert not Path("out").exists()

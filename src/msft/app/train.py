@@ -186,9 +186,11 @@ def _built_in_engine(
     from msft.engine.ranks import device_here
     from msft.engine.simple import SimpleEngine
     from msft.planning.memory import refuse_no_room
+    from msft.recipe.adapters import adapter_of
 
     device = device_here()
     shape = named_shape(recipe.model(), recipe.trust_remote_code, len(tokenizer))
+    shape.refuse_adapter(adapter_of(recipe))
     refuse_no_room(recipe, corpus, method, shape, room_of(device))
     engine = engine_of(recipe, corpus, tokenizer, device, notice, ranks)
     return engine, "simple" if isinstance(engine, SimpleEngine) else FAST

@@ -41,6 +41,7 @@ def forecast(
     tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
     shape = named_shape(name, trust, len(tokenizer))
+    shape.refuse_adapter(adapter_of(recipe))
     room = room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return forecast_of(recipe, corpus, tokenizer, shape, room, out, seconds, devices)
 

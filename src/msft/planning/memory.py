@@ -208,9 +208,10 @@ def refuse_no_room(
     if recipe.ema_decay is not None:
         changes["ema_decay: null"] = {"ema_decay": None}
     key = "load_in_4bit" if recipe.use_peft else "use_peft"
-    if shape.linears and recipe.sharding == "full":
+    adaptable = shape.packs if recipe.use_peft else bool(shape.linears)
+    if adaptable and recipe.sharding == "full":
         changes["use_peft: true with sharding: optimizer"] = {key: True, "sharding": "optimizer"}
-    elif shape.linears:
+    elif adaptable:
         changes[f"{key}: true"] = {key: True}
 
     def least(changed: Recipe) -> int:
