@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(tmp_path
     for number, keys in enumerate(RUNS):
         best = tmp_path / str(number) / "alone" / "best"
         assert (best / "config.json").exists() is bool(keys.get("merge_adapter")), keys
+        card = (best / "README.md").read_text()
+        assert ("in four bits (NF4, " in card) is bool(keys.get("load_in_4bit")), keys
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,9 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     assert torch.allclose(one, other, atol=1e-5)
     card = (run / "run" / "best" / "README.md").read_text()
     assert "library_name: peft" in card
+    assert "four bits" not in card
+    told = json.loads((run / "run" / "environment.json").read_text())
+    assert told[0]["peft"] == version("peft")
 
 
 def test_flops_are_those_of_frozen_and_trained_weights(run: Path) -> None:

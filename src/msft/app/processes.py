@@ -58,7 +58,7 @@ def refuse_disagreement(
         for spec in keys.pop("datasets")
         for key, value in spec.items()
     }
-    packages = {k: v for k, v in versions().items() if k != "system"}
+    packages = {k: v for k, v in versions(recipe.use_peft).items() if k != "system"}
     mine = {
         "recipe": {**keys, **specs},
         "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},

@@ -16,7 +16,7 @@ def env_content() -> dict[str, Any]:
     ]
     cuda = [{"name": d.name, "gib": round(d.total_memory / 2**30)} for d in devices]
     return {
-        **versions(),
+        **versions(adapter=True),
         "cpu_threads": torch.get_num_threads(),
         "cuda": cuda,
         "paths": asdict(machine_paths()),
