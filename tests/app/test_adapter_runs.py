@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     assert told[0]["peft"] == version("peft")
 
 
-def test_flops_are_those_of_frozen_and_trained_weights(run: Path) -> None:
+def test_flops_are_those_of_frozen_and_trained_weights(run: Path, tmp_path: Path) -> None:
     history = read_history(run / "run")
     linear = 4 * (128 + 128) + 3 * (128 + 320)
     adapter = {"frozen": history.start.num_parameters, "trained": 2 * 4 * linear}
@@ -104,6 +105,12 @@ def test_flops_are_those_of_frozen_and_trained_weights(run: Path) -> None:
     assert flops["train"] == (4 * adapter["frozen"] + 6 * adapter["trained"]) * tokens["train"]
     assert flops["evaluation"] == 2 * adapter["frozen"] * tokens["evaluation"]
     assert flops["kept"] + flops["discarded"] == flops["train"] + flops["lookahead"]
+    pages = [tmp_path / "report.html", tmp_path / "run" / "report.html"]
+    for name in ("run", "again"):
+        copytree(run / "run", tmp_path / name)
+    assert main(["report", str(tmp_path / "run"), str(tmp_path / "again")]) == 0
+    for page in pages:
+        assert "(4, 2 and 6 where it is frozen beside an adapter)" in page.read_text()
 
 
 def test_a_plan_knows_both_numbers(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

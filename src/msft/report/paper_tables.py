@@ -12,16 +12,19 @@ from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import Ends, ends_of, places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
-from msft.report.wording import Unit, difference, height, metric_name, number, per_cent
-from msft.run.flops import first_rollout_flops
+from msft.report.wording import (
+    Unit,
+    difference,
+    flops_counted,
+    height,
+    metric_name,
+    number,
+    per_cent,
+)
+from msft.run.flops import adapter_of, first_rollout_flops
 from msft.search.scores import TEST, Number
 from msft.text import listed, si
 
-FLOPS_NOTE = (
-    "6 per parameter and token trained, 2 evaluated, 8 looked ahead. Kept is the training on the "
-    "path to the reported checkpoint, discarded is all other training; kept + discarded = train + "
-    "look-ahead. Time and memory are not in it."
-)
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""
 
@@ -134,13 +137,23 @@ def flops_table(contest: Contest) -> Table:
     return Table(
         "flops",
         "FLOPs",
-        FLOPS_NOTE + shared_text([contest]),
+        flops_note([contest]),
         ("method", *kinds, f"× {contest.baseline.label}"),
         tuple(rows),
     )
 
 
-def shared_text(contests: Sequence[Contest]) -> str:
+def flops_note(contests: Sequence[Contest]) -> str:
+    """What is counted."""
+    adapter = any(adapter_of(run.history) for contest in contests for run in contest.runs)
+    return (
+        f"{flops_counted(adapter)}. Kept is the training on the path to the reported checkpoint, "
+        "discarded is all other training; kept + discarded = train + look-ahead. Time and memory "
+        f"are not in it.{_shared_text(contests)}"
+    )
+
+
+def _shared_text(contests: Sequence[Contest]) -> str:
     """What was computed once for several runs, where some of them took it over."""
     runs = [run for contest in contests for run in contest.runs]
     takers = [run for run in runs if run.rollout_from]
