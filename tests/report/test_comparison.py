@@ -33,12 +33,12 @@ from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.comparison_page import comparison_of, contest_text, tables_of, write_files
 from msft.report.contest_in_words import headline
 from msft.report.figures.methods import budgets_of
+from msft.report.flops_table import flops_table
 from msft.report.margins import margin_of
 from msft.report.once import page_tables
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
-    flops_table,
     main_tables,
     places_table,
     spread_table,

@@ -7,12 +7,11 @@ from functools import partial
 from msft.report.compare.contest import Contest, known_mean, minus, titles_of
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.statistics import mean
+from msft.report.flops_table import flops_note, flops_table
 from msft.report.margins import margin_in_words, margin_over
 from msft.report.paper_tables import (
     ABLATION,
     ablation_table,
-    flops_note,
-    flops_table,
     main_tables,
     score_cell,
 )
