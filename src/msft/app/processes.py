@@ -12,6 +12,7 @@ from msft.recipe.recipe import Recipe
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import Opened
+from msft.text import counted
 
 MOST_SHOWN = 5
 
@@ -31,8 +32,8 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
     rows = recipe.train_batch_size
     if world > rows or lanes > rows:
         raise UsageError(
-            f"{world} processes were started, but a step has {rows} rows (train_batch_size), and "
-            f"each process needs one; start at most {rows}"
+            f"{world} processes were started, but a step has {counted(rows, 'row')} "
+            f"(train_batch_size), and each process needs one; start at most {rows}"
         )
     if world > lanes:
         raise UsageError(
