@@ -27,7 +27,8 @@ def settings_of(
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
     }
     plain = settings_for(recipe, corpus, method)
-    adapter = engine.num_trainable if recipe.use_peft else 0
+    with_adapter = recipe.use_peft or getattr(engine, "num_frozen", 0)  # of a Trainer: its own
+    adapter = engine.num_trainable if with_adapter else 0
     return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter, lanes=lanes)
 
 
