@@ -79,6 +79,28 @@ def test_a_full_disk_is_exit_3_and_the_plan_says_the_same_figure(
     assert f"{disk['peak'] / 1e6:.1f} MB" in said
 
 
+@pytest.mark.parametrize(("merged", "models"), [("false", 1), ("true", 2)])
+def test_whole_models_beside_an_adapter_are_on_disk_too(
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    merged: str,
+    models: int,
+) -> None:
+    """Of `tiny`, the base; merged, a new one and the old one."""
+    adapter = ["--set", "use_peft=true", "--set", f"merge_adapter={merged}"]
+    assert main(["plan", str(recipe), "--no-calibration", "--json", *adapter]) == 0
+    disk = json.loads(capsys.readouterr().out)["disk"]
+    assert disk["models"] == models * 4 * 410_496
+    assert disk["peak"] > disk["models"]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, disk["peak"] - 1))
+    assert main(["train", str(recipe), "--out", "out", "--quiet", *adapter]) == 3
+    said = capsys.readouterr().err
+    assert ("merge_adapter: false" in said) is (merged == "true")
+    assert not Path("out/run.jsonl").exists()
+
+
 def test_a_calibration_gives_a_finite_time_and_leaves_no_file(recipe: Path) -> None:
     before = sorted(Path().rglob("*"))
     content = forecast(load_recipe(recipe), Path("out"), seconds=1.0)

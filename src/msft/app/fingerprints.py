@@ -27,8 +27,8 @@ def settings_of(
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
     }
     plain = settings_for(recipe, corpus, method)
-    with_adapter = recipe.use_peft or getattr(engine, "num_frozen", 0)  # of a Trainer: its own
-    adapter = engine.num_trainable if with_adapter else 0
+    frozen = getattr(engine, "num_frozen", 0)  # a Trainer has an adapter of its own
+    adapter = engine.num_trainable if recipe.use_peft or frozen else 0
     return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter, lanes=lanes)
 
 

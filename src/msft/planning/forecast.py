@@ -103,6 +103,7 @@ def forecast_of(
             "out": str(out),
             "fits": needs.disk <= free_disk(out),
             "checkpoints": needs.checkpoints.most,
+            "models": needs.checkpoints.models,
             "checkpoints_in_memory": needs.in_memory,
         },
         "calibration": asdict(speed) if speed else None,
