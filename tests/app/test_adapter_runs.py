@@ -228,6 +228,26 @@ def test_a_low_rate_is_noted_and_a_usual_one_is_not(tmp_path: Path) -> None:
     assert not [note for note in usual if "adapter" in note]
 
 
+def test_an_adapter_on_an_adapter_loads_everywhere(run: Path, tmp_path: Path) -> None:
+    """transformers and peft take no adapter for a base, so it is written merged."""
+    first = str(run / "run" / "best")
+    keys = {**LORA, **SHORT, "method": "soup", "model_name_or_path": first}
+    write_data(tmp_path)
+    msft.train(recipe_of(tmp_path, **keys), tmp_path / "second")
+    config = json.loads((tmp_path / "second" / "best" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tmp_path / "second" / "base")
+    assert main(["merge", str(tmp_path / "second"), "--out", str(tmp_path / "merged")]) == 0
+    one, other, base = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (tmp_path / "second" / "best", tmp_path / "merged", Path(first))
+    )
+    tokens = torch.arange(2, 40)[None]
+    with torch.no_grad():
+        logits = [model(input_ids=tokens).logits for model in (one, other, base)]
+    assert torch.allclose(logits[0], logits[1], atol=1e-5)
+    assert not torch.allclose(logits[0], logits[2], atol=1e-2)
+
+
 def test_a_run_folder_that_was_moved_finds_its_base(run: Path, tmp_path: Path) -> None:
     (run / "run").rename(tmp_path / "elsewhere")
     try:
