@@ -631,6 +631,12 @@ def test_ranks() -> None:
     assert ranked([None, 2]) == [0, 0]
 
 
+def test_the_name_of_an_adapter_beside_full_fine_tuning_is_not_cut() -> None:
+    name = "SFT[learning_rate=1e-4,use_peft=true]"
+    table = Table("x", "X", "", ("method", name), (TableRow(name, (Cell("1"),)),))
+    assert terminal(table, 80).count(name) == 2
+
+
 def test_a_table_too_wide_for_the_terminal_goes_on_below() -> None:
     heads = tuple(f"column {number}" for number in range(9))
     row = TableRow("name", tuple(Cell(f"{number}.0", more="+1.0") for number in range(9)))
