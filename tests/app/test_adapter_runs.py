@@ -48,6 +48,8 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(tmp_path
         assert (best / "config.json").exists() is bool(keys.get("merge_adapter")), keys
         card = (best / "README.md").read_text()
         assert ("in four bits (NF4, " in card) is bool(keys.get("load_in_4bit")), keys
+        told = json.loads((best.parent / "environment.json").read_text())
+        assert ("bitsandbytes" in told[0]) is bool(keys.get("load_in_4bit")), keys
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,7 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     assert "four bits" not in card
     told = json.loads((run / "run" / "environment.json").read_text())
     assert told[0]["peft"] == version("peft")
+    assert "bitsandbytes" not in told[0], "only four bits need it"
 
 
 def test_flops_are_those_of_frozen_and_trained_weights(run: Path, tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ def adapter_of(recipe: "Recipe") -> AdapterOptions | None:
     )
 
 
+def packages_of(recipe: "Recipe") -> tuple[str, ...]:
+    """Packages that the adapter of a recipe depends on."""
+    if not recipe.use_peft:
+        return ()
+    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
+
+
 def target_names(given: Any) -> str | list[str]:
     """The key `lora_target_modules`, checked: `all-linear`, or a list of different names."""
     key = "lora_target_modules"

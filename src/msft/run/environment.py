@@ -3,7 +3,7 @@ for bug reports."""
 
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,7 @@ from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
 OF_ADAPTERS = ("peft", "bitsandbytes")
-"""Packages that a run with an adapter depends on too."""
+"""Packages that only runs with an adapter depend on."""
 
 BEGAN = "began"
 """When a run was begun with an environment, in UTC."""
@@ -30,11 +30,13 @@ Environment = dict[str, str]
 """Names and versions. No host and no path, so that a report can be shown to others."""
 
 
-def versions(adapter: bool) -> Environment:
-    """Python, the system and the packages that results may depend on."""
+def versions(more: Iterable[str] = ()) -> Environment:
+    """Python, the system and the packages that results may depend on.
+
+    more: those that not every run depends on.
+    """
     found = {"python": platform.python_version(), "system": platform.platform()}
-    packages = (*PACKAGES, *(OF_ADAPTERS if adapter else ()))
-    return found | {package: version_of(package) for package in packages}
+    return found | {package: version_of(package) for package in (*PACKAGES, *more)}
 
 
 def version_of(package: str) -> str:
@@ -44,13 +46,13 @@ def version_of(package: str) -> str:
         return "not installed"
 
 
-def environment(adapter: bool) -> Environment:
+def environment(more: Iterable[str] = ()) -> Environment:
     """The versions, and the device that trains; loads torch."""
     import torch
 
     cuda = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else f"cpu, threads: {torch.get_num_threads()}"
-    found = versions(adapter) | {"device": device}
+    found = versions(more) | {"device": device}
     return found | ({"cuda": str(torch.version.cuda)} if cuda else {})
 
 
