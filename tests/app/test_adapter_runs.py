@@ -251,11 +251,25 @@ def test_an_adapter_on_an_adapter_loads_everywhere(run: Path, tmp_path: Path) ->
     assert not torch.allclose(logits[0], logits[2], atol=1e-2)
 
 
-def test_a_run_folder_that_was_moved_finds_its_base(run: Path, tmp_path: Path) -> None:
+def test_a_run_folder_that_was_moved_finds_its_base(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (run / "run").rename(tmp_path / "elsewhere")
     try:
         assert main(["merge", str(tmp_path / "elsewhere"), "--out", str(tmp_path / "m")]) == 0
+        assert "not finished" not in capsys.readouterr().err
     finally:
         (tmp_path / "elsewhere").rename(run / "run")
     assert (tmp_path / "m" / "model.safetensors").stat().st_size > 4 * 410_000
     assert RunFolder(run / "run").is_finished()
+
+
+def test_of_a_run_that_goes_on_the_best_so_far_is_merged_with_a_note(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(run / "run", tmp_path / "cut")
+    lines = (tmp_path / "cut" / "run.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut" / "run.jsonl").write_bytes(b"".join(lines[:-1]))
+    assert main(["merge", str(tmp_path / "cut"), "--out", str(tmp_path / "m")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is not finished; this is the best that it has so far" in said
