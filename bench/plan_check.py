@@ -105,7 +105,7 @@ def plan_check(recipe: Recipe, run: Path, seconds: float) -> dict[str, Any]:
     settings = history.start.settings
     rollback, optim = settings["rollout"]["on_rollback"], settings.get("optim", "adamw")
     averaged = "ema_decay" in settings
-    each = Checkpoints.of(shape.parameters, optim, rollback, len(train), averaged)
+    each = Checkpoints.of(shape.parameters, optim, rollback, len(train), averaged=averaged)
     disk = path_disk(history, each.weights, each.moments, plan["disk"]["checkpoints_in_memory"])
     speed = Calibration(**plan["calibration"]) if plan["calibration"] else None
     flops, was = flops_of_tokens(tokens, shape.parameters), flops_of(history)

@@ -33,7 +33,10 @@ def local_world() -> int:
 def take_rank(command: str, refuse: Callable[[str], object]) -> None:
     """Be silent, unless this is the first process; refuse what only one process does."""
     if world() > 1 and command not in ("train", "replay"):
-        refuse(f"{world()} processes were started, but `msft {command}` works in one")
+        refuse(
+            f"{world()} processes were started, but `msft {command}` works in one; start it "
+            "without torchrun or accelerate launch"
+        )
     if rank():
         os.environ[IS_JOB] = "1"
 

@@ -5,9 +5,11 @@ the same order. One process alone meets nobody: `Alone` is the identity. Several
 `engine/ranks.py`, which has torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from msft import launch
 from msft.errors import FAILED, RankFailed
 
 Made = TypeVar("Made")
@@ -67,6 +69,23 @@ def from_first(ranks: Ranks, work: Callable[[], Made]) -> Made:
     _refuse(ranks, [each[0] for each in found], error)
     first: Made = made[0] if made else found[0][1]
     return first
+
+
+@contextmanager
+def losses_named() -> Iterator[None]:
+    """Inside, RankFailed where another process has gone; gloo and NCCL have words of their own."""
+    try:
+        yield
+    except RuntimeError as error:
+        of_torch = "gloo" in str(error) or type(error).__name__.startswith("Dist")
+        if launch.world() == 1 or not of_torch:
+            raise
+        raise RankFailed(
+            "another process of this run has ended or cannot be reached, so this one ends too; "
+            "nothing that was saved is lost, and the same command goes on",
+            FAILED,
+            said=launch.rank() > 0,
+        ) from error
 
 
 def least(ranks: Ranks, number: int) -> int:

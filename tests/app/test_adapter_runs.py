@@ -4,7 +4,9 @@ import importlib.util
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -44,6 +46,10 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(tmp_path
     for number, keys in enumerate(RUNS):
         best = tmp_path / str(number) / "alone" / "best"
         assert (best / "config.json").exists() is bool(keys.get("merge_adapter")), keys
+        card = (best / "README.md").read_text()
+        assert ("in four bits (NF4, " in card) is bool(keys.get("load_in_4bit")), keys
+        told = json.loads((best.parent / "environment.json").read_text())
+        assert ("bitsandbytes" in told[0]) is bool(keys.get("load_in_4bit")), keys
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +90,13 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     assert torch.allclose(one, other, atol=1e-5)
     card = (run / "run" / "best" / "README.md").read_text()
     assert "library_name: peft" in card
+    assert "four bits" not in card
+    told = json.loads((run / "run" / "environment.json").read_text())
+    assert told[0]["peft"] == version("peft")
+    assert "bitsandbytes" not in told[0], "only four bits need it"
 
 
-def test_flops_are_those_of_frozen_and_trained_weights(run: Path) -> None:
+def test_flops_are_those_of_frozen_and_trained_weights(run: Path, tmp_path: Path) -> None:
     history = read_history(run / "run")
     linear = 4 * (128 + 128) + 3 * (128 + 320)
     adapter = {"frozen": history.start.num_parameters, "trained": 2 * 4 * linear}
@@ -98,6 +108,12 @@ def test_flops_are_those_of_frozen_and_trained_weights(run: Path) -> None:
     assert flops["train"] == (4 * adapter["frozen"] + 6 * adapter["trained"]) * tokens["train"]
     assert flops["evaluation"] == 2 * adapter["frozen"] * tokens["evaluation"]
     assert flops["kept"] + flops["discarded"] == flops["train"] + flops["lookahead"]
+    pages = [tmp_path / "report.html", tmp_path / "run" / "report.html"]
+    for name in ("run", "again"):
+        copytree(run / "run", tmp_path / name)
+    assert main(["report", str(tmp_path / "run"), str(tmp_path / "again")]) == 0
+    for page in pages:
+        assert "(4, 2 and 6 where it is frozen beside an adapter)" in page.read_text()
 
 
 def test_a_plan_knows_both_numbers(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,11 +231,45 @@ def test_a_low_rate_is_noted_and_a_usual_one_is_not(tmp_path: Path) -> None:
     assert not [note for note in usual if "adapter" in note]
 
 
-def test_a_run_folder_that_was_moved_finds_its_base(run: Path, tmp_path: Path) -> None:
+def test_an_adapter_on_an_adapter_loads_everywhere(run: Path, tmp_path: Path) -> None:
+    """transformers and peft take no adapter for a base, so it is written merged."""
+    first = str(run / "run" / "best")
+    keys = {**LORA, **SHORT, "method": "soup", "model_name_or_path": first}
+    write_data(tmp_path)
+    msft.train(recipe_of(tmp_path, **keys), tmp_path / "second")
+    config = json.loads((tmp_path / "second" / "best" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(tmp_path / "second" / "base")
+    assert main(["merge", str(tmp_path / "second"), "--out", str(tmp_path / "merged")]) == 0
+    one, other, base = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (tmp_path / "second" / "best", tmp_path / "merged", Path(first))
+    )
+    tokens = torch.arange(2, 40)[None]
+    with torch.no_grad():
+        logits = [model(input_ids=tokens).logits for model in (one, other, base)]
+    assert torch.allclose(logits[0], logits[1], atol=1e-5)
+    assert not torch.allclose(logits[0], logits[2], atol=1e-2)
+
+
+def test_a_run_folder_that_was_moved_finds_its_base(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (run / "run").rename(tmp_path / "elsewhere")
     try:
         assert main(["merge", str(tmp_path / "elsewhere"), "--out", str(tmp_path / "m")]) == 0
+        assert "not finished" not in capsys.readouterr().err
     finally:
         (tmp_path / "elsewhere").rename(run / "run")
     assert (tmp_path / "m" / "model.safetensors").stat().st_size > 4 * 410_000
     assert RunFolder(run / "run").is_finished()
+
+
+def test_of_a_run_that_goes_on_the_best_so_far_is_merged_with_a_note(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(run / "run", tmp_path / "cut")
+    lines = (tmp_path / "cut" / "run.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut" / "run.jsonl").write_bytes(b"".join(lines[:-1]))
+    assert main(["merge", str(tmp_path / "cut"), "--out", str(tmp_path / "m")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is not finished; this is the best that it has so far" in said

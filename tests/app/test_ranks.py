@@ -76,6 +76,7 @@ def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -
     killed = data / "four" / "killed"
     ended = in_processes(2, [train(file, killed)], at_step(1, 6, die))
     assert ended.codes == [[1], []], "rank 1 was killed, and rank 0 cannot go on"
+    assert said(ended).startswith("msft: another process of this run has ended or cannot be reach")
     begun = (killed / "run.jsonl").read_bytes()
     assert 2 < begun.count(b"\n") < expected["run.jsonl"].count(b"\n")
     for world, sharding in ((1, "auto"), (2, "full"), (3, "optimizer"), (4, "auto")):
@@ -150,7 +151,7 @@ def test_wrong_uses_are_refused_by_all_ranks_and_start_nothing(data: Path) -> No
             "--set",
             "lanes=1",
         ],
-        "2 processes were started, but a step has 1 rows": [
+        "2 processes were started, but a step has 1 row (train_batch_size)": [
             *("--set", "train_batch_size=1", "--set", "lanes=auto")
         ],
         "engine: simple works in one": ["--set", "engine=simple", "--set", "lanes=auto"],

@@ -75,6 +75,13 @@ def test_what_was_discarded_is_counted(finished: Finished) -> None:
     assert summary["tokens"]["train"] == tokens
     flops = summary["flops"]
     assert 0 < flops["discarded"] == flops["train"] - flops["kept"]
+    frozen = sum(weight.numel() for weight in finished.frozen.values())
+    trained = sum(p.numel() for p in finished.trainer.model.parameters()) - frozen
+    assert flops["train"] == (4 * frozen + 6 * trained) * tokens
+    assert flops["evaluation"] == 2 * (frozen or trained) * summary["tokens"]["evaluation"]
+    assert summary.get("num_trainable", 0) == (trained if frozen else 0)
+    card = (finished.result.best / "README.md").read_text()
+    assert ("It is a LoRA adapter of " in card) is bool(frozen)
 
 
 def test_the_best_is_in_the_model_and_in_a_folder_that_loads(finished: Finished) -> None:

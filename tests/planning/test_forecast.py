@@ -79,6 +79,28 @@ def test_a_full_disk_is_exit_3_and_the_plan_says_the_same_figure(
     assert f"{disk['peak'] / 1e6:.1f} MB" in said
 
 
+@pytest.mark.parametrize(("merged", "models"), [("false", 1), ("true", 2)])
+def test_whole_models_beside_an_adapter_are_on_disk_too(
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    merged: str,
+    models: int,
+) -> None:
+    """Of `tiny`, the base; merged, a new one and the old one."""
+    adapter = ["--set", "use_peft=true", "--set", f"merge_adapter={merged}"]
+    assert main(["plan", str(recipe), "--no-calibration", "--json", *adapter]) == 0
+    disk = json.loads(capsys.readouterr().out)["disk"]
+    assert disk["models"] == models * 4 * 410_496
+    assert disk["peak"] > disk["models"]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, disk["peak"] - 1))
+    assert main(["train", str(recipe), "--out", "out", "--quiet", *adapter]) == 3
+    said = capsys.readouterr().err
+    assert ("merge_adapter: false" in said) is (merged == "true")
+    assert not Path("out/run.jsonl").exists()
+
+
 def test_a_calibration_gives_a_finite_time_and_leaves_no_file(recipe: Path) -> None:
     before = sorted(Path().rglob("*"))
     content = forecast(load_recipe(recipe), Path("out"), seconds=1.0)
@@ -118,3 +140,18 @@ def test_wrong_input_is_exit_2(recipe: Path, capsys: pytest.CaptureFixture[str])
     assert main(["plan", "nowhere.yaml"]) == 2
     assert main(["plan", str(recipe), "--set", "method=msfd"]) == 2
     assert "msft" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_a_layer_that_is_not_there_is_exit_2_before_anything_starts(
+    recipe: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Before weights are read, too: this model has none."""
+    model_of("llama").config.save_pretrained("model")
+    tiny_tokenizer().save_pretrained("model")
+    Path("model/model.safetensors").touch()
+    wrong = ["--set", "use_peft=true", "--set", "lora_target_modules=[qproj]", "--out", "out"]
+    wrong += ["--set", "model_name_or_path=model", "--set", "max_length=64"]
+    assert main([command, str(recipe), *wrong]) == 2
+    assert "'qproj', but this model has no linear layer of that name" in capsys.readouterr().err
+    assert not Path("out").exists()

@@ -349,6 +349,11 @@ def test_every_key_of_their_examples_is_carried_over_or_has_a_reason(tool: str) 
     [
         ("a: 1", "wrong.yaml: this is no config of Axolotl (it has base_model), LLaMA-Factory"),
         ("[1]", "this is no config of Axolotl"),
+        (
+            "model_name_or_path: m\ndatasets: [{name: a, train: a.jsonl}]",
+            "a recipe of msft already",
+        ),
+        ("# nothing", "wrong.yaml: the file is empty"),
         ("base_model: a\nrl: dpo\ndatasets: []", "it asks for 'dpo', but msft does supervised"),
         ("model_name_or_path: a\nstage: pt", "it asks for 'pt'"),
         ("base_model: a", "datasets is None; expected a list"),

@@ -154,6 +154,11 @@ datasets:
     assert ["one sub-dataset only" in note for note in found.notes] == [True]
 
 
+def test_a_list_of_all_linear_is_all_linear_as_in_trl() -> None:
+    found = recipe(use_peft=True, lora_target_modules=["all-linear"])
+    assert found.lora_target_modules == "all-linear"
+
+
 def test_rows_in_memory_are_taken_and_not_written() -> None:
     found = Recipe(
         model_name_or_path="tiny",

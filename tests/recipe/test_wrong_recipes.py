@@ -52,6 +52,8 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
         4,
         ("unknown key 'adapter'; write use_peft: true for LoRA",),
     ),
+    ("LoRA as a switch", key("use_lora: true"), 4, ("'use_lora'; write use_peft: true for LoRA",)),
+    ("number of GPUs", key("num_gpus: 8"), 4, ("`torchrun` or `accelerate launch` says how many",)),
     ("rank", key("lora_rank: 8"), 4, ("unknown key 'lora_rank'; write lora_r",)),
     ("rank alone", key("lora_r: 8"), 4, ("lora_r is 8", "add use_peft: true", "leave lora_r out")),
     ("quantised", key("load_in_4bit: true"), 4, ("load_in_4bit is True", "add use_peft: true")),

@@ -33,12 +33,12 @@ from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.comparison_page import comparison_of, contest_text, tables_of, write_files
 from msft.report.contest_in_words import headline
 from msft.report.figures.methods import budgets_of
+from msft.report.flops_table import flops_table
 from msft.report.margins import margin_of
 from msft.report.once import page_tables
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
-    flops_table,
     main_tables,
     places_table,
     spread_table,
@@ -629,6 +629,12 @@ def test_ranks() -> None:
     assert ranked([3, 1, None, 3, 2]) == [1, 0, 0, 1, 2]
     assert ranked([2, 2]) == [0, 0]
     assert ranked([None, 2]) == [0, 0]
+
+
+def test_the_name_of_an_adapter_beside_full_fine_tuning_is_not_cut() -> None:
+    name = "SFT[learning_rate=1e-4,use_peft=true]"
+    table = Table("x", "X", "", ("method", name), (TableRow(name, (Cell("1"),)),))
+    assert terminal(table, 80).count(name) == 2
 
 
 def test_a_table_too_wide_for_the_terminal_goes_on_below() -> None:

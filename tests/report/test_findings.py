@@ -247,6 +247,14 @@ def test_who_has_learned_nothing_at_the_end_is_said() -> None:
     assert findings_of(going_on, rows_of(history, lucky)).unlearned == ()
 
 
+def test_a_few_steep_ticks_are_learning_and_not_jitter() -> None:
+    history = run([{"a": [0.0, 0.0, 0.0, 0.1, 0.8], "b": [0.5] * 5}], "sft", budget=1)
+    rows = rows_of(history)
+    assert stage_tests(history, rows)[0].falls["a"].learned is None
+    assert findings_of(history, rows).unlearned == ("b",)
+    assert findings_of(history, rows_of(history, lucky)).unlearned == ("b",), "it jitters"
+
+
 # c. What an excluded one lost afterwards.
 
 DROPS = [0.9, 0.85, *(0.6 - tick / 50 for tick in range(11))]

@@ -331,6 +331,7 @@ def test_versions_name_python_and_every_package() -> None:
     found = versions()
     assert found["msft"] == msft.__version__
     assert found.keys() >= {"python", "system", "torch", "transformers", "safetensors"}
+    assert versions(["peft"]).keys() - found.keys() == {"peft"}
 
 
 def test_long_lists_keep_their_ends() -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.listing import print_missing, refuse_useless
 from msft.app.options import aside, noting, overrides_of, print_json, recipe_of
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
-from msft.errors import UsageError
+from msft.errors import LogError, UsageError
 from msft.ranks import together
 from msft.run.folder import RunFolder, write_json
 
@@ -228,7 +229,13 @@ def merge(options: argparse.Namespace) -> None:
 
     out = Path(options.out)
     refuse_unwritable(out.parent)
-    merge(Path(options.folder), out)
+    run = RunFolder(Path(options.folder))
+    merge(run.path, out)
+    unfinished = False
+    with suppress(LogError):  # a damaged log is no matter of the model
+        unfinished = run.log.exists() and not run.is_finished()
+    if unfinished:
+        say(f"note: the run in {run.path} is not finished; this is the best that it has so far")
     show_path("model", out)
 
 

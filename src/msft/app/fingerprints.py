@@ -27,7 +27,8 @@ def settings_of(
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
     }
     plain = settings_for(recipe, corpus, method)
-    adapter = engine.num_trainable if recipe.use_peft else 0
+    frozen = getattr(engine, "num_frozen", 0)  # a Trainer has an adapter of its own
+    adapter = engine.num_trainable if recipe.use_peft or frozen else 0
     return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter, lanes=lanes)
 
 

@@ -24,11 +24,12 @@ def card_of(
     found: Findings | None = None,
     report_split: str = TEST,
     merged: bool = False,
+    four_bit: bool = False,
 ) -> str:
     """Markdown with the front matter that the hub reads. Only what led to this checkpoint is in it.
 
     found: the findings of a finished run. report_split: as in the recipe. merged: the result has
-        its adapter in it.
+        its adapter in it. four_bit: the adapter was trained beside weights in NF4.
     """
     adapter = bool(adapter_of(history)) and not merged
     summary, schedule = summary_of(history), schedule_of(history)
@@ -44,7 +45,7 @@ def card_of(
         f"# {in_markdown(model)}, fine-tuned with msft ({in_markdown(summary['method'])})",
         "",
         _origin(history, summary),
-        *(["", _kind(history, model)] if adapter else []),
+        *(["", _kind(history, model, four_bit)] if adapter else []),
         *(text for each in result_texts(found or Findings()) for text in ("", each)),
         "",
         "| sub-dataset | rows | epochs | validation | test |",
@@ -70,13 +71,20 @@ def is_hub_name(model: str) -> bool:
     return _NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
-def _kind(history: History, model: str) -> str:
+def _kind(history: History, model: str, four_bit: bool) -> str:
     """What an adapter is, and how it is read."""
-    return (
+    text = (
         f"It is a LoRA adapter of {adapter_of(history):,} weights beside the "
         f"{history.start.num_parameters:,} of {in_markdown(model)}, which did not change. With "
         "peft installed, `AutoModelForCausalLM.from_pretrained` of this folder loads both."
     )
+    if four_bit:
+        text += (
+            " It was trained and scored beside these weights in four bits (NF4, quantised twice): "
+            "load them so too, with `quantization_config`, or write both as one model with `msft "
+            "merge`."
+        )
+    return text
 
 
 def _origin(history: History, summary: dict[str, Any]) -> str:

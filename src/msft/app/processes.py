@@ -8,10 +8,12 @@ from msft.app.admission import resolved
 from msft.data.corpus import Corpus
 from msft.errors import UsageError
 from msft.ranks import Ranks
+from msft.recipe.adapters import packages_of
 from msft.recipe.recipe import Recipe
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import Opened
+from msft.text import counted
 
 MOST_SHOWN = 5
 
@@ -31,8 +33,8 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
     rows = recipe.train_batch_size
     if world > rows or lanes > rows:
         raise UsageError(
-            f"{world} processes were started, but a step has {rows} rows (train_batch_size), and "
-            f"each process needs one; start at most {rows}"
+            f"{world} processes were started, but a step has {counted(rows, 'row')} "
+            f"(train_batch_size), and each process needs one; start at most {rows}"
         )
     if world > lanes:
         raise UsageError(
@@ -58,7 +60,7 @@ def refuse_disagreement(
         for spec in keys.pop("datasets")
         for key, value in spec.items()
     }
-    packages = {k: v for k, v in versions().items() if k != "system"}
+    packages = {k: v for k, v in versions(packages_of(recipe)).items() if k != "system"}
     mine = {
         "recipe": {**keys, **specs},
         "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},

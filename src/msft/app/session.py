@@ -21,6 +21,7 @@ from msft.engine.machine import free_disk
 from msft.engine.saving.best_folder import BestFolder
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.ranks import ALONE, Ranks, from_first, together
+from msft.recipe.adapters import packages_of
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.report.findings import Findings, findings_in
@@ -117,7 +118,7 @@ class Session:
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
         ended = log.events[-1] if log.events else None
         if log.events and not isinstance(ended, Ended):
-            here = (self._folder.environment, environment())
+            here = (self._folder.environment, environment(packages_of(self._recipe)))
             strict = self._recipe.deterministic
             together(self._ranks, lambda: refuse_others(*here, strict, self._notice))
         if self._first:
@@ -200,7 +201,8 @@ class Session:
             return
         how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
-        record_environment(self._folder.environment, environment() | how, self._groups)
+        now = environment(packages_of(self._recipe))
+        record_environment(self._folder.environment, now | how, self._groups)
 
     def _open_trackers(self, log: Log) -> Trackers:
         recipe = self._recipe
@@ -261,7 +263,7 @@ class Session:
 
     def _card(self, history: History, found: Findings | None = None) -> str:
         recipe = self._recipe
-        how = (recipe.report_split, recipe.merge_adapter)
+        how = (recipe.report_split, recipe.merge_adapter, recipe.load_in_4bit)
         return card_of(history, recipe.model(), found, *how)
 
     def _show_result(self, history: History) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msft.engine.machine import refuse_full_disk
-from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
 from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HoldsCheckpoints
@@ -50,7 +50,8 @@ def store_of(
     most = most_held(method, settings)
     averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
     trainable = engine.num_trainable
-    needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, averaged)
+    models = models_beside(recipe, engine.num_parameters)
+    needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, averaged, models)
     each, aside = needed.each // ranks.world, needed.aside // ranks.world
     tiers, follow = (
         engine.memory(each, aside, needed.most)
@@ -65,7 +66,9 @@ def store_of(
     ticks = max(settings.train_ticks, settings.compute_budget)
     on_disk = needed.disk(roomy)
     if not folder.log.exists():
-        together(ranks, lambda: refuse_full_disk(folder.path, on_disk, _fewer_copies(method)))
+        together(
+            ranks, lambda: refuse_full_disk(folder.path, on_disk, _fewer_copies(method, recipe))
+        )
     folder.path.mkdir(parents=True, exist_ok=True)
     codec: Any = engine.codec()
     largest = max(needed.weights, needed.moments)
@@ -84,8 +87,10 @@ def _nothing() -> None:
     """One lane has one rank, which removes by itself."""
 
 
-def _fewer_copies(method: PreparedMethod) -> str:
-    """What would let a method need fewer checkpoints at a time."""
+def _fewer_copies(method: PreparedMethod, recipe: Recipe) -> str:
+    """What would let a method need less at a time."""
+    if recipe.merge_adapter:
+        return "merge_adapter: false (`msft merge` writes one model at the end)"
     if method.averages and method.options.get("of", "span") not in ("last", "random"):
         return "method_options: {of: last, k: 4}, which holds four ticks"
     return ""

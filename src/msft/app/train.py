@@ -17,7 +17,7 @@ from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
-from msft.ranks import ALONE, Ranks, from_first, together
+from msft.ranks import ALONE, Ranks, from_first, losses_named, together
 from msft.recipe.recipe import Recipe
 from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
@@ -47,6 +47,7 @@ class Result:
     folder: Path
 
 
+@losses_named()
 def train(
     recipe: Recipe,
     out: Path | str | None = None,
@@ -186,9 +187,11 @@ def _built_in_engine(
     from msft.engine.ranks import device_here
     from msft.engine.simple import SimpleEngine
     from msft.planning.memory import refuse_no_room
+    from msft.recipe.adapters import adapter_of
 
     device = device_here()
     shape = named_shape(recipe.model(), recipe.trust_remote_code, len(tokenizer))
+    shape.refuse_adapter(adapter_of(recipe))
     refuse_no_room(recipe, corpus, method, shape, room_of(device))
     engine = engine_of(recipe, corpus, tokenizer, device, notice, ranks)
     return engine, "simple" if isinstance(engine, SimpleEngine) else FAST

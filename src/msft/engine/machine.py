@@ -79,8 +79,8 @@ def refuse_full_disk(folder: Path, needed: int, cure: str = "") -> None:
     free = free_disk(folder)
     if free < needed:
         raise NoRoom(
-            f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} for its "
-            "checkpoints at once; free some space, use another --out, "
+            f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} on disk "
+            "at once; free some space, use another --out, "
             + (f"{cure}, a machine with more memory, " if cure else "")
             + "optim: adamw_bf16 (smaller moments), or a smaller model"
         )

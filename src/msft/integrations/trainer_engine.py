@@ -52,8 +52,10 @@ class TrainerEngine:
         every = dict(model.named_parameters())
         self._parameters = {name: p for name, p in every.items() if p.requires_grad}
         self._frozen = {name: p for name, p in every.items() if not p.requires_grad}
-        self.num_parameters = sum(map(_numbers, every.values()))
         self.num_trainable = sum(map(_numbers, self._parameters.values()))
+        frozen = sum(map(_numbers, self._frozen.values()))
+        self.num_frozen = frozen if self._is_adapted() else 0
+        self.num_parameters = self.num_frozen or frozen + self.num_trainable
         self._loaded = LoadedModel(model, trainer.processing_class, type(model).__name__)
         files = ModelFiles(self._loaded, {}, _device(self._parameters))
         self.codec, self.memory, self.average = files.codec, files.memory, averaged
@@ -81,7 +83,8 @@ class TrainerEngine:
         packages = ["trl"] * with_trl + ["peft"] * self._is_adapted()
         if packages:
             kind += f" ({', '.join(f'{each} {version_of(each)}' for each in packages)})"
-        share = f", {self.num_trainable:,} of {self.num_parameters:,} weights trained"
+        frozen = sum(map(_numbers, self._frozen.values()))
+        share = f", {self.num_trainable:,} weights trained beside {frozen:,} frozen ones"
         return f"engine over {kind}{share if self._frozen else ''}; {self._predictor.how()}"
 
     def fingerprint(self) -> str:

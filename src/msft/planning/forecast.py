@@ -41,6 +41,7 @@ def forecast(
     tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
     shape = named_shape(name, trust, len(tokenizer))
+    shape.refuse_adapter(adapter_of(recipe))
     room = room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return forecast_of(recipe, corpus, tokenizer, shape, room, out, seconds, devices)
 
@@ -102,6 +103,7 @@ def forecast_of(
             "out": str(out),
             "fits": needs.disk <= free_disk(out),
             "checkpoints": needs.checkpoints.most,
+            "models": needs.checkpoints.models,
             "checkpoints_in_memory": needs.in_memory,
         },
         "calibration": asdict(speed) if speed else None,

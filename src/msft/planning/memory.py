@@ -36,7 +36,7 @@ from msft.engine.memory_model import (
     token_bytes,
 )
 from msft.engine.model.shape import ModelShape
-from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
 from msft.planning.counting_run import Case
 from msft.planning.evaluation_tokens import EvaluationSize, EvaluationSizes
 from msft.recipe.recipe import Recipe
@@ -173,7 +173,8 @@ def needs_of(
     most = most_held(method, settings_for(recipe, corpus, method))
     averaged = recipe.ema_decay is not None
     moved, optim = demand.moved(shape), recipe.optim
-    checkpoints = Checkpoints.of(moved, optim, rollback, number, most, averaged)
+    models = models_beside(recipe, shape.parameters)
+    checkpoints = Checkpoints.of(moved, optim, rollback, number, most, averaged, models)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 
@@ -208,9 +209,10 @@ def refuse_no_room(
     if recipe.ema_decay is not None:
         changes["ema_decay: null"] = {"ema_decay": None}
     key = "load_in_4bit" if recipe.use_peft else "use_peft"
-    if shape.linears and recipe.sharding == "full":
+    adaptable = shape.packs if recipe.use_peft else bool(shape.linears)
+    if adaptable and recipe.sharding == "full":
         changes["use_peft: true with sharding: optimizer"] = {key: True, "sharding": "optimizer"}
-    elif shape.linears:
+    elif adaptable:
         changes[f"{key}: true"] = {key: True}
 
     def least(changed: Recipe) -> int:

@@ -60,10 +60,17 @@ def adapter_of(recipe: "Recipe") -> AdapterOptions | None:
     )
 
 
+def packages_of(recipe: "Recipe") -> tuple[str, ...]:
+    """Packages that the adapter of a recipe depends on."""
+    if not recipe.use_peft:
+        return ()
+    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
+
+
 def target_names(given: Any) -> str | list[str]:
     """The key `lora_target_modules`, checked: `all-linear`, or a list of different names."""
     key = "lora_target_modules"
-    if given == ALL_LINEAR:
+    if given in (ALL_LINEAR, [ALL_LINEAR], (ALL_LINEAR,)):  # TRL reads a list of one as its name
         return ALL_LINEAR
     named = isinstance(given, list | tuple) and given and all(isinstance(n, str) for n in given)
     if not named or not all(name.strip() for name in given):

@@ -68,6 +68,8 @@ def drafted(config: Any, folder: Path, place: Path) -> Draft:
 def tool_of(config: Any) -> str:
     """Whose config this is, by keys that only one of them has."""
     if isinstance(config, Mapping):
+        if _is_ours(config):
+            raise RecipeError("this is a recipe of msft already; `msft validate` checks it")
         if "base_model" in config:
             return AXOLOTL
         if {"finetuning_type", "stage", "cutoff_len", "dataset_dir", "template"} & {*config}:
@@ -79,6 +81,12 @@ def tool_of(config: Any) -> str:
         "stage, finetuning_type, template or cutoff_len) or TRL (model_name_or_path with "
         "dataset_name or datasets)"
     )
+
+
+def _is_ours(config: Mapping[str, Any]) -> bool:
+    named = config.get("datasets")
+    entries = named if isinstance(named, list) else []
+    return any(isinstance(each, Mapping) and {"train", "benchmark"} & {*each} for each in entries)
 
 
 def _refuse_other_training(config: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ FOREIGN: dict[str, Foreign] = {
     **{key: each for answer, keys in RARE_KEYS.items() for key, each in same(keys, answer).items()},
     **_NOT_YET,
     **ADAPTER_KEYS,
-    **same("deepspeed fsdp fsdp_config", _DIVIDED, "sharding"),
+    **same("deepspeed fsdp fsdp_config sharding_strategy", _DIVIDED, "sharding"),
     **same("ddp_find_unused_parameters ddp_timeout ddp_backend device_map", _STARTED),
     **write("lr", "learning_rate"),
     **write(

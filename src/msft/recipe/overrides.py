@@ -16,7 +16,7 @@ def read_recipe(file: Path, overrides: Sequence[str]) -> tuple[Any, Places]:
     marked = _parsed(_text_of(file), str(file))
     places = {place: f"{file}, line {line}" for place, line in marked.lines.items()}
     if marked.value is None:
-        raise RecipeError(f"{file}: the recipe is empty; `msft init` writes one to start from")
+        raise RecipeError(f"{file}: the file is empty; `msft init` writes a recipe to start from")
     if isinstance(marked.value, dict):
         _refuse_inline_rows(marked.value, places)
         for override in overrides:

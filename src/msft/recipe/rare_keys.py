@@ -57,15 +57,15 @@ RARE_KEYS = {
         "use_dft_loss use_eaft use_eaft_loss eaft_alpha eaft_k use_asft_loss "
         "ignore_pad_token_for_loss"
     ),
-    "leave it out: `torchrun` or `accelerate launch` says how many processes there are, and a "
-    "recipe's own keys how they share": (
+    "leave it out: `torchrun` or `accelerate launch` says how many processes there are, and "
+    "lanes and sharding how they share": (
         "local_rank use_ray ray_num_workers ray_run_name resources_per_worker fsdp_version "
         "dp_shard_size tp_size parallelism_config ddp_bucket_cap_mb ddp_broadcast_buffers "
         "ddp_static_graph average_tokens_across_devices sequence_parallel_degree heads_k_stride "
         "low_cpu_mem_usage max_memory gpu_memory_limit use_cpu ignore_bias_buffers "
         "dp_replicate_size fsdp_transformer_layer_cls_to_wrap fsdp_final_state_dict_type "
-        "ring_attn_func device world_size ddp use_mca ray_storage_path ray_storage_filesystem "
-        "placement_strategy ray_init_kwargs offload_folder"
+        "ring_attn_func device devices world_size num_gpus n_gpu nproc_per_node ddp use_mca "
+        "ray_storage_path ray_storage_filesystem placement_strategy ray_init_kwargs offload_folder"
     ),
     "leave it out: log, report and trackers need no settings": (
         "wandb_watch wandb_mode log_level log_level_replica log_on_each_node "

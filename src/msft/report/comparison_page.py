@@ -23,13 +23,13 @@ from msft.report.compare.model_contests import model_contests, runs_by_model
 from msft.report.contest_in_words import headline, remarks
 from msft.report.disk_table import disk_table
 from msft.report.facts import RunOnDisk, facts_of
+from msft.report.flops_table import flops_table
 from msft.report.model_tables import headline_of_models, labels_in, model_tables
 from msft.report.once import page_figures, page_tables
 from msft.report.page import Section, page_sections, write_page
 from msft.report.paper_tables import (
     ablation_table,
     dataset_tables,
-    flops_table,
     main_tables,
     places_table,
     spread_table,

@@ -14,6 +14,7 @@ from typing import Literal
 from msft.report.compare.evidence import RecordedRows
 from msft.report.figures.branches import epochs_to, head_of
 from msft.report.loss_growth import Growth, Loss, growth_of
+from msft.report.moved_rows import moved_from_base
 from msft.run.fall_test import Rows, rollout_falls, row_scores
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
@@ -31,10 +32,14 @@ Untested = Literal["short", "rows"]
 
 @dataclass(frozen=True, slots=True)
 class StageTest:
-    """How everybody fell in a roll-out; or nothing, and why."""
+    """How everybody fell in a roll-out; or nothing, and why.
+
+    moved: who did not learn by the test of falls, and is off the base model by its rows alone.
+    """
 
     falls: Mapping[str, Fall]
     untested: Untested | None = None
+    moved: frozenset[str] = frozenset()
 
     def p(self, name: str) -> float:
         """Over all of the roll-out together: at most 0.05 where a fall is sure."""
@@ -156,13 +161,15 @@ def search_of(history: History, stage: int) -> int:
 
 def _tested(history: History, rows: Rows, number: int, stage: Stage) -> StageTest:
     if stage.falls:
-        return StageTest(at_confidence(stage.falls, CONFIDENCE))
+        found = at_confidence(stage.falls, CONFIDENCE)
+        return StageTest(found, moved=moved_from_base(history, rows, stage, found))
     if sum(point.steps > 0 for point in stage.points) < FEWEST_TICKS:
         return StageTest({}, "short")
     try:
-        return StageTest(rollout_falls(history, rows, number, CONFIDENCE))
+        found = rollout_falls(history, rows, number, CONFIDENCE)
     except (ValueError, TypeError, KeyError):  # lost, or somebody else's file
         return StageTest({}, "rows")
+    return StageTest(found, moved=moved_from_base(history, rows, stage, found))
 
 
 def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
@@ -191,6 +198,7 @@ def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
     """Who was tested in the roll-outs before this one and never found off the base model."""
     tested = [test for number, test in sorted(tests.items()) if number < before]
     learned = {n for test in tested for n, fall in test.falls.items() if fall.learned}
+    learned |= {name for test in tested for name in test.moved}
     return {name: None for test in tested for name in test.falls if name not in learned}
 
 

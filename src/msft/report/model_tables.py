@@ -7,15 +7,13 @@ from functools import partial
 from msft.report.compare.contest import Contest, known_mean, minus, titles_of
 from msft.report.compare.entrant import Entrant
 from msft.report.compare.statistics import mean
+from msft.report.flops_table import flops_note, flops_table
 from msft.report.margins import margin_in_words, margin_over
 from msft.report.paper_tables import (
     ABLATION,
-    FLOPS_NOTE,
     ablation_table,
-    flops_table,
     main_tables,
     score_cell,
-    shared_text,
 )
 from msft.report.tables import EMPTY, Cell, Table, TableRow, ranked
 from msft.report.wording import height, in_words
@@ -43,7 +41,7 @@ def model_tables(contests: Sequence[Contest]) -> list[Table]:
         names, split = {"": contests[0].names}, contests[0].split
         rows = _average_scores(contests, chosen, names, split)
         found.append(_joined(contests, [each for each in ablations if each], rows))
-    note = FLOPS_NOTE + shared_text(contests)
+    note = flops_note(contests)
     costs = [replace(flops_table(contest), note=note) for contest in contests]
     return [*found, _joined(contests, costs, _average_flops(contests))]
 

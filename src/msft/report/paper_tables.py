@@ -1,4 +1,4 @@
-"""The paper's tables from runs: results, ablation, FLOPs, spread, first places.
+"""The paper's tables from runs: results, ablation, spread, first places.
 
 Each is a function from a contest to a table. Where methods have several seeds, a cell is the mean
 over them.
@@ -12,16 +12,17 @@ from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import Ends, ends_of, places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
-from msft.report.wording import Unit, difference, height, metric_name, number, per_cent
-from msft.run.flops import first_rollout_flops
-from msft.search.scores import TEST, Number
-from msft.text import listed, si
-
-FLOPS_NOTE = (
-    "6 per parameter and token trained, 2 evaluated, 8 looked ahead. Kept is the training on the "
-    "path to the reported checkpoint, discarded is all other training; kept + discarded = train + "
-    "look-ahead. Time and memory are not in it."
+from msft.report.wording import (
+    Unit,
+    difference,
+    height,
+    metric_name,
+    number,
+    per_cent,
 )
+from msft.search.scores import TEST, Number
+from msft.text import listed
+
 ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""
 
@@ -117,47 +118,6 @@ def ablation_table(contest: Contest) -> Table | None:
         f"searches again after each exclusion. {_how(contest)}",
         ("method", _mean_name(contest), "Ep."),
         tuple(rows),
-    )
-
-
-def flops_table(contest: Contest) -> Table:
-    """What was computed, and for what."""
-    kinds = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
-    against = contest.flops(contest.baseline, "total")
-    rows: list[TableRow] = []
-    for entrant in contest.entrants:
-        amounts = [contest.flops(entrant, kind.replace("-", "")) for kind in kinds]
-        cells = [Cell(si(float(amount)), value=float(amount)) for amount in amounts]
-        share = float(contest.flops(entrant, "total") / against) if against else None
-        times = EMPTY if share is None else Cell(f"{share:.2f}", value=share)
-        rows.append(TableRow(entrant.label, (*cells, times)))
-    return Table(
-        "flops",
-        "FLOPs",
-        FLOPS_NOTE + shared_text([contest]),
-        ("method", *kinds, f"× {contest.baseline.label}"),
-        tuple(rows),
-    )
-
-
-def shared_text(contests: Sequence[Contest]) -> str:
-    """What was computed once for several runs, where some of them took it over."""
-    runs = [run for contest in contests for run in contest.runs]
-    takers = [run for run in runs if run.rollout_from]
-    if not takers:
-        return ""
-    total = sum(run.summary["flops"]["total"] for run in runs)
-    spared = sum(first_rollout_flops(run.history) for run in takers)
-    labels = dict.fromkeys(
-        entrant.label
-        for contest in contests
-        for entrant in contest.entrants
-        if any(run in takers for run in entrant.runs.values())
-    )
-    return (
-        f" Each line is what the method costs by itself. {listed(labels)} took the first roll-out "
-        f"over from a run that had asked the same, so of {si(total)} FLOPs of all runs "
-        f"{si(total - spared)} were really computed."
     )
 
 

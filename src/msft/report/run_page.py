@@ -25,8 +25,9 @@ from msft.report.page import Folded, embedded, folded, page_sections, write_page
 from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
 from msft.report.sample_views import run_samples
 from msft.report.sections import page_figures, run_sections
-from msft.report.wording import method_name, number
+from msft.report.wording import flops_counted, method_name, number
 from msft.run.environment import read_environments
+from msft.run.flops import adapter_of
 from msft.run.folder import (
     RunFolder,
     first_loss_of,
@@ -146,7 +147,7 @@ def _content(
         "has_test": bool(history.best and history.known(history.best, TEST)),
         "base_test": mean_of(history, BASE, TEST) is not None,
         "flops": costs.flop_rows(history),
-        "flops_text": _flops_text(),
+        "flops_text": _flops_text(history),
         "disk_text": _disk_text(summary),
     }
 
@@ -253,11 +254,10 @@ def _scores_text(history: History, reports: str) -> str:
     return text
 
 
-def _flops_text() -> str:
+def _flops_text(history: History) -> str:
     return (
-        "Counted are 6 FLOPs per parameter and token trained, 2 per token evaluated, 8 per token "
-        "looked ahead. Kept is the training on the path from the base model to the best "
-        "checkpoint. All other training is discarded."
+        f"Counted are {flops_counted(bool(adapter_of(history)))}. Kept is the training on the path "
+        "from the base model to the best checkpoint. All other training is discarded."
     )
 
 

@@ -72,7 +72,7 @@ class Table:
         return [(name, [*rows]) for name, rows in groupby(self.rows, lambda row: row.block)]
 
 
-LONGEST = 36
+LONGEST = 40
 """Characters of a name on a terminal: variants of a method have long ones."""
 
 

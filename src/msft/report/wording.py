@@ -104,3 +104,9 @@ def gain_unit(unit: Unit) -> str:
 def score_unit(unit: Unit) -> str:
     """The unit of scores, for an axis."""
     return {"accuracy": "accuracy, %", "nll": "nll, nats", "value": "score", None: "gain, %"}[unit]
+
+
+def flops_counted(adapter: bool) -> str:
+    """What FLOPs are counted by. adapter: some of the weights were frozen beside one."""
+    frozen = " (4, 2 and 6 where it is frozen beside an adapter)" if adapter else ""
+    return f"6 per parameter and token trained, 2 evaluated, 8 looked ahead{frozen}"

@@ -3,7 +3,7 @@ for bug reports."""
 
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,8 @@ from msft.files import read_text
 from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
+OF_ADAPTERS = ("peft", "bitsandbytes")
+"""Packages that only runs with an adapter depend on."""
 
 BEGAN = "began"
 """When a run was begun with an environment, in UTC."""
@@ -28,10 +30,13 @@ Environment = dict[str, str]
 """Names and versions. No host and no path, so that a report can be shown to others."""
 
 
-def versions() -> Environment:
-    """Python, the system and the packages that results may depend on."""
+def versions(more: Iterable[str] = ()) -> Environment:
+    """Python, the system and the packages that results may depend on.
+
+    more: those that not every run depends on.
+    """
     found = {"python": platform.python_version(), "system": platform.platform()}
-    return found | {package: version_of(package) for package in PACKAGES}
+    return found | {package: version_of(package) for package in (*PACKAGES, *more)}
 
 
 def version_of(package: str) -> str:
@@ -41,13 +46,14 @@ def version_of(package: str) -> str:
         return "not installed"
 
 
-def environment() -> Environment:
+def environment(more: Iterable[str] = ()) -> Environment:
     """The versions, and the device that trains; loads torch."""
     import torch
 
     cuda = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else f"cpu, threads: {torch.get_num_threads()}"
-    return versions() | {"device": device} | ({"cuda": str(torch.version.cuda)} if cuda else {})
+    found = versions(more) | {"device": device}
+    return found | ({"cuda": str(torch.version.cuda)} if cuda else {})
 
 
 def record_environment(path: Path, now: Environment, groups: Mapping[str, str]) -> None:
@@ -72,7 +78,7 @@ def others_in(path: Path, now: Environment) -> list[str]:
     before = read_environments(path)[-1:]
     return [
         f"{key} was {was}, now it is {now[key].split(', threads')[0]}"
-        for key in ("torch", "transformers", "device", "cuda")
+        for key in ("torch", "transformers", *OF_ADAPTERS, "device", "cuda")
         if before
         and key in before[0]
         and key in now

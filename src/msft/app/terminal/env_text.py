@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from msft.engine.paths import Paths, machine_paths
-from msft.run.environment import versions
+from msft.run.environment import OF_ADAPTERS, versions
 
 
 def env_content() -> dict[str, Any]:
@@ -16,7 +16,7 @@ def env_content() -> dict[str, Any]:
     ]
     cuda = [{"name": d.name, "gib": round(d.total_memory / 2**30)} for d in devices]
     return {
-        **versions(),
+        **versions(OF_ADAPTERS),
         "cpu_threads": torch.get_num_threads(),
         "cuda": cuda,
         "paths": asdict(machine_paths()),

@@ -1,7 +1,7 @@
 """An adapter outside of training: in checkpoints, and as a folder that peft reads.
 
-The folder names its base. A base that only msft knows by name (`tiny`, `smollm2-135m`, a `.gguf`
-file) is written once as a model folder beside it.
+The folder names its base. A base that only msft reads (`tiny`, `smollm2-135m`, a `.gguf` file,
+another adapter) is written once as a model folder beside it.
 """
 
 import json

@@ -74,7 +74,7 @@ def adapted(
 
     model = loaded.model
     shape, fingerprint = shape_of(model), fingerprint_of(dict(model.named_parameters()))
-    _refuse_targets(model, options)
+    shape.refuse_adapter(options)
     twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     config = LoraConfig(
         r=options.r,
@@ -174,35 +174,3 @@ def _name_of(model: Any, module: Any) -> str | None:
 
 def _is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
-
-
-def _refuse_targets(model: Any, options: AdapterOptions) -> None:
-    """RecipeError where a named layer is not there, is no linear layer, or shares its weight."""
-    place = ("lora_target_modules",)
-    linear = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or _is_transposed(module)
-    }
-    if options.four_bit and not any(type(module) is nn.Linear for module in linear.values()):
-        raise RecipeError(
-            "load_in_4bit is true, but this model has no plain linear layers; leave it out",
-            ("load_in_4bit",),
-        )
-    head = model.get_output_embeddings()
-    leaves = sorted({name.rpartition(".")[2] for name, each in linear.items() if each is not head})
-    tied = head is not None and head.weight is model.get_input_embeddings().weight
-    for target in options.targets or ():
-        found = [each for name, each in linear.items() if f".{name}".endswith(f".{target}")]
-        if not found:
-            raise RecipeError(
-                f"lora_target_modules has {target!r}, but this model has no linear layer of that "
-                f"name; expected all-linear, or some of {', '.join(leaves)}",
-                place,
-            )
-        if tied and any(each is head for each in found):
-            raise RecipeError(
-                f"lora_target_modules has {target!r}, whose weight is that of the embeddings too; "
-                "leave it out",
-                place,
-            )

@@ -9,6 +9,7 @@ from torch import nn
 
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
+from msft.errors import RecipeError
 from msft.recipe.adapters import AdapterOptions
 
 
@@ -18,6 +19,9 @@ class ModelShape:
 
     keys: numbers that a token's keys and values have, over all layers; 0 without attention.
     linears: name, inputs and outputs of every linear layer but the head.
+    head: the same of the head. tied: its weight is that of the embeddings too.
+    packs: four bits can hold its linear layers.
+    assumed: a .gguf does not say how its layers are called; these are the names of most.
     """
 
     parameters: int
@@ -27,6 +31,10 @@ class ModelShape:
     vocabulary: int
     keys: int
     linears: tuple[tuple[str, int, int], ...] = field(default=(), repr=False, compare=False)
+    head: tuple[str, int, int] | None = field(default=None, repr=False, compare=False)
+    tied: bool = field(default=False, repr=False, compare=False)
+    packs: bool = field(default=True, repr=False, compare=False)
+    assumed: bool = field(default=False, repr=False, compare=False)
 
     @property
     def largest(self) -> int:
@@ -39,17 +47,52 @@ class ModelShape:
 
     def adapter_tensors(self, options: AdapterOptions) -> list[int]:
         """Weights of each of its tensors: A and B of a layer, and with DoRA the lengths of rows."""
+        found = self.linears
+        if options.targets is not None:
+            every = [*self.linears, *([self.head] if self.head else [])]
+            named = [each for each in every if any(_is_named(each[0], t) for t in options.targets)]
+            found = tuple(named) or self.linears  # a .gguf may have other names
         return [
             size
-            for name, given, made in self.linears
-            if options.targets is None
-            or any(f".{name}".endswith(f".{target}") for target in options.targets)
+            for _, given, made in found
             for size in (options.r * given, options.r * made, *([made] if options.dora else []))
         ]
 
     def packed_weights(self) -> int:
         """Weights that four bits can hold."""
         return sum(given * made for _, given, made in self.linears)
+
+    def refuse_adapter(self, options: AdapterOptions | None) -> None:
+        """RecipeError where a named layer is not there, is no linear layer, or shares its weight;
+        or where four bits are asked for, which can hold no layer."""
+        if options is None:
+            return
+        if options.four_bit and not self.packs:
+            raise RecipeError(
+                "load_in_4bit is true, but this model has no plain linear layers; leave it out",
+                ("load_in_4bit",),
+            )
+        key = "lora_target_modules"
+        for target in () if self.assumed else options.targets or ():
+            at_head = self.head is not None and _is_named(self.head[0], target)
+            if at_head and self.tied:
+                raise RecipeError(
+                    f"{key} has {target!r}, whose weight is that of the embeddings too; leave it "
+                    "out",
+                    (key,),
+                )
+            if not at_head and not any(_is_named(name, target) for name, _, _ in self.linears):
+                leaves = sorted({name.rpartition(".")[2] for name, _, _ in self.linears})
+                raise RecipeError(
+                    f"{key} has {target!r}, but this model has no linear layer of that name; "
+                    f"expected all-linear, or some of {', '.join(leaves)}",
+                    (key,),
+                )
+
+
+def _is_named(name: str, target: str) -> bool:
+    """Whether peft takes a layer for this name: the end of its own, in whole parts."""
+    return f".{name}".endswith(f".{target}")
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -59,6 +102,8 @@ def shape_of(model: Any) -> ModelShape:
     dim = getattr(text, "head_dim", None) or hidden // max(1, heads)
     key_heads = getattr(text, "num_key_value_heads", None) or heads
     layers = int(text.num_hidden_layers)
+    linears = list(_linears(model))
+    head = next((each for each, module in linears if module is model.get_output_embeddings()), None)
     return ModelShape(
         sum(parameter.numel() for parameter in model.parameters()),
         layers,
@@ -66,17 +111,21 @@ def shape_of(model: Any) -> ModelShape:
         int(getattr(text, "intermediate_size", None) or 4 * hidden),
         int(text.vocab_size),
         int(2 * layers * key_heads * dim),
-        tuple(_linears(model)),
+        tuple(each for each, _ in linears if each is not head),
+        head,
+        head is not None
+        and model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        any(type(module) is nn.Linear for each, module in linears if each is not head),
     )
 
 
-def _linears(model: Any) -> Iterator[tuple[str, int, int]]:
-    head = model.get_output_embeddings()
+def _linears(model: Any) -> Iterator[tuple[tuple[str, int, int], Any]]:
+    """Name, inputs and outputs of every linear layer, and the layer."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not head:
-            yield name, module.in_features, module.out_features
+        if isinstance(module, nn.Linear):
+            yield (name, module.in_features, module.out_features), module
         elif type(module).__name__ == "Conv1D":
-            yield name, module.nx, module.nf
+            yield (name, module.nx, module.nf), module
 
 
 def named_shape(name: str, trust_remote_code: bool = False, vocabulary: int = 1) -> ModelShape:
@@ -125,4 +174,4 @@ def _gguf_shape(scalars: Mapping[str, Any], parameters: int, vocabulary: int) ->
         "down_proj": (inner, hidden),
     }
     linears = tuple((name, *sizes) for _ in range(layers) for name, sizes in block.items())
-    return ModelShape(parameters, layers, hidden, inner, vocabulary, keys, linears)
+    return ModelShape(parameters, layers, hidden, inner, vocabulary, keys, linears, assumed=True)

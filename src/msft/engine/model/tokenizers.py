@@ -31,8 +31,9 @@ ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
 
 
 def is_ours(name: str) -> bool:
-    """Whether only msft knows a model by this name, or reads its file: others need a folder."""
-    return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf"
+    """Whether only msft knows a model by this name, or reads its file: others need a folder. They
+    do not read an adapter on an adapter either."""
+    return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf" or is_adapter(name)
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:

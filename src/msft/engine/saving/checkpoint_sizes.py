@@ -7,7 +7,9 @@ import torch
 
 from msft.engine.machine import Room, room_of
 from msft.engine.memory_model import FP32
+from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.host_copies import Copies
+from msft.recipe.recipe import Recipe
 from msft.store.tiers import MemoryTier
 
 SHARE_OF_MEMORY = 0.25
@@ -21,17 +23,19 @@ out; moments are of the newest and of the one before."""
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Bytes of a run's checkpoints.
+    """Bytes of a run's checkpoints, and of what is on disk beside them.
 
     moments: with the raw weights beside them, where what is kept is an average.
     restored: their moments are kept with them.
     most: that are needed at a time.
+    models: whole models that a run with an adapter writes.
     """
 
     weights: int
     moments: int
     restored: bool
     most: int
+    models: int = 0
 
     @staticmethod
     def of(
@@ -41,13 +45,15 @@ class Checkpoints:
         datasets: int,
         most: int | None = None,
         averaged: bool = False,
+        models: int = 0,
     ) -> "Checkpoints":
         """most: where a method says how many it needs; else what its sub-datasets' peaks need.
         averaged: moments have the raw weights beside them (`ema_decay`)."""
         weights = FP32 * parameters
         moments = weights if optim == "adamw_bf16" else 2 * weights
         moments += weights if averaged else 0
-        return Checkpoints(weights, moments, on_rollback == "restore", most or datasets + 3)
+        restored = on_rollback == "restore"
+        return Checkpoints(weights, moments, restored, most or datasets + 3, models)
 
     @property
     def each(self) -> int:
@@ -69,7 +75,16 @@ class Checkpoints:
         moments = ROOMY_MOMENTS
         if self.restored:
             moments = ROOMY_MOMENTS + 1 if roomy else self.most
-        return copies * self.weights + moments * self.moments
+        return copies * self.weights + moments * self.moments + self.models
+
+
+def models_beside(recipe: Recipe, parameters: int) -> int:
+    """Bytes of the whole models in the folder of a run with an adapter, at most: merged ones, the
+    new one written before the old one goes; or the base, where others do not know its name."""
+    if not recipe.use_peft:
+        return 0
+    number = 2 if recipe.merge_adapter else int(is_ours(recipe.model()))
+    return number * FP32 * parameters
 
 
 def held_in(each: int, aside: int, most: int, room: Room) -> tuple[int, int]:
