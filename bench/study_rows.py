@@ -41,6 +41,8 @@ _AS_LEARNABLE = (
 )  # fmt: skip
 """The settings of recipes/smollm2-learnable.yaml, for recipes of the paper."""
 _ALL_ROWS = ("datasets.medmcqa.validation_rows=null", "datasets.medmcqa.test_rows=null")
+_PAPER = ("report_split=test", "evals_per_epoch=2")
+_LORA = ("use_peft=true", "lora_r=16", "lora_alpha=32", "learning_rate=1e-4")
 MIXTURES = {
     "clean": Mixture("smollm2-learnable"),
     "noisy": Mixture("smollm2-learnable-noisy"),
@@ -48,11 +50,13 @@ MIXTURES = {
     "five": Mixture("smollm2-learnable", first=5),
     "fifteen": Mixture("smollm2-fifteen"),
     "medmcqa": Mixture("medmcqa-groups", (*_AS_LEARNABLE, *_ALL_ROWS)),
-    "qwen": Mixture("ten-tasks", ("report_split=test", "evals_per_epoch=2")),
+    "qwen": Mixture("ten-tasks", _PAPER),
+    "qwenlora": Mixture("ten-tasks", (*_PAPER, *_LORA)),
     "bigbench": Mixture("bigbench/recipe"),
 }
-"""By the first word of a row. `gemma` and `qwen` need `--set model_name_or_path=…`, and `bigbench`
-the rows of bench/bigbench_rows.py in the data folder."""
+"""By the first word of a row. `gemma`, `qwen` and `qwenlora` need `--set model_name_or_path=…`, and
+`bigbench` the rows of bench/bigbench_rows.py in the data folder. Runs of a process share the first
+one's adapter at its start, so `qwenlora` wants a process for each seed."""
 KINDS = ("span", "peaks", "last", "all", "random")
 """Averages of one roll-out; the first is the result."""
 SURE = "method_options.exclude={confidence: 0.95}"
@@ -171,6 +175,10 @@ LISTS = {
     "medmcqa": _seeded("medmcqa", *_TUNED, "msft-lr1e-4", _SURE_EMA),
     "qwen": _seeded(
         *("qwen", "sft-cosine-e3", "soup-e5", "sft-ema-e5-d0.99", "msft", "msft-sure-ema-d0.99")
+    ),
+    "qwenlora": _seeded(
+        *("qwenlora", "sft-cosine-e3-r600", "soup-e3-r600", "sft-ema-e3-d0.99-r600"),
+        *("msft-c2-r600", "msft-sure-ema-c2-d0.99-r600"),
     ),
     "gemma": _seeded(
         *("gemma", "sft-cosine-lr5e-5-e3", "soup-lr5e-5", "sft-ema-lr5e-5-d0.99"),

@@ -159,6 +159,7 @@ def test_every_listed_row_has_a_recipe(rows: Any, tmp_path: Path) -> None:
     assert len(recipes["fifteen-sft-cosine-lr1e-4-e3-70"].datasets) == 15
     assert recipes["medmcqa-sft-cosine-lr1e-4-e3-70"].prompt_style == "text"
     assert recipes["qwen-sft-cosine-e3-70"].report_split == "test"
+    assert recipes["qwenlora-sft-cosine-e3-r600-70"].lora_r == 16
     few = rows.Row.of("qwen-msft-sure-ema-r600-m9-70").recipe(tmp_path, "0.99", ["max_length=256"])
     assert {spec.train_rows for spec in few.datasets} == {600}
     assert (few.method_options["max_epochs"], few.ema_decay, few.max_length) == (9, 0.99, 256)
