@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from warm_python import warm_python
+from warm_python import PINNED, pinned, warm_python
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -20,17 +20,24 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
-def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
     with warm_python(tmp_path_factory.mktemp("warm")) as executable:
-        yield executable
+        yield executable, pinned()
 
 
 @pytest.fixture
-def warm(_warm: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """`sys.executable` has imported everything already; see `warm_python`."""
-    monkeypatch.setattr("sys.executable", _warm)
-    monkeypatch.setenv("PATH", str(Path(_warm).parent), prepend=os.pathsep)
-    return _warm
+def warm(_warm: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> str:
+    """`sys.executable` has imported everything already; see `warm_python`. Variables are as they
+    were then: without a way to the hub, a run in this process sets HF_HUB_OFFLINE for good."""
+    executable, before = _warm
+    for key in PINNED:
+        if key in before:
+            monkeypatch.setenv(key, before[key])
+        else:
+            monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr("sys.executable", executable)
+    monkeypatch.setenv("PATH", str(Path(executable).parent), prepend=os.pathsep)
+    return executable
 
 
 @pytest.fixture(scope="module")

@@ -63,14 +63,18 @@ os._exit(code)
 """
 
 
+def pinned() -> dict[str, str]:
+    """The variables that the forks of a warm Python which starts now have."""
+    return {key: os.environ[key] for key in PINNED if key in os.environ}
+
+
 @contextmanager
 def warm_python(folder: Path) -> Iterator[str]:
     """The path of an executable for `sys.executable`."""
-    pinned = {key: os.environ[key] for key in PINNED if key in os.environ}
     client = folder / "python"
     client.write_text(
         CLIENT.format(
-            python=sys.executable, names=PINNED, pinned=pinned, folder=str(folder), place=PLACE
+            python=sys.executable, names=PINNED, pinned=pinned(), folder=str(folder), place=PLACE
         )
     )
     client.chmod(0o755)
