@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Bytecode is kept: pip leaves its packages uncompiled, and tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: study help demo paper test test-kernels mutants soak check format bench bench-harness bench-gpu clean
 
 help:  ## what can be made

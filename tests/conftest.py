@@ -1,6 +1,7 @@
 """Torch tests share two cores with each other: one thread each. Kernels are interpreted where
 there is no GPU, which Triton must know before it is first loaded."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from warm_python import warm_python
+from msft.report import write_report
+from warm_python import NO_REPORTS, PINNED, empty_report, pinned, warm_python
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -17,25 +19,63 @@ for size in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and a user would no
     os.environ.pop(size, None)
 
 torch.set_num_threads(1)
+gc.disable()  # until everything is imported; it would look through all of it again and again
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(5_000, 20, 20)  # rather more memory than a tenth of the time
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """A test kills processes, not machines: what is written is there without `fsync`. Tests of what
+    a machine without power leaves note its calls themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")
-def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
     with warm_python(tmp_path_factory.mktemp("warm")) as executable:
-        yield executable
+        yield executable, pinned()
 
 
 @pytest.fixture
-def warm(_warm: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """`sys.executable` has imported everything already; see `warm_python`."""
-    monkeypatch.setattr("sys.executable", _warm)
-    monkeypatch.setenv("PATH", str(Path(_warm).parent), prepend=os.pathsep)
-    return _warm
+def warm(_warm: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> str:
+    """`sys.executable` has imported everything already; see `warm_python`. Variables are as they
+    were then: without a way to the hub, a run in this process sets HF_HUB_OFFLINE for good."""
+    executable, before = _warm
+    for key in PINNED:
+        if key in before:
+            monkeypatch.setenv(key, before[key])
+        else:
+            monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr("sys.executable", executable)
+    monkeypatch.setenv("PATH", str(Path(executable).parent), prepend=os.pathsep)
+    return executable
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HF_HUB_OFFLINE=1 has it from the start: nobody waits for a hub that is not there."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="module")
 def no_reports() -> Iterator[None]:
-    """Runs write no report.html, which takes as long as a short training; nobody looks at it."""
+    """Nobody looks at what runs write as report.html: it is empty, in the warm Python too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msft.app.session.write_report", lambda folder: folder)
+        patch.setattr("msft.app.session.write_report", empty_report)
+        patch.setenv(NO_REPORTS, "1")
         yield
+
+
+@pytest.fixture
+def reports(no_reports: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One test of a module with `no_reports` does look at what its runs write."""
+    monkeypatch.setattr("msft.app.session.write_report", write_report)
+    monkeypatch.delenv(NO_REPORTS)

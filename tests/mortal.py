@@ -206,6 +206,5 @@ def quick_folder() -> Iterator[Path]:
     """An empty folder without the wait for a disk: these tests kill processes, not machines."""
     memory = Path("/dev/shm")  # noqa: S108
     place = memory if os.access(memory, os.W_OK) else None
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(dir=place) as folder:
-        patch.setattr(os, "fsync", lambda handle: None)
+    with TemporaryDirectory(dir=place) as folder:
         yield Path(folder)

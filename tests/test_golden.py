@@ -12,6 +12,7 @@ import pytest
 from golden.tiny import FILE, METHODS, STEPS, golden_of, machine
 
 
+@pytest.mark.usefixtures("no_reports")
 @pytest.mark.parametrize("method", METHODS)
 def test_losses_and_decisions_are_the_golden_ones(method: str, tmp_path: Path) -> None:
     golden = json.loads(FILE.read_text())

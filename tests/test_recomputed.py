@@ -32,6 +32,8 @@ from msft.run.summary import schedule_of, summary_of
 from msft.search.methods import METHODS
 from msft.testing import Learner, simulate
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 LABELS = {
     "sft": "SFT",
     "continual": "Continual SFT",

@@ -37,6 +37,17 @@ def test_output_exit_code_and_environment_are_those_of_the_call(
     )
 
 
+def test_what_a_run_in_this_process_has_set_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("_warm")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "as hub.py sets it")
+    request.getfixturevalue("warm")
+    script = tmp_path / "said.py"
+    script.write_text("import sys; print('torch' in sys.modules)")
+    assert done(str(script)).stdout == "True\n"
+
+
 def test_signals_reach_it_and_it_dies_with_who_called(warm: str, tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text(

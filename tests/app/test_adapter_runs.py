@@ -21,6 +21,8 @@ from msft.cli import main
 from msft.engine.model.tokenizers import load_tokenizer
 from msft.run.folder import RunFolder, read_history
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 HERE = Path(__file__).parent
 LORA: dict[str, Any] = {"use_peft": True, "lora_r": 4, "lora_alpha": 16, "learning_rate": 1e-2}
 SHORT = {"num_train_epochs": 1, "evals_per_epoch": 2}

@@ -16,6 +16,8 @@ from toys import RULES, write_data
 
 from msft.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 RECIPE = """\
 model_name_or_path: tiny
 method: {method}

@@ -22,6 +22,9 @@ from msft.errors import UsageError
 from msft.testing.simulated import Learner  # isort: skip
 
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -67,6 +70,7 @@ def test_every_run_of_every_model_has_a_place_of_its_own(recipe: Path) -> None:
     assert found == [run.name for run in (*runs[4:], *runs[:4])]
 
 
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize(
     ("models", "said"),
     [
@@ -80,13 +84,8 @@ def test_every_run_of_every_model_has_a_place_of_its_own(recipe: Path) -> None:
     ],
 )
 def test_a_wrong_model_is_refused_before_anything_starts(
-    models: str,
-    said: str,
-    recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    models: str, said: str, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for command in (
         ["compare", str(recipe), "--out", "out", "--methods", "sft", "--models", models],
         ["analyze", "divergence", str(recipe), "--out", "out", "--models", models],

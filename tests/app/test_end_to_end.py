@@ -15,9 +15,12 @@ from toys import RULES, recipe_of, rows, write_data
 import msft
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import RecipeError
+from msft.report import write_report
 from msft.run.log import Reached, read_log
 from msft.run.verdicts import read_verdicts
 from msft.search.methods import METHODS
+
+pytestmark = pytest.mark.usefixtures("no_reports")  # but for one run
 
 HERE = Path(__file__).parent
 
@@ -32,7 +35,8 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_log_and_weights(
     methods: Sequence[str], tmp_path: Path
 ) -> None:
     command = [sys.executable, str(HERE / "kill_and_resume.py"), str(tmp_path)]
-    command += [json.dumps({"method": method}) for method in methods]
+    small = {"rows": 24, "train_batch_size": 8}  # as many steps as with twice the rows
+    command += [json.dumps({"method": method, **small}) for method in methods]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -42,7 +46,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("run")
     write_data(folder)
     recipe = recipe_of(folder, method="msft")
-    return recipe, msft.train(recipe, folder / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msft.app.session.write_report", write_report)
+        return recipe, msft.train(recipe, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def sft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sft")
+    write_data(folder)
+    return msft.train(recipe_of(folder, method="sft"), folder / "out").folder
 
 
 def test_the_run_folder_has_what_the_contract_says(run: Any) -> None:
@@ -123,11 +136,9 @@ def test_a_changed_recipe_is_refused_and_the_change_shown(run: Any, tmp_path: Pa
         msft.train(other, result.folder)
 
 
-def test_verdicts_agree_with_the_scores_in_the_log(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    msft.train(recipe_of(tmp_path, method="sft"), tmp_path / "out")
-    verdicts = read_verdicts(tmp_path / "out" / "verdicts.jsonl")
-    points = [e for e in read_log(tmp_path / "out" / "run.jsonl") if isinstance(e, Reached)]
+def test_verdicts_agree_with_the_scores_in_the_log(sft: Path) -> None:
+    verdicts = read_verdicts(sft / "verdicts.jsonl")
+    points = [e for e in read_log(sft / "run.jsonl") if isinstance(e, Reached)]
     for point in points:
         for name, score in point.scores.items():
             marks = verdicts[point.checkpoint, "validation", name]
@@ -135,13 +146,11 @@ def test_verdicts_agree_with_the_scores_in_the_log(tmp_path: Path) -> None:
             assert (marks.count("1"), len(marks)) == (score.total, score.count)
 
 
-def test_not_one_training_bit_depends_on_evaluation(tmp_path: Path) -> None:
-    write_data(tmp_path)
+def test_not_one_training_bit_depends_on_evaluation(sft: Path) -> None:
+    every = recipe_of(sft.parent, method="sft", score_test="every")
+    assert every.score_test != recipe_of(sft.parent, method="sft").score_test
     best = []
-    for number, extra in enumerate(("best", "every")):
-        recipe = recipe_of(tmp_path, method="sft", score_test=extra)
-        out = tmp_path / str(number)
-        msft.train(recipe, out)
+    for out in (sft, msft.train(every, sft.parent / "every").folder):
         losses = [e.loss for e in read_log(out / "run.jsonl") if isinstance(e, Reached)]
         best.append((losses, (out / "best" / "model.safetensors").read_bytes()))
     assert best[0] == best[1]

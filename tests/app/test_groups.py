@@ -12,6 +12,8 @@ from msft.run.environment import read_groups
 from msft.run.folder import RunFolder
 from msft.run.log import Opened
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 def test_a_run_records_the_groups_of_its_benchmarks_and_not_in_its_log(tmp_path: Path) -> None:
     for place, asks in (("commonsenseqa", "question"), ("own", "prompt")):

@@ -9,6 +9,8 @@ from toys import RULES, recipe_of, write_data
 
 from msft.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

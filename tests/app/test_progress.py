@@ -23,7 +23,7 @@ from msft.layout import fitted
 from msft.report.findings import findings_in
 from msft.report.findings_in_words import finding_texts, findings_content
 from msft.run.folder import read_history
-from msft.run.log import Decided, Event, Measured, Reached, read_log, to_line
+from msft.run.log import Decided, Event, Log, Measured, Reached, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.worker import Step
 from msft.search.rollout import checkpoint_id
@@ -50,8 +50,11 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    learners = {f"sub-dataset-number-{n:03}": Learner(limit=0.4 + n / 50) for n in range(100)}
-    return events_of(learners, tmp_path_factory.mktemp("many"))
+    learners = {f"sub-dataset-number-{n:03}": Learner(8, limit=0.4 + n / 50) for n in range(100)}
+    log = tmp_path_factory.mktemp("many") / "run.jsonl"  # and checkpoints in memory
+    peaks = {"include_start": False}
+    simulate("msft", learners, log=Log(log), train_batch_size=80, compute_budget=2, peaks=peaks)
+    return read_log(log)
 
 
 def board_of(events: list[Event]) -> Board:

@@ -14,9 +14,7 @@ from rank_runs import at_step, die, left_by, recipe, stop, train
 from toys import write_data
 
 from mortal import quick_folder
-from msft.app import session
 from msft.cli import main
-from msft.report import write_report
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one test
 METHODS: dict[str, dict[str, Any]] = {
@@ -118,12 +116,11 @@ def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
 
 
 def test_slices_of_lanes_and_micro_batches_have_the_same_bytes_and_load_in_transformers(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, reports: None
 ) -> None:
     """Three ranks and six lanes: two passes a step, and a last step that has no row for some."""
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(session, "write_report", write_report)
     sizes = {"lanes": 6, "train_batch_size": 7, "micro_batch_tokens": 20}
     file = recipe(data, "slices", method="sft", num_train_epochs=0.5, **sizes)
     assert main(train(file, data / "slices-alone")) == 0

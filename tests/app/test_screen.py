@@ -16,6 +16,8 @@ from msft.cli import ANALYSES, COMMANDS, main
 from msft.layout import columns_of
 from msft.testing.simulated import Learner, simulate
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 LONG = "a-sub-dataset-whose-name-has-some-sixty-characters-in-it"
 NAMES = {f"{LONG}-one": "upper", f"{LONG}-two": "first", "short": "vowel"}
 """Sub-datasets, and which toy each is."""

@@ -24,6 +24,8 @@ from msft.run.flops import first_rollout_flops
 from msft.run.folder import read_history
 from msft.text import si
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 RECIPE = """
 model_name_or_path: tiny
 method: sft

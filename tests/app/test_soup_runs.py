@@ -37,6 +37,8 @@ from msft.search.methods.replay import replay
 from msft.search.rollout import CheckpointId
 from msft.testing import scripted, simulate
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 ALL = {"method": "soup", "method_options": {"of": "all"}}
 
 

@@ -8,6 +8,8 @@ import pytest
 from msft.cli import main
 from msft.recipe.recipe import load_recipe
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from msft.run.history import History
 from msft.run.log import read_log
 
 pytest.importorskip("tensorboard")
+pytestmark = pytest.mark.usefixtures("no_reports")
 CLASSES = import_module("accelerate.tracking").LOGGER_TYPE_TO_CLASS
 OPTIONS = {"method": "msft", "report_to": "tensorboard", "peaks": {"include_start": False}}
 

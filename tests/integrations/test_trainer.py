@@ -27,9 +27,12 @@ from msft.engine.model.loading import tiny_model
 from msft.errors import Diverged, RecipeError, Stopped
 from msft.integrations.trainer import train
 from msft.integrations.trainer_engine import TrainerEngine
+from msft.report import write_report
 from msft.run.folder import read_history
 from msft.search.feeds import Place, shuffled_epoch
 from msft.search.mixture import Mixture
+
+pytestmark = pytest.mark.usefixtures("no_reports")  # but for the first runs
 
 KEYS: dict[str, Any] = {"metric": "nll", "compute_budget": 2, "evals_per_epoch": 2, "quiet": True}
 KEYS |= {"method_options": {"max_stages": 2}}
@@ -49,7 +52,11 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder, watch = tmp_path_factory.mktemp("finished"), Watch()
     trainer = sft_trainer(folder, request.param, [watch])
     frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
-    return Finished(trainer, watch, frozen, train(trainer, mixture(), folder / "run", **KEYS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msft.app.session.write_report", write_report)
+        result = train(trainer, mixture(), folder / "run", **KEYS)
+    assert "</html>" in (result.folder / "report.html").read_text()
+    return Finished(trainer, watch, frozen, result)
 
 
 def test_it_excludes_and_rolls_back_to_the_bits_of_the_peak(finished: Finished) -> None:

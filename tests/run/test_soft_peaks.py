@@ -15,6 +15,8 @@ from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.testing import Learner, simulate
 
+pytestmark = pytest.mark.usefixtures("no_reports")
+
 LEARNERS = {
     "a": Learner(rows=32, passes=1.5, limit=1.0, damage=0.2, validation_rows=5),
     "b": Learner(rows=32, passes=2.0, limit=9.0, validation_rows=5),

@@ -85,12 +85,11 @@ def test_layers_that_cannot_be_compiled_are_said_once_and_run_as_they_are(
 def test_a_mistake_of_the_model_is_not_taken_for_one_of_the_compiler() -> None:
     torch._dynamo.reset()
     model = model_of("llama", 1.0)
-    layers = FusedLayers(model, backend="aot_eager")
 
     def full(*given: Any) -> None:
         raise torch.OutOfMemoryError
 
-    decoder_layers(model)[1].register_forward_pre_hook(full)
+    layers = FusedLayers(model, backend=lambda graph, inputs: full)
     with pytest.raises(torch.OutOfMemoryError):
         engine_of(model, layers).work(Batch(ALL))
     assert layers.way == Way("fused")

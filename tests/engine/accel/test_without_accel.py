@@ -1,12 +1,12 @@
 """Without `engine/accel/` the engine works, and on a CPU no number changes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from toys import write_data
 
 from rooms import files, imports_of
@@ -16,16 +16,16 @@ TESTS = HERE.parents[1]
 SEAM = "engine/paths.py"
 
 
-def run(*command: str) -> str:
-    """What a command of Python prints, with our folders of tests at hand."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [HERE, HERE.parent, TESTS / "app", *given]
+FOLDERS = [str(each) for each in (HERE, HERE.parent, TESTS / "app")]
+"""Folders of tests that a process of its own must know."""
+
+
+def run(folder: Path, code: str, *arguments: str) -> str:
+    """What Python prints that carries out this code."""
+    script = folder / "without_accel.py"
+    script.write_text(f"import sys\nsys.path[:0] = {FOLDERS}\n{code}\n")
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=TESTS.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
-        capture_output=True,
-        text=True,
+        [sys.executable, str(script), *arguments], cwd=TESTS.parent, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -40,14 +40,15 @@ def test_only_the_seam_imports_it() -> None:
     assert all(each.lazy for each in known), "within functions that have another way"
 
 
+@pytest.mark.usefixtures("warm", "no_reports")
 def test_losses_texts_and_a_whole_run_are_the_same_bytes(tmp_path: Path) -> None:
     numbers: dict[str, Any] = {}
-    for name, block in (("with", ""), ("without", "import no_accel; ")):
+    for name, block in (("with", ""), ("without", "import no_accel\n")):
         folder = tmp_path / name
         folder.mkdir()
         write_data(folder)
-        code = f"{block}import few_steps, sys; few_steps.main(sys.argv[1])"
-        numbers[name] = json.loads(run("-c", code, str(folder)))
+        code = f"{block}import few_steps\nfew_steps.main(sys.argv[1])"
+        numbers[name] = json.loads(run(folder, code, str(folder)))
     assert numbers["with"].pop("varlen") == ""
     assert numbers["without"].pop("varlen") == "msft.engine.accel is not there"
     assert numbers["with"] == numbers["without"]
@@ -64,8 +65,12 @@ def test_losses_texts_and_a_whole_run_are_the_same_bytes(tmp_path: Path) -> None
         assert ours.read_bytes() == theirs.read_bytes(), file
 
 
-def test_the_tests_of_the_engine_pass() -> None:
+@pytest.mark.usefixtures("warm")
+def test_the_tests_of_the_engine_pass(tmp_path: Path) -> None:
     parts = [str(TESTS / "engine" / name) for name in ("test_packing.py", "train/test_engine.py")]
     others = ("qwen", "olmo", "mistral", "gemma", "mixtral", "gpt2")  # Llama says as much
-    options = ("-q", "-p", "no_accel", "-p", "no:cacheprovider")
-    run("-m", "pytest", *options, "-k", " and ".join(f"not {name}" for name in others), *parts)
+    options = ["-q", "-p", "no_accel", "-p", "no:cacheprovider"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins are imported already
+    chosen = " and ".join(f"not {name}" for name in others)
+    code = "import pytest\nsys.exit(pytest.main(sys.argv[1:]))"
+    run(tmp_path, code, *options, "-k", chosen, *parts)

@@ -69,11 +69,9 @@ def test_a_pickle_is_refused_and_its_payload_never_runs(tmp_path: Path) -> None:
     assert not planted.exists()
 
 
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", ["no/such-model-anywhere", "missing.gguf"])
-def test_a_model_that_is_not_there_is_a_recipe_error(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_model_that_is_not_there_is_a_recipe_error(name: str) -> None:
     with pytest.raises(RecipeError, match="model_name_or_path"):
         load_tokenizer(name)
 
@@ -85,11 +83,11 @@ def test_a_run_folder_says_where_its_model_is(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path), False)
 
 
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("run", ["runs", "runs/mine"])
 def test_a_folder_that_is_not_there_names_the_model_beside_it(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     for name in ("best", "bst2"):
         Path(run, name).mkdir(parents=True)

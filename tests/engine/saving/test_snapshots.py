@@ -170,8 +170,9 @@ def points_of(folder: Path) -> set[str]:
 @pytest.mark.parametrize("options", [{}, {"on_rollback": "restore"}])
 def test_a_stopped_run_goes_on_where_it_stopped(options: dict[str, Any], tmp_path: Path) -> None:
     """Nothing but the unfinished tick is trained again, wherever the checkpoints were."""
-    write_data(tmp_path)
-    recipe = recipe_of(tmp_path, method="msft", method_options=options, compute_budget=2)
+    write_data(tmp_path, train=24, held_out=8)
+    sizes = {"train_batch_size": 8, "compute_budget": 2}
+    recipe = recipe_of(tmp_path, method="msft", method_options=options, **sizes)
     alone, out = tmp_path / "alone", tmp_path / "stopped"
     train(recipe, alone)
     train_on = len(steps_of(alone))
@@ -225,8 +226,8 @@ class WithCodec:
 
 
 def test_a_full_disk_stops_the_run_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    recipe = recipe_of(tmp_path, method="msft")
+    write_data(tmp_path, train=24, held_out=8)
+    recipe = recipe_of(tmp_path, method="msft", train_batch_size=8)
     disks: list[FullDisk] = []
 
     def with_room(room: int) -> Any:
