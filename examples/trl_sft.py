@@ -3,7 +3,7 @@
     pip install 'msft[trl]'
     python examples/trl_sft.py [FOLDER]
 
-It runs offline on a CPU in a minute: a tiny model and rows that are made here. In a script of
+It runs offline on a CPU in half a minute: a tiny model and rows that are made here. In a script of
 yours the model and the rows are your own, and the lines between the two marks stay as they are.
 """
 

@@ -1,6 +1,9 @@
 """Code of the user's own, `package.module:function`: what is wrong with it, in words."""
 
 import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -19,7 +22,8 @@ def imported(path: str) -> Any:
     """
     module, _, name = path.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        with _from_source():
+            function = getattr(importlib.import_module(module), name)
     except SyntaxError as error:
         where = f"{error.filename}, line {error.lineno}"
         raise BadCode(f"{where}: {error.msg}") from error
@@ -30,6 +34,16 @@ def imported(path: str) -> Any:
     if not callable(function):
         raise BadCode(f"{name} is {type(function).__name__}, not a function")
     return function
+
+
+@contextmanager
+def _from_source() -> Iterator[None]:
+    """Leave no bytecode: Python takes it for a file that changed within a second to one as long."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def in_words(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """A method of the user's own: a function of a run, or `package.module:function` in a recipe."""
 
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -202,6 +203,19 @@ def test_a_recipe_can_name_it_as_package_module_function(plugin: str) -> None:
     out = run_own(f"{plugin}:once", ticks=1)
     assert out.rollouts == [("base", ("a", "b"), 1)]
     assert out.history.start.method == "my_methods:once"
+
+
+def test_a_file_that_changed_within_a_second_is_read_again(
+    plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    file = tmp_path / f"{plugin}.py"
+    for ticks in (1, 2):
+        file.write_text(f"def own(run):\n    run.rollout(run.base, run.mixture, {ticks})\n")
+        os.utime(file, (1e9, 1e9))
+        assert run_own(f"{plugin}:own").rollouts == [("base", ("a", "b"), ticks)]
+        del sys.modules[plugin]
+    assert sys.dont_write_bytecode is False
 
 
 @pytest.mark.parametrize(
