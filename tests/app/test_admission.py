@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.admission import refuse_run, refuse_untrainable, resolved
+from msft.app.admission import refuse_foreign, refuse_run, refuse_untrainable, resolved
 from msft.cli import main
 from msft.data import loading
 from msft.errors import DataError, RecipeError, UsageError
@@ -130,6 +130,22 @@ def test_train_from_python_refuses_the_same(recipe: Path) -> None:
     with pytest.raises(UsageError, match="not the folder of a run"):
         msft.train(load_recipe(recipe), "theirs")
     assert not Path("out").exists()
+
+
+def test_no_file_or_folder_of_somebody_else_is_taken_for_ours(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.checkpoints.mkdir()
+    refuse_foreign(folder)
+    log, *files = folder.files
+    for path in (*files, *(place / "thesis.tex" for place in folder.folders)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("years of work")
+        with pytest.raises(UsageError, match=path.relative_to(tmp_path).parts[0]):
+            refuse_foreign(folder)
+        path.unlink()
+    (tmp_path / "samples.jsonl").touch()
+    log.touch()
+    refuse_foreign(folder)
 
 
 def test_a_file_that_went_away_is_named_and_no_changed_recipe(recipe: Path) -> None:

@@ -15,14 +15,17 @@ FILES = (
     "run.jsonl",
     "run.lock",
     "verdicts.jsonl",
+    "samples.jsonl",
     "steps.jsonl",
+    "losses.jsonl",
     "summary.json",
     "schedule.json",
     "report.html",
     "recipe.yaml",
     "environment.json",
+    "hub.json",
 )
-FOLDERS = ("best", "checkpoints")
+FOLDERS = ("best", "base", "checkpoints")
 PRECIOUS = "years of work\n"
 
 

@@ -152,11 +152,9 @@ def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_planted(folder: RunFolder) -> None:
     """NotAFile where a link, a pipe or anything else has a name that a run reads or writes."""
-    lock = folder.log.with_name("run.lock")
-    written = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
-    for path in (folder.log, lock, *written, folder.environment, folder.report, folder.losses):
+    for path in (*folder.files, folder.log.with_name("run.lock")):
         refuse_other_kind(path)
-    for path in (folder.best, folder.base, folder.checkpoints):
+    for path in folder.folders:
         refuse_other_kind(path, FOLDER)
 
 
@@ -164,9 +162,8 @@ def refuse_foreign(folder: RunFolder) -> None:
     """UsageError where files of somebody else have the names of a run's."""
     if folder.log.exists():
         return
-    ours = (folder.recipe, folder.summary, folder.schedule, folder.verdicts, folder.steps)
-    taken = [path for path in (*ours, folder.environment, folder.report) if path.exists()]
-    for path in (folder.best, folder.checkpoints):
+    taken = [path for path in folder.files if path.exists()]
+    for path in folder.folders:
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             taken.append(path)
     if taken:

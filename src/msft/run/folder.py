@@ -34,6 +34,18 @@ class RunFolder:
         self.hub = path / "hub.json"
         self.losses = path / "losses.jsonl"
 
+    @property
+    def files(self) -> list[Path]:
+        """All of them but the folders, the log first."""
+        return [
+            *(self.log, self.recipe, self.verdicts, self.samples, self.steps, self.losses),
+            *(self.environment, self.schedule, self.summary, self.report, self.hub),
+        ]
+
+    @property
+    def folders(self) -> list[Path]:
+        return [self.best, self.base, self.checkpoints]
+
     def events(self) -> list[Event]:
         """What the log says so far; nothing if there is none."""
         return read_log(self.log) if kind_of(self.log) else []
