@@ -72,7 +72,7 @@ def from_first(ranks: Ranks, work: Callable[[], Made]) -> Made:
 
 
 @contextmanager
-def losses_named() -> Iterator[None]:
+def lost_ranks_named() -> Iterator[None]:
     """Inside, RankFailed where another process has gone; gloo and NCCL have words of their own."""
     try:
         yield

@@ -17,7 +17,7 @@ from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
-from msft.ranks import ALONE, Ranks, from_first, losses_named, together
+from msft.ranks import ALONE, Ranks, from_first, lost_ranks_named, together
 from msft.recipe.recipe import Recipe
 from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
@@ -47,7 +47,7 @@ class Result:
     folder: Path
 
 
-@losses_named()
+@lost_ranks_named()
 def train(
     recipe: Recipe,
     out: Path | str | None = None,

@@ -12,14 +12,7 @@ from msft.report.compare.entrant import Entrant
 from msft.report.compare.first_places import Ends, ends_of, places_text, rounds_of, spread_of
 from msft.report.compare.statistics import first_places, mean
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked
-from msft.report.wording import (
-    Unit,
-    difference,
-    height,
-    metric_name,
-    number,
-    per_cent,
-)
+from msft.report.wording import Unit, difference, height, metric_name, number, per_cent
 from msft.search.scores import TEST, Number
 from msft.text import listed
 
