@@ -6,6 +6,7 @@ bench/study_rows.py says what rows and lists of them are called. Each run goes t
 line to OUT/study.jsonl, its logs to OUT/logs/NAME; weights are removed. What has a line already is
 skipped, and what was cut off is resumed. All runs share one engine for each shape of it, so that
 layers are compiled and steps recorded once. `bench/study_tables.py` makes tables of the lines.
+Several such processes may share a GPU; give each its part of the memory (--gb).
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import deadline, free
+from common import deadline, free, smaller_card
 from study_logs import LINES, keep_logs
 from study_rows import KINDS, Row, rows_of
 
@@ -29,6 +30,7 @@ from msft.data.corpus import Corpus
 from msft.engine import build
 from msft.engine.packing import TrainingRow
 from msft.engine.train.engine import FastEngine
+from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
@@ -39,6 +41,8 @@ class SharedEngines:
 
     The learning rate and its schedule are asked for at every step and rows are packed on the host,
     so compiled layers, recorded steps and plans of evaluations serve the next run as they are.
+    An adapter's first matrices follow from the seed, so each seed has an engine of its own; the one
+    before is let go.
     """
 
     SHAPE = (
@@ -53,7 +57,8 @@ class SharedEngines:
         self._engines: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, recipe: Recipe, corpus: Corpus, *rest: Any) -> Any:
-        key = tuple(getattr(recipe, name, None) for name in self.SHAPE)
+        adapter = adapter_of(recipe)
+        key = (*(getattr(recipe, name, None) for name in self.SHAPE), adapter)
         rows = {
             name: [TrainingRow.of(row) for row in dataset.train.rows]
             for name, dataset in corpus.datasets.items()
@@ -61,6 +66,10 @@ class SharedEngines:
         longest = max(len(row.tokens) for part in rows.values() for row in part)
         engine = self._engines.get(key)
         if engine is None or longest > engine._longest:  # recorded steps know the longest row
+            if adapter is not None:
+                engine = None
+                self._engines.clear()
+                free()
             made = self._make(recipe, corpus, *rest)
             if not isinstance(made, FastEngine):
                 return made
@@ -142,8 +151,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all")
     parser.add_argument("--decay", default="0.99", help="of the variants with ema_decay")
     parser.add_argument("--seconds", type=float, default=1e9, help="no run is begun that passes it")
+    parser.add_argument("--gb", type=float, help="of the GPU's memory; by itself all of it")
     options = parser.parse_args()
     begun = time.perf_counter()
+    if options.gb is not None:
+        smaller_card(options.gb)
     options.out.mkdir(parents=True, exist_ok=True)
     lines = options.out / LINES
     done = (
@@ -165,13 +177,16 @@ def main() -> None:
             break
         recipe = row.recipe(options.data, options.decay, [*compiled, *options.set])
         folder, start = options.out / row.name, time.perf_counter()
+        earlier = options.out / f"{row.name}.seconds"
+        before = float(earlier.read_text()) if earlier.exists() else 0.0
         try:
             with deadline(max(1.0, left)):
                 msft.train(recipe, folder, quiet=True)
         except TimeoutError:
+            earlier.write_text(f"{before + time.perf_counter() - start:.1f}")
             print(f"{row.name}: cut off at the limit; the same command resumes it", flush=True)
             break
-        seconds = time.perf_counter() - start
+        seconds = before + time.perf_counter() - start
         line = line_of(row, recipe, folder, seconds)
         keep_logs(folder, options.out / "logs" / row.name)
         for weights in (RunFolder(folder).best, RunFolder(folder).checkpoints):

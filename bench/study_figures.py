@@ -59,9 +59,8 @@ def differences_of(study: Study) -> list[Difference]:
         seeds = sorted(set(study.get(label, {})) & set(study[REFERENCE]))
         pairs = [(study[label][seed], study[REFERENCE][seed]) for seed in seeds]
         by_seed = over_seeds([one.mean - two.mean for one, two in pairs]) if pairs else None
-        by_row = over_rows(pairs) if pairs else None
-        if label != REFERENCE and by_seed is not None and by_row is not None:
-            found.append(Difference(name.replace("`", ""), by_seed, by_row))
+        if label != REFERENCE and by_seed is not None:
+            found.append(Difference(name.replace("`", ""), by_seed, over_rows(pairs)))
     return found
 
 

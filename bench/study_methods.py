@@ -82,19 +82,27 @@ Qwen2.5-3B (its Fig. 7)."""
 
 
 def names_in(study: Study, paper: Mapping[str, float] | None = None) -> Names:
-    """The names of whatever a mixture has, in the order of VARIANTS."""
+    """The names of whatever a mixture has, in the order of VARIANTS.
+
+    What all of them have in common, such as the number of rows, is left to the page.
+    """
     found: dict[str, dict[str, tuple[str, float | None]]] = {each: {} for each in VARIANTS}
+    several_sizes = len({_settings(label).get("r") for label in study}) > 1
     for label in sorted(study):
         variant = variant_of(label)
         if variant not in VARIANTS:
             continue
         line = next(iter(study[label].values())).line
         settings = {"c": "3", "d": "0.99", "e": f"{line['num_train_epochs']:g}"}
-        settings |= dict(re.findall(f"-{SETTING}", label))
+        settings |= _settings(label)
         name = VARIANTS[variant].format_map(settings)
         if "m" in settings:
             name += f", `max_epochs: {settings['m']}`"
-        if "r" in settings:
+        if several_sizes and "r" in settings:
             name += f", {settings['r']} rows a task"
         found[variant][label] = (name, (paper or {}).get(variant))
     return {label: names for several in found.values() for label, names in several.items()}
+
+
+def _settings(label: str) -> dict[str, str]:
+    return dict(re.findall(f"-{SETTING}", label))

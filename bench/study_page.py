@@ -84,8 +84,7 @@ def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
     """The difference with its interval over seeds, p of a paired t test, the interval over rows."""
     scores = [[each.mean for each in side] for side in zip(*pairs, strict=True)]
     differences = [one - two for one, two in zip(*scores, strict=True)]
-    rows = over_rows(pairs)
-    drawn = "" if rows is None else _range(rows)
+    drawn = _range(over_rows(pairs))
     seeds, tested = over_seeds(differences), paired_t(*scores)
     if seeds is None or tested is None:
         return f"{100 * differences[0]:+.2f}", "", drawn
@@ -152,6 +151,7 @@ TABLES: dict[str, Made] = {
     "sizes": lambda studies, _: sizes_table(studies),
     "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
     "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER_QWEN),
+    "qwenlora": lambda studies, _: whole_table(studies.get("qwenlora", {}), PAPER_QWEN),
     "bigbench": lambda studies, _: whole_table(studies.get("bigbench", {})),
 }
 

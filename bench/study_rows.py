@@ -55,8 +55,7 @@ MIXTURES = {
     "bigbench": Mixture("bigbench/recipe"),
 }
 """By the first word of a row. `gemma`, `qwen` and `qwenlora` need `--set model_name_or_path=…`, and
-`bigbench` the rows of bench/bigbench_rows.py in the data folder. Runs of a process share the first
-one's adapter at its start, so `qwenlora` wants a process for each seed."""
+`bigbench` the rows of bench/bigbench_rows.py in the data folder."""
 KINDS = ("span", "peaks", "last", "all", "random")
 """Averages of one roll-out; the first is the result."""
 SURE = "method_options.exclude={confidence: 0.95}"

@@ -124,22 +124,28 @@ def over_seeds(differences: Sequence[float]) -> Interval | None:
     return Interval(100 * float(mean(differences)), *(100 * end for end in interval))
 
 
-def over_rows(pairs: Sequence[tuple[Entry, Entry]]) -> Interval | None:
-    """A paired bootstrap over test rows, in points; None where seeds have other rows."""
+def over_rows(pairs: Sequence[tuple[Entry, Entry]]) -> Interval:
+    """A paired bootstrap over test rows, in points.
+
+    A row's difference is averaged over seeds first. Where seeds drew other numbers of rows, rows
+    are drawn anew for each seed.
+    """
     names = list(pairs[0][0].rows)
     found, totals = 0.0, np.zeros(DRAWS)
     for name in names:
         columns = [
             np.array(one.rows[name], float) - np.array(two.rows[name], float) for one, two in pairs
         ]
-        if len({len(column) for column in columns}) > 1:
-            return None
-        # Rows that differ equally are drawn as one: how many of each kind come up is multinomial.
-        kinds, counts = np.unique(np.mean(columns, axis=0).round(9), return_counts=True)
-        rows = counts.sum()
-        drawn = _random(name).multinomial(rows, counts / rows, size=DRAWS)
-        totals += drawn @ kinds / rows / len(names)
-        found += float(counts @ kinds) / rows / len(names)
+        if len({len(column) for column in columns}) == 1:
+            columns = [np.mean(columns, axis=0)]
+        random, share = _random(name), 1 / len(names) / len(columns)
+        for column in columns:
+            # Rows that differ equally are drawn as one: how many of each come up is multinomial.
+            kinds, counts = np.unique(column.round(9), return_counts=True)
+            rows = counts.sum()
+            drawn = random.multinomial(rows, counts / rows, size=DRAWS)
+            totals += drawn @ kinds / rows * share
+            found += float(counts @ kinds) / rows * share
     low, high = np.quantile(totals, (0.025, 0.975))
     return Interval(100 * found, 100 * float(low), 100 * float(high))
 
@@ -204,8 +210,7 @@ def differences_table(study: Study, reference: str) -> list[str]:
         differences = [one.mean - two.mean for one, two in pairs]
         above = sum(difference > 0 for difference in differences)
         spread = over_seeds(differences) or f"{100 * differences[0]:+.2f}"
-        drawn = over_rows(pairs) or "other rows in each seed"
-        rows.append([label, len(common), spread, drawn, f"{above} of {len(common)}"])
+        rows.append([label, len(common), spread, over_rows(pairs), f"{above} of {len(common)}"])
     return table(("method", "seeds", "over seeds", "over test rows", "above 0"), rows)
 
 

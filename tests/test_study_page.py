@@ -213,3 +213,7 @@ def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -
         "sft-ema-d0.98": ("SFT with `ema_decay: 0.98`", None),
         "msft-c2-m9-r600": ("mSFT, C = 2, `max_epochs: 9`, 600 rows a task", 1.8),
     }
+    alike = {"msft-c2-r600": runs(5), "sft-r600": runs(3)}
+    assert [name for name, _ in methods.names_in(alike).values()] == [
+        "SFT, constant rate, 3 epochs", "mSFT, C = 2",
+    ]  # fmt: skip

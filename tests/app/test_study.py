@@ -86,6 +86,48 @@ def test_runs_that_share_an_engine_leave_the_bytes_of_runs_alone(
 LOGS = ("alone", "shared")
 
 
+def test_each_seed_has_an_adapter_of_its_own(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    kinds: list[dict[str, Any]] = [{"seed": 1, "learning_rate": 1e-3}, {"seed": 1}, {"seed": 2}]
+    kinds += [{"seed": 2, "lora_r": 4}]
+    recipes = [recipe_of(tmp_path, method="sft", use_peft=True, **keys) for keys in kinds]
+    for number, recipe in enumerate(recipes):
+        msft.train(recipe, tmp_path / f"alone{number}")
+    shared = study.SharedEngines(build.engine_of)
+    monkeypatch.setattr(build, "engine_of", shared)
+    for number, recipe in enumerate(recipes):
+        msft.train(recipe, tmp_path / f"shared{number}")
+        logs = [(tmp_path / f"{how}{number}" / "run.jsonl").read_bytes() for how in LOGS]
+        assert logs[0] == logs[1]
+        assert len(shared._engines) == 1, "one is held at a time"
+
+
+def test_seconds_of_a_run_that_was_cut_off_are_counted(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 0.0, 0.0, 40.0, 100.0, 100.0, 100.0, 107.5])
+    monkeypatch.setattr(study.time, "perf_counter", lambda: next(clock))
+    outcomes: list[Exception | None] = [TimeoutError(), None]
+
+    def train(*given: Any, **options: Any) -> None:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(study.msft, "train", train)
+    monkeypatch.setattr(study, "line_of", lambda row, recipe, folder, s: {"seconds": s})
+    monkeypatch.setattr(study, "said", lambda line: f"{line['seconds']} s")
+    monkeypatch.setattr(study, "keep_logs", lambda folder, logs: None)
+    monkeypatch.setattr(study.build, "engine_of", study.build.engine_of)
+    monkeypatch.setattr(study.session, "write_report", study.session.write_report)
+    arguments = ["--data", "data", "--out", str(tmp_path), "--rows", "clean-sft-70"]
+    monkeypatch.setattr("sys.argv", ["study.py", *arguments])
+    for said in ("the same command resumes it\n", "47.5 s\n"):
+        study.main()
+        assert capsys.readouterr().out.endswith(said)
+
+
 def test_averages_go_by_their_kind_and_the_best_tick_is_sft(study: Any) -> None:
     def point(name: str, of: list[str] | None) -> dict[str, Any]:
         return {"checkpoint": name, "average_of": of, "validation": None, "test": {"mean": 0.5}}
@@ -170,6 +212,18 @@ def test_differences_and_intervals_by_hand(
     assert "| msft | 2 | 75.00 | 75.00 | 4 | 2.0 | 9 |" in said
     assert "| b | +50.00 |" in said
     assert "| msft | 2 | 2 of 3 | 2 of 2 | budget 2 |" in said
+
+
+def test_where_seeds_have_other_rows_each_draws_its_own(tables: Any, tmp_path: Path) -> None:
+    kept(tmp_path, "sft", 1, {"a": "10" * 50})
+    kept(tmp_path, "sft", 2, {"a": "10" * 49})
+    kept(tmp_path, "msft", 1, {"a": "11" * 50})
+    kept(tmp_path, "msft", 2, {"a": "10" * 49})
+    (study,) = tables.study_of(tmp_path, None, None).values()
+    drawn = tables.over_rows([(study["msft"][seed], study["sft"][seed]) for seed in (1, 2)])
+    assert drawn.difference == pytest.approx(25.0), "50 points and 0"
+    # half of the first seed's 100 rows differ: sd 0.05 of its mean, half of that of both
+    assert drawn.high - drawn.low == pytest.approx(2 * 1.96 * 2.5, abs=0.6)
 
 
 def test_a_soup_s_line_is_several_entries(tables: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def test_numbers_arrive(device: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("tokens", [2**14, 64])
 def test_the_host_runs_ahead_of_steps_in_one_or_many_micro_batches(tokens: int) -> None:
     rows: dict[str, list[Encoded]] = {"a": rows_of(8)}
