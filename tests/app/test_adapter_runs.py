@@ -93,6 +93,11 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     card = (run / "run" / "best" / "README.md").read_text()
     assert "library_name: peft" in card
     assert "four bits" not in card
+    merged = (tmp_path / "merged" / "README.md").read_text()
+    assert "library_name: transformers" in merged
+    assert "adapter" not in merged
+    means = [line for line in merged.splitlines() if line.startswith("| **")]
+    assert means == [line for line in card.splitlines() if line.startswith("| **")]
     told = json.loads((run / "run" / "environment.json").read_text())
     assert told[0]["peft"] == version("peft")
     assert "bitsandbytes" not in told[0], "only four bits need it"
@@ -222,6 +227,29 @@ def test_what_cannot_be_merged_is_refused(
     ):
         assert main(["merge", *arguments]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_merged_model_that_the_disk_cannot_hold_is_exit_3(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for free, code in ((4 * 410_496 - 1, 3), (4 * 410_496, 0)):
+        monkeypatch.setattr("msft.engine.machine.free_disk", lambda folder, free=free: free)
+        assert main(["merge", str(run / "run"), "--out", str(tmp_path / "m")]) == code
+        assert (tmp_path / "m").exists() == (code == 0)
+    assert "but the model takes 1.6 MB on disk" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_adapter_without_a_readable_run_is_merged_without_a_card(
+    run: Path, tmp_path: Path
+) -> None:
+    copytree(run / "run", tmp_path / "cut")
+    (tmp_path / "cut" / "run.jsonl").write_text("damaged")
+    copytree(run / "run" / "best", tmp_path / "alone" / "best")
+    for source in (tmp_path / "cut", tmp_path / "alone" / "best"):
+        out = tmp_path / f"of-{source.name}"
+        assert main(["merge", str(source), "--out", str(out)]) == 0
+        assert (out / "config.json").exists()
+        assert not (out / "README.md").exists()
 
 
 def test_a_low_rate_is_noted_and_a_usual_one_is_not(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_wrong_input_is_exit_2(recipe: Path, capsys: pytest.CaptureFixture[str])
     assert "msft" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["plan", "train"])
+@pytest.mark.parametrize("command", ["validate", "plan", "train"])
 def test_a_layer_that_is_not_there_is_exit_2_before_anything_starts(
     recipe: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -150,8 +150,9 @@ def test_a_layer_that_is_not_there_is_exit_2_before_anything_starts(
     model_of("llama").config.save_pretrained("model")
     tiny_tokenizer().save_pretrained("model")
     Path("model/model.safetensors").touch()
-    wrong = ["--set", "use_peft=true", "--set", "lora_target_modules=[qproj]", "--out", "out"]
+    wrong = ["--set", "use_peft=true", "--set", "lora_target_modules=[qproj]"]
     wrong += ["--set", "model_name_or_path=model", "--set", "max_length=64"]
-    assert main([command, str(recipe), *wrong]) == 2
+    out = [] if command == "validate" else ["--out", "out"]
+    assert main([command, str(recipe), *wrong, *out]) == 2
     assert "'qproj', but this model has no linear layer of that name" in capsys.readouterr().err
     assert not Path("out").exists()

@@ -14,6 +14,7 @@ import pytest
 
 import msft
 from mortal import Case, quick_folder
+from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contest_of_each
@@ -246,7 +247,7 @@ def test_a_folder_that_is_none_is_refused(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"has no run\.jsonl; expected"):
         write_report(folder)
     (folder / "run.jsonl").write_bytes(b'{"event":')
-    with pytest.raises(ValueError, match="no events yet"):
+    with pytest.raises(UsageError, match="no events yet"):
         write_report(folder)
 
 

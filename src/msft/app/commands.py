@@ -50,6 +50,10 @@ def validate(options: argparse.Namespace) -> None:
         from msft.app.train import load_data
 
         tokenizer, corpus = load_data(recipe)
+        if recipe.use_peft:
+            from msft.engine.model.shape import shape_for
+
+            shape_for(recipe, len(tokenizer))
     if options.json:
         print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return

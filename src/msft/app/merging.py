@@ -1,12 +1,16 @@
 """`msft merge`: a run's adapter and its base as one model folder."""
 
+from contextlib import suppress
 from pathlib import Path
 
+from msft.app.model_card import card_of
 from msft.engine.model.adapter_folders import ADAPTER_CONFIG, base_of, is_adapter
 from msft.engine.model.folders import CONFIG
-from msft.errors import UsageError
+from msft.errors import LogError, RecipeError, UsageError
 from msft.files import remove
-from msft.run.folder import RunFolder
+from msft.recipe.recipe import load_recipe
+from msft.report.findings import findings_in
+from msft.run.folder import RunFolder, read_history, write_text
 
 
 def adapter_in(source: Path) -> Path:
@@ -33,13 +37,29 @@ def merge(source: Path, out: Path, trust_remote_code: bool = False) -> None:
         raise UsageError(f"{out} is there already; choose a new folder with --out")
     import torch
 
+    from msft.engine.machine import refuse_no_space
     from msft.engine.model.loading import load_model
     from msft.engine.saving.model_files import write_model
 
     loaded = load_model(str(folder), torch.device("cpu"), trust_remote_code, own_attention=True)
+    weights = dict(loaded.model.named_parameters())
+    refuse_no_space(out, sum(tensor.nbytes for tensor in weights.values()))
     fresh = out.with_name(f".{out.name}.tmp")
     remove(fresh)
     fresh.mkdir(parents=True)
-    write_model(loaded, dict(loaded.model.named_parameters()), fresh)
+    write_model(loaded, weights, fresh)
+    if card := _card(RunFolder(folder.parent)):
+        write_text(fresh / "README.md", card)
     remove(out)
     fresh.rename(out)
+
+
+def _card(run: RunFolder) -> str:
+    """The card of a run's merged model; empty where the adapter is of no run that can be read."""
+    if not run.log.exists() or not run.recipe.exists():
+        return ""
+    with suppress(LogError, RecipeError, UsageError):
+        recipe, history = load_recipe(run.recipe), read_history(run.path)
+        found = findings_in(run.path, history) if history.ended else None
+        return card_of(history, recipe.model(), found, recipe.report_split, merged=True)
+    return ""

@@ -183,15 +183,13 @@ def _built_in_engine(
     """The engine that the recipe names and its name for the log, if memory holds it."""
     from msft.engine.build import engine_of
     from msft.engine.machine import room_of
-    from msft.engine.model.shape import named_shape
+    from msft.engine.model.shape import shape_for
     from msft.engine.ranks import device_here
     from msft.engine.simple import SimpleEngine
     from msft.planning.memory import refuse_no_room
-    from msft.recipe.adapters import adapter_of
 
     device = device_here()
-    shape = named_shape(recipe.model(), recipe.trust_remote_code, len(tokenizer))
-    shape.refuse_adapter(adapter_of(recipe))
+    shape = shape_for(recipe, len(tokenizer))
     refuse_no_room(recipe, corpus, method, shape, room_of(device))
     engine = engine_of(recipe, corpus, tokenizer, device, notice, ranks)
     return engine, "simple" if isinstance(engine, SimpleEngine) else FAST

@@ -86,6 +86,16 @@ def refuse_full_disk(folder: Path, needed: int, cure: str = "") -> None:
         )
 
 
+def refuse_no_space(folder: Path, needed: int) -> None:
+    """NoRoom if the disk under `folder` has fewer bytes left than a model takes."""
+    free = free_disk(folder)
+    if free < needed:
+        raise NoRoom(
+            f"{folder} has {_gb(free)} free, but the model takes {_gb(needed)} on disk; free some "
+            "space, or use another --out"
+        )
+
+
 def _gb(size: int) -> str:
     if size < 1e8:
         return f"{size / 1e6:.1f} MB"

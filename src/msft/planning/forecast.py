@@ -9,7 +9,7 @@ import torch
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room, free_disk, room_of, used_memory
 from msft.engine.memory_model import demand_of, frozen_bytes, in_bf16
-from msft.engine.model.shape import ModelShape, named_shape
+from msft.engine.model.shape import ModelShape, shape_for
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
@@ -40,8 +40,7 @@ def forecast(
     name, trust = recipe.model(), recipe.trust_remote_code
     tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
-    shape = named_shape(name, trust, len(tokenizer))
-    shape.refuse_adapter(adapter_of(recipe))
+    shape = shape_for(recipe, len(tokenizer))
     room = room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return forecast_of(recipe, corpus, tokenizer, shape, room, out, seconds, devices)
 

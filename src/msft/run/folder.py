@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msft.errors import UsageError
 from msft.files import kind_of, open_to_read, read_text, replace_bytes
 from msft.run.history import History
 from msft.run.log import Ended, Event, read_log
@@ -70,7 +71,7 @@ def read_history(folder: Path) -> History:
         raise FileNotFoundError(f"{folder} has no run.jsonl; expected the folder of a run")
     history = History(read_log(log))
     if history.opened is None:
-        raise ValueError(f"{log} has no events yet; wait until the run has started")
+        raise UsageError(f"{log} has no events yet; wait until the run has started")
     return history
 
 

@@ -10,7 +10,8 @@ from torch import nn
 from msft.engine.model.loading import tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
 from msft.errors import RecipeError
-from msft.recipe.adapters import AdapterOptions
+from msft.recipe.adapters import AdapterOptions, adapter_of
+from msft.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,16 @@ def _linears(model: Any) -> Iterator[tuple[tuple[str, int, int], Any]]:
             yield (name, module.in_features, module.out_features), module
         elif type(module).__name__ == "Conv1D":
             yield (name, module.nx, module.nf), module
+
+
+def shape_for(recipe: Recipe, vocabulary: int) -> ModelShape:
+    """The shape of a recipe's model; RecipeError where the adapter that it asks for does not fit.
+
+    vocabulary: of its tokenizer.
+    """
+    shape = named_shape(recipe.model(), recipe.trust_remote_code, vocabulary)
+    shape.refuse_adapter(adapter_of(recipe))
+    return shape
 
 
 def named_shape(name: str, trust_remote_code: bool = False, vocabulary: int = 1) -> ModelShape:
