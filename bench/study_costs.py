@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from study_logs import history_of, verdicts_of
-from study_methods import DISK, FLOPS, METHODS, REFERENCE, SOUPS
+from study_methods import CONSTANT, DISK, FLOPS, METHODS, REFERENCE, SOUPS, Names
 from study_selection import Selection, selection_in
 from study_tables import Entry, Study, table
 
 from msft.report.compare.decomposition import decomposition, mean_decomposition, mean_parts
 from msft.report.compare.disk_bounds import disk_bounds
+from msft.report.compare.divergence import mean_shift
 from msft.report.compare.headroom import headroom_of
 from msft.report.compare.statistics import mean
 from msft.report.figures.peaks import peaks_of
+from msft.run.history import Exclusion, History
 
-CONSTANT = "sft-lr1e-4-e5"
-"""SFT whose curves are shown: one roll-out of five epochs at a constant rate. It is the roll-out of
-the soups, so its run also scored five averages."""
 SAME_RUN = {CONSTANT, *(f"soup{kind}-lr1e-4-e5" for kind in SOUPS if kind)}
-"""Entries of a soup's run beside the soup, which stands for what the run cost."""
+"""Entries of a soup's run beside the soup, which stands for what the run cost: SFT at a constant
+rate is its roll-out."""
 PRICED = "sft-ema-lr1e-4-e5-d0.99"
 """SFT whose FLOPs are 1: as many epochs, and nothing else is scored; the average costs none."""
 
@@ -51,10 +51,10 @@ def scores(name: str, entries: Sequence[Entry], candidates: float | None = None)
     return [name, len(entries), *shown]
 
 
-def selection_table(study: Study, runs: Path) -> list[str]:
+def selection_table(study: Study, runs: Path, methods: Names = METHODS) -> list[str]:
     """The bootstrap of each method's choice."""
     rows = []
-    for label, (name, _) in METHODS.items():
+    for label, (name, _) in methods.items():
         entries = [] if "soup" in label else entries_of(study, label)
         found = [selection_in(logs_of(runs, entry)) for entry in entries]
         chosen = [each for each in found if each is not None]
@@ -162,6 +162,37 @@ def headroom_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
             rows.append([mixture, entry.seed, *shown, naive, f"{crossed} ({low}…{high})"])
     head = ("mixture", "seed", *SCORES[2:], "gain on the rows that chose", "cross-fitted gain")
     return table(head, rows)
+
+
+def shifts_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
+    """How far peaks move when the first sub-dataset is out, from the logs of mSFT with C = 3: the
+    rest of its first roll-out against the second one, which starts where that sub-dataset left."""
+    rows = []
+    for mixture in ("clean", "noisy"):
+        for entry in entries_of(studies[mixture], "msft-lr1e-4"):
+            history = history_of(logs_of(runs, entry))
+            first, moved = shifts_in(history)
+            _, _, *shown = scores("", [entry])
+            out = f"{first.name}, {first.tick / history.evals_per_epoch:g}"
+            away = (f"{mean_shift(moved):.2f}", f"{max(moved.values(), key=abs):+g}")
+            rows.append([mixture, entry.seed, *shown, out, *away])
+    head = ("excluded first, at epoch", "mean absolute shift", "largest shift")
+    return table(("mixture", "seed", *SCORES[2:], *head), rows)
+
+
+def shifts_in(history: History) -> tuple[Exclusion, dict[str, float]]:
+    """mSFT's first exclusion, and by how many epochs it moved the peaks of the others.
+
+    Both branches have as many ticks as the shorter one.
+    """
+    first = history.exclusions[0]
+    ticks = min(history.stages[0].ticks - first.tick, history.stages[1].ticks)
+    moved = {}
+    for name in history.stages[1].asked.active:
+        branches = history.curve(0, name)[first.tick :], history.curve(1, name)
+        with_all, without = (history.rule.peak(branch[: ticks + 1]) for branch in branches)
+        moved[name] = (without - with_all) / history.evals_per_epoch
+    return first, moved
 
 
 def parts_table(studies: Mapping[str, Study], runs: Path) -> list[str]:

@@ -12,9 +12,9 @@ from html import escape, unescape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study_costs import CONSTANT, entries_of, logs_of
+from study_costs import entries_of, logs_of
 from study_logs import history_of
-from study_methods import METHODS, REFERENCE
+from study_methods import CONSTANT, METHODS, REFERENCE
 from study_tables import Interval, Study, over_rows, over_seeds
 
 from msft.report.deciding import deciding_curve

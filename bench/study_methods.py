@@ -11,17 +11,20 @@ Names = Mapping[str, tuple[str, float | None]]
 SEEDS = {70, 71, 72}
 REFERENCE = "sft-cosine-lr1e-4-e3"
 SURE_EMA = "msft-sure-ema-lr1e-4-d0.99"
-SOUPS = ("", "-peaks", "-random", "-last")
+SOUPS = ("", "-peaks", "-all", "-random", "-last")
+CONSTANT = "sft-lr1e-4-e5"
 METHODS: Names = {
     REFERENCE: ("SFT, cosine over 3 epochs", None),
-    "sft-lr1e-4-e5": ("SFT, constant rate, 5 epochs", 0.0),
+    "sft-linear-lr1e-4-e3": ("SFT, linear over 3 epochs (control)", None),
+    CONSTANT: ("SFT, constant rate, 5 epochs", 0.0),
     "sft-ema-lr1e-4-e5-d0.99": ("SFT with `ema_decay: 0.99`", None),
     "soup-lr1e-4-e5": ("soup, `span`", None),
     "soup-peaks-lr1e-4-e5": ("soup, `peaks`", None),
+    "soup-all-lr1e-4-e5": ("soup, all ticks (control)", None),
     "soup-random-lr1e-4-e5": ("soup, random ticks (control)", None),
     "soup-last-lr1e-4-e5": ("soup, last ticks (control)", None),
     "msft-lr1e-4": ("mSFT, C = 3", 1.8),
-    "msft-one": ("mSFT, C = 1", None),
+    "msft-one": ("mSFT, C = 1", 3.4),
     "msft-sure-lr1e-4": ("mSFT, sure exclusion", None),
     SURE_EMA: ("mSFT, sure exclusion, `ema_decay: 0.99`", None),
     "sro": ("SRO", 1.5),
@@ -30,14 +33,14 @@ METHODS: Names = {
     "dynamix": ("DynamixSFT", 0.2),
     "continual": ("Continual SFT", -2.2),
 }
-"""Clean and noisy mixture; the paper's is the mean of six models."""
+"""Clean and noisy mixture; the paper's is the mean of six models, and of C = 1 of four."""
 _C = {"msft-one": "1", "msft-c2": "2", "msft-lr1e-4": "3", "msft-c5": "5"}
 BUDGETS: Names = {
-    REFERENCE: METHODS[REFERENCE],
-    **{label: (f"mSFT, C = {c}", None) for label, c in _C.items()},
+    **{label: METHODS[label] for label in (REFERENCE, CONSTANT)},
+    **{label: (f"mSFT, C = {c}", METHODS.get(label, ("", None))[1]) for label, c in _C.items()},
 }
 BY_TASK = (
-    *("sft-lr1e-4-e5", "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
+    *(CONSTANT, "sft-ema-lr1e-4-e5-d0.99", "soup-lr1e-4-e5", "msft-lr1e-4", "msft-one"),
     *("sro", "soft-sro", "dynamix", "continual"),
 )
 """Those with a row in the table by task."""
@@ -57,11 +60,12 @@ DISK = {"msft-lr1e-4": 4.44, "msft-one": 4.44}
 """The paper's mean copies on disk, over its runs with C = 1 and 3."""
 VARIANTS = {
     "sft-cosine": "SFT, cosine over {e} epochs",
+    "sft-linear": "SFT, linear over {e} epochs (control)",
     "sft": "SFT, constant rate, {e} epochs",
-    "sft-linear": "SFT, linear over {e} epochs",
     "sft-ema": "SFT with `ema_decay: {d}`",
     "soup": "soup, `span`",
     "soup-peaks": "soup, `peaks`",
+    "soup-all": "soup, all ticks (control)",
     "soup-random": "soup, random ticks (control)",
     "soup-last": "soup, last ticks (control)",
     "msft": "mSFT, C = {c}",

@@ -9,7 +9,8 @@ writes nothing and fails if a table or figure is not the one that the logs give.
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from study_costs import (
@@ -22,12 +23,14 @@ from study_costs import (
     peaks_table,
     scores,
     selection_table,
+    shifts_table,
 )
 from study_figures import IMAGES, figures_of, told_in, write
 from study_logs import RUNS
 from study_methods import (
     BUDGETS,
     BY_TASK,
+    CONSTANT,
     METHODS,
     PAPER_MEDMCQA,
     PAPER_QWEN,
@@ -37,15 +40,25 @@ from study_methods import (
     Names,
     names_in,
 )
-from study_tables import Entry, Interval, Study, over_rows, over_seeds, study_of, table
+from study_tables import (
+    Entry,
+    Interval,
+    Study,
+    over_rows,
+    over_seeds,
+    study_of,
+    table,
+    variant_of,
+)
 
 from msft.report.compare.statistics import mean, paired_t
 
 ROOT = Path(__file__).parent.parent
-OTHERS = ("more", "peaks", "costs", "mixtures", "models")
+OTHERS = ("noisy", "tasks", "selection", "peaks", "costs", "mixtures", "models")
 PAGES = (
     ROOT / "docs" / "study.md",
     *(ROOT / "docs" / "results" / f"study-{name}.md" for name in OTHERS),
+    ROOT / "docs" / "results" / "gain.md",
 )
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = ["These runs are not there yet.", ""]
@@ -55,12 +68,13 @@ def main_table(study: Study, methods: Names = METHODS, papers: bool = True) -> l
     """Both splits and their difference, candidates, cost, and paired tests against the first
     method, cosine SFT.
 
-    papers: whether the paper has such a table.
+    papers: whether the paper has such a table; its reference is SFT at a constant rate.
     """
     reference = next(iter(methods), "")
     against = study.get(reference, {})
     if not against:
         return NOT_RUN
+    constant = study.get(next((label for label in methods if variant_of(label) == "sft"), ""), {})
     rows = []
     for label, (name, paper) in methods.items():
         found = study.get(label, {})
@@ -73,11 +87,25 @@ def main_table(study: Study, methods: Names = METHODS, papers: bool = True) -> l
                 *scores(name, entries),
                 f"{float(mean([float(e.line['epochs_trained']) for e in entries])):.0f}",
                 *(_tests(pairs) if pairs and label != reference else ("", "", "")),
-                *(["" if paper is None else f"{paper:+.1f}" if paper else "0"] if papers else []),
+                *((_over(found, constant), _paper(paper)) if papers else ()),
             ]
         )
     head = (*SCORES, "epochs", "over cosine SFT, over seeds", "p", "over test rows")
-    return table((*head, "paper, over SFT") if papers else head, rows)
+    return table((*head, "over constant SFT", "paper, over SFT") if papers else head, rows)
+
+
+def _over(found: Mapping[int, Entry], against: Mapping[int, Entry]) -> str:
+    """The mean difference over the seeds of both, in points."""
+    shared = sorted(set(found) & set(against))
+    if not shared or found is against:
+        return "0" if shared else ""
+    return f"{100 * float(mean([found[s].mean - against[s].mean for s in shared])):+.2f}"
+
+
+def _paper(difference: float | None) -> str:
+    if difference is None:
+        return ""
+    return f"{difference:+.1f}" if difference else "0"
 
 
 def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
@@ -98,19 +126,63 @@ def _range(interval: Interval) -> str:
 
 
 def task_table(study: Study) -> list[str]:
-    """Points over cosine SFT on test by sub-dataset, for the methods of the paper."""
+    """Points over cosine SFT by sub-dataset on test and, in brackets, on validation, for the
+    methods of the paper."""
     labels = [label for label in BY_TASK if label in study]
     against = study[REFERENCE]
     names = list(next(iter(against.values())).test)
     rows = []
     for label in labels:
         seeds = sorted(set(study[label]) & set(against))
-        gains = [
-            100 * float(mean([study[label][s].test[n] - against[s].test[n] for s in seeds]))
-            for n in names
+        pairs = [(study[label][seed], against[seed]) for seed in seeds]
+        looked = mean([float(one.line["candidates"]) for one, _ in pairs])
+        cells = [
+            f"{_gain([(one.test[name], two.test[name]) for one, two in pairs])} "
+            f"({_gain([(one.by_task[name], two.by_task[name]) for one, two in pairs])})"
+            for name in names
         ]
-        rows.append([METHODS[label][0], *(f"{gain:+.1f}" for gain in gains)])
-    return table(("method", *names), rows)
+        rows.append([METHODS[label][0], len(seeds), f"{float(looked):.0f}", *cells])
+    return table(("method", "seeds", "candidates", *names), rows)
+
+
+def _gain(pairs: Sequence[tuple[float, float]]) -> str:
+    return f"{100 * float(mean([one - two for one, two in pairs])):+.1f}"
+
+
+def confirmation_table(study: Study) -> list[str]:
+    """Methods with five seeds or more, against cosine SFT on the seeds of both."""
+    against, rows = study[REFERENCE], []
+    for label in (label for label in METHODS if len(study.get(label, ())) >= 5):
+        found = study[label]
+        pairs = [(found[seed], against[seed]) for seed in sorted(set(found) & set(against))]
+        above = sum(one.mean > two.mean for one, two in pairs)
+        tests = ("", "") if label == REFERENCE else (_tests(pairs)[0], _range(over_rows(pairs)))
+        trained = mean([float(entry.line["epochs_trained"]) for entry in found.values()])
+        rows.append(
+            [
+                *scores(METHODS[label][0], list(found.values())),
+                f"{float(trained):.1f}",
+                *tests,
+                "" if label == REFERENCE else f"{above} of {len(pairs)}",
+            ]
+        )
+    head = ("epochs", "over cosine SFT, over seeds", "over test rows", "above 0")
+    return table((*SCORES, *head), rows)
+
+
+def other_selections(studies: Mapping[str, Study], runs: Path) -> list[str]:
+    """The bootstrap of the choice on the other mixtures and models."""
+    rows = []
+    for mixture in ("five", "fifteen", "medmcqa", "gemma", "qwenlora", "bigbench"):
+        study = studies.get(mixture, {})
+        found = selection_table(study, runs, names_in(study))
+        head, rows = found[0], [*rows, *(f"| {mixture} {line}" for line in found[2:-1])]
+    return _with_column("mixture", head, rows)
+
+
+def _with_column(name: str, head: str, rows: Sequence[str]) -> list[str]:
+    """A table with a column before the others, which the rows have already."""
+    return [f"| {name} {head}", "| --- " * head.count("|") + "|", *rows, ""]
 
 
 def whole_table(study: Study, paper: Mapping[str, float] | None = None) -> list[str]:
@@ -128,11 +200,21 @@ def sizes_table(studies: Mapping[str, Study]) -> list[str]:
         found = main_table(studies.get(mixture, {}), {k: METHODS[k] for k in BY_SIZE}, False)
         if found != NOT_RUN:
             head, rows = found[0], [*rows, *(f"| {count} {line}" for line in found[2:-1])]
-    return [f"| N {head}", "| --- " * (head.count("|")) + "|", *rows, ""]
+    return _with_column("N", head, rows)
 
 
 SIZES = {5: "five", 10: "clean", 15: "fifteen"}
-BY_SIZE = (REFERENCE, "sft-lr1e-4-e5", PRICED, "soup-lr1e-4-e5", "msft-lr1e-4", SURE_EMA)
+BY_SIZE = (
+    *(REFERENCE, CONSTANT, PRICED, "soup-lr1e-4-e5", "soup-random-lr1e-4-e5"),
+    *("soup-last-lr1e-4-e5", "msft-lr1e-4", SURE_EMA),
+)
+
+
+@lru_cache(maxsize=1)
+def _confirmed(runs: Path) -> dict[str, Study]:
+    """The seeds of gain.md."""
+    return study_of(runs, set(range(70, 80)), None)
+
 
 Made = Callable[[Mapping[str, Study], Path], list[str]]
 TABLES: dict[str, Made] = {
@@ -141,13 +223,17 @@ TABLES: dict[str, Made] = {
     "gemma": lambda studies, _: whole_table(studies["gemma"]),
     "tasks": lambda studies, _: task_table(studies["clean"]),
     "selection": lambda studies, runs: selection_table(studies["clean"], runs),
+    "selection_others": other_selections,
     "selection_noisy": lambda studies, runs: selection_table(studies["noisy"], runs),
     "peaks": lambda studies, runs: peaks_table(studies["clean"], runs),
     "headroom": headroom_table,
     "parts": parts_table,
+    "shifts": shifts_table,
+    "gain": lambda _, runs: confirmation_table(_confirmed(runs)["clean"]),
+    "gain_noisy": lambda _, runs: confirmation_table(_confirmed(runs)["noisy"]),
     "flops": lambda studies, runs: flops_table(studies["clean"], runs),
     "disk": lambda studies, runs: disk_table(studies["clean"], runs),
-    "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS, papers=False),
+    "budgets": lambda studies, _: main_table(studies["clean"], BUDGETS),
     "sizes": lambda studies, _: sizes_table(studies),
     "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
     "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER_QWEN),

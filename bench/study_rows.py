@@ -167,7 +167,7 @@ LISTS = {
         *_seeded("clean", "msft-one", "sro", "soft-sro", "ies", "dynamix", "continual"),
     ],
     "noisy": _seeded("noisy", *_TUNED, "msft-lr1e-4", _SURE_EMA, seeds=CONFIRMING),
-    "noisy-sure": _seeded("noisy", "msft-sure-lr1e-4"),
+    "noisy-more": _seeded("noisy", "msft-sure-lr1e-4", "msft-one"),
     "budgets": _seeded("clean", "msft-c2", "msft-c5"),
     "five": _seeded("five", *_TUNED, "msft-lr1e-4", _SURE_EMA),
     "fifteen": _seeded("fifteen", *_TUNED, "msft-lr1e-4", _SURE_EMA),

@@ -1,6 +1,6 @@
 """Tables of the study from OUT/study.jsonl and OUT/logs, as Markdown; no torch.
 
-python bench/study_tables.py OUT [--against sft] [--seeds 70..79] [--unseen DATA]
+python bench/study_tables.py OUT [--against sft] [--mixture clean] [--seeds 70..79] [--unseen DATA]
 
 Per mixture: means over seeds; the difference to the reference on the same seeds, with a 95 %
 interval over seeds (Student's t) and one over test rows (paired bootstrap, each row's difference
@@ -8,6 +8,7 @@ averaged over seeds first); gains of each sub-dataset; which exclusions hit wron
 line is several entries: `soup` is its span, `soup-peaks` and the others are its controls, and `sft`
 is the best tick of the same roll-out, unless a run of `sft` is there.
 --against: the reference; by itself the SFT without averages that is best on validation.
+--mixture: only this one.
 --unseen: only test rows that the trial of gain.md did not draw (500 a task, seed 20); tasks of
 which it drew every row are left out. DATA is the folder of the rows.
 """
@@ -39,11 +40,15 @@ Rows = Mapping[str, Sequence[bool]]
 
 @dataclass(frozen=True)
 class Entry:
-    """What one method came to with one seed; scores are shares."""
+    """What one method came to with one seed; scores are shares.
+
+    by_task: on validation, as `test` is.
+    """
 
     label: str
     seed: int
     validation: float
+    by_task: Mapping[str, float]
     test: Mapping[str, float]
     rows: Rows
     line: Mapping[str, Any]
@@ -81,8 +86,12 @@ def entries_of(folder: Path, line: Mapping[str, Any], unseen: Path | None) -> li
         rows = {name: right for name, right in rows.items() if right}
         test = {name: sum(right) / len(right) for name, right in rows.items()}
         base = {"": line["variant"], "sft": "sft", "span": "soup"}.get(kind, f"soup-{kind}")
+        chosen = each["validation"]
         entries.append(
-            Entry(base + settings, line["seed"], each["validation"]["mean"], test, rows, line)
+            Entry(
+                *(base + settings, line["seed"], chosen["mean"], chosen["datasets"]),
+                *(test, rows, line),
+            )
         )
     return entries
 
@@ -106,11 +115,17 @@ Study = dict[str, dict[int, Entry]]
 """Entries by label and seed."""
 
 
-def study_of(folder: Path, seeds: set[int] | None, unseen: Path | None) -> dict[str, Study]:
-    """By mixture; a run of `sft` stands before a soup's best tick."""
+def study_of(
+    folder: Path, seeds: set[int] | None, unseen: Path | None, mixture: str | None = None
+) -> dict[str, Study]:
+    """By mixture; a run of `sft` stands before a soup's best tick.
+
+    seeds, mixture: only these, if any are given.
+    """
     found: dict[str, Study] = defaultdict(lambda: defaultdict(dict))
     for line in sorted(lines_of(folder), key=lambda line: line["variant"] == "sft"):
-        if seeds is None or line["seed"] in seeds:
+        asked = (seeds is None or line["seed"] in seeds) and mixture in (None, line["mixture"])
+        if asked:
             for entry in entries_of(folder, line, unseen):
                 found[line["mixture"]][entry.label][entry.seed] = entry
     return found
@@ -263,11 +278,13 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--against", help="the reference's label, such as sft-linear-lr1e-4-e5")
+    parser.add_argument("--mixture", help="only this one")
     parser.add_argument("--seeds", type=seeds_of, help="only these")
     parser.add_argument("--unseen", type=Path, metavar="DATA")
     options = parser.parse_args()
     rows = "test rows that the trial did not draw" if options.unseen else "all test rows"
-    for mixture, study in study_of(options.out, options.seeds, options.unseen).items():
+    studies = study_of(options.out, options.seeds, options.unseen, options.mixture)
+    for mixture, study in studies.items():
         reference = reference_of(study, options.against)
         lines = [f"## {mixture}, {rows}", "", *means_table(study)]
         lines += [f"Points over {reference} on the same seeds:", ""]

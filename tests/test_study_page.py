@@ -37,6 +37,11 @@ def bigbench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_costs")
+
+
+@pytest.fixture
 def methods(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _bench(monkeypatch, "study_methods")
 
@@ -69,8 +74,60 @@ def test_every_figure_shows_what_the_logs_give(script: Any, tmp_path: Path) -> N
     assert all(text in path.read_text() for text in drawn_texts)
 
 
+def test_the_paper_s_reference_has_a_column_of_its_own(script: Any) -> None:
+    def entry(test: float) -> Any:
+        line = {"epochs_trained": 5.0, "candidates": 4}
+        rows = {"a": [True] * round(10 * test) + [False] * round(10 - 10 * test)}
+        return SimpleNamespace(mean=test, validation=0.5, rows=rows, test={"a": test}, line=line)
+
+    study = {
+        "sft-cosine": {1: entry(0.8), 2: entry(0.6)},
+        "sft": {1: entry(0.5), 2: entry(0.5)},
+        "msft": {1: entry(0.9)},
+        "ies": {3: entry(0.9)},
+    }
+    paper = {"sft": 0.0, "msft": 1.84, "ies": -0.3}
+    methods = {label: (label.upper(), paper.get(label)) for label in study}
+    head, _, *lines = script.main_table(study, methods)
+    assert head.endswith("| over test rows | over constant SFT | paper, over SFT |")
+    cells = [[cell.strip() for cell in line.split("|")[-3:-1]] for line in lines[:-1]]
+    assert cells == [["+20.00", ""], ["0", "0"], ["+40.00", "+1.8"], ["", "-0.3"]]
+
+
+def test_a_shift_is_from_peak_to_peak_over_as_many_ticks(costs: Any) -> None:
+    rule = SimpleNamespace(peak=lambda curve: curve.index(max(curve)))
+    curves = {
+        (0, "a"): [0, 9, 1, 2, 3],
+        (1, "a"): [9, 1, 2, 10, 11],  # what is after the shorter branch is not seen
+        (0, "b"): [0, 1, 2, 3, 4],
+        (1, "b"): [1, 5, 2, 3, 9],
+    }
+    stages = [
+        SimpleNamespace(ticks=4, asked=SimpleNamespace(active=names)) for names in ("abc", "ab")
+    ]
+    history = SimpleNamespace(
+        exclusions=[SimpleNamespace(name="c", tick=2)],
+        stages=stages,
+        rule=rule,
+        evals_per_epoch=2,
+        curve=lambda stage, name: curves[stage, name],
+    )
+    first, moved = costs.shifts_in(history)
+    assert first.name == "c"
+    assert moved == {"a": -1.0, "b": -0.5}
+
+
+def test_gain_is_of_methods_with_five_seeds(script: Any) -> None:
+    found = script.confirmation_table(script._confirmed(script.RUNS)["noisy"])
+    told = [[cell.strip() for cell in line.split("|")] for line in found]
+    rows = {cells[1]: cells for cells in told if len(cells) > 1}
+    assert "mSFT, C = 1" not in rows
+    assert rows["mSFT, sure exclusion, `ema_decay: 0.99`"][2:5] == ["5", "65.63", "66.26"]
+    assert rows["mSFT, sure exclusion, `ema_decay: 0.99`"][-2] == "3 of 5"
+
+
 WITHOUT_SCORES = ("tasks", "peaks", "parts")
-"""Tables by sub-dataset: differences of scores that another table has, or epochs."""
+"""Tables by sub-dataset, with both splits in a cell, or with epochs or parts of a difference."""
 
 
 def test_every_table_has_both_splits_seeds_and_candidates(script: Any) -> None:
@@ -203,6 +260,7 @@ def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -
     study = {
         "msft-c2-m9-r600": runs(5),
         "soup-all-e5": runs(5),
+        "soup-best-e5": runs(5),
         "sft-ema-d0.98": runs(5),
         "sft-cosine-e3": runs(3),
         "sft": runs(10),
@@ -211,6 +269,7 @@ def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -
         "sft-cosine-e3": ("SFT, cosine over 3 epochs", None),
         "sft": ("SFT, constant rate, 10 epochs", 0.0),
         "sft-ema-d0.98": ("SFT with `ema_decay: 0.98`", None),
+        "soup-all-e5": ("soup, all ticks (control)", None),
         "msft-c2-m9-r600": ("mSFT, C = 2, `max_epochs: 9`, 600 rows a task", 1.8),
     }
     alike = {"msft-c2-r600": runs(5), "sft-r600": runs(3)}

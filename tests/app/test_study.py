@@ -237,6 +237,8 @@ def test_a_soup_s_line_is_several_entries(tables: Any, tmp_path: Path) -> None:
     (study,) = tables.study_of(tmp_path, {1}, None).values()
     assert study["sft"][1].mean == 1.0, "a run of its own stands before it"
     assert tables.study_of(tmp_path, {2}, None) == {}
+    assert tables.study_of(tmp_path, None, None, "clean") == {}
+    assert list(tables.study_of(tmp_path, None, None, "noisy")) == ["noisy"]
 
 
 def test_rows_that_the_trial_drew_can_be_left_out(tables: Any, tmp_path: Path) -> None:
