@@ -1,5 +1,7 @@
 """The door: what `import msft` gives, and how a command ends."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +90,36 @@ def test_the_exit_code_is_the_errors_own(
     printed = capsys.readouterr().err
     assert said in printed
     assert ("--debug" in printed) == ("traceback" in said)
+
+
+LATE = """
+import atexit, os, sys
+import msft.__main__ as program
+
+class Held:
+    def __del__(self, abort=os.abort):
+        abort()
+
+held = Held()
+atexit.register(lambda: print("left", end=""))
+program.carry_out = lambda: 3
+sys.exit(program.main())
+"""
+
+
+def test_one_of_several_processes_ends_before_what_it_holds_can_abort_it() -> None:
+    """Something is held until Python takes itself down, as gloo's threads are by a mesh of FSDP2;
+    what has asked to be told of the end is told."""
+    launched = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost"}
+    for more, code in ((launched, 3), ({}, -signal.SIGABRT)):
+        done = subprocess.run(
+            [sys.executable, "-c", LATE],
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (code, "left"), done.stderr
 
 
 @pytest.mark.parametrize("error", ["ImportError('absent')", "RuntimeError('absent')"])

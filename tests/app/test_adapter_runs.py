@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 import msft
 from msft.app.fingerprints import _training
+from msft.app.merging import trusts_remote_code
 from msft.cli import main
 from msft.engine.model.tokenizers import load_tokenizer
 from msft.run.folder import RunFolder, read_history
@@ -227,6 +228,29 @@ def test_what_cannot_be_merged_is_refused(
     ):
         assert main(["merge", *arguments]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_may_be_merged_into_the_empty_folder_where_one_is(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    assert main(["merge", str(run / "run"), "--out", str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "empty" / "config.json").exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["merge", str(run / "run"), "--out", "."]) == 0
+    assert (tmp_path / "here" / "config.json").exists()
+
+
+def test_code_that_the_run_trusted_is_trusted_when_it_is_merged(run: Path, tmp_path: Path) -> None:
+    recipe, key = (run / "recipe.yaml").read_text(), "trust_remote_code: "
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    assert not trusts_remote_code(RunFolder(tmp_path))
+    (tmp_path / "recipe.yaml").write_text(recipe.replace(f"{key}false", f"{key}true"))
+    assert trusts_remote_code(RunFolder(tmp_path))
+    assert not trusts_remote_code(RunFolder(tmp_path / "nowhere"))
 
 
 def test_a_merged_model_that_the_disk_cannot_hold_is_exit_3(

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msft.data.corpus import load_corpus
 from msft.data.loading import Found, load_datasets
-from msft.data.overlap import question_of, shared_between
+from msft.data.overlap import _letters, question_of, shared_between
 from msft.data.sources import hub_sources
 from msft.data.splits import LoadedDataset
+from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import DataError, RecipeError
 from msft.example import Example
 from msft.recipe.recipe import Recipe
@@ -319,6 +321,16 @@ def test_the_data_folder_comes_before_the_hub(hub: Hub, tmp_path: Path) -> None:
     folder_of(tmp_path / "commonsenseqa", flat(4), flat(2, 10))
     assert len(loaded(CSQA, data_dir=str(tmp_path)).train) == 4
     assert asked == []
+
+
+def test_what_rows_ask_is_not_held_any_longer_than_it_is_compared(tmp_path: Path) -> None:
+    folder_of(tmp_path / "commonsenseqa", flat(9), flat(2, 10))
+    keys = {"model_name_or_path": "tiny", "data_dir": str(tmp_path)}
+    recipe = Recipe.from_mapping({**keys, "datasets": [{"name": "a", **CSQA}]})
+    load_datasets(recipe)
+    assert _letters.cache_info().currsize > 0
+    load_corpus(recipe, tiny_tokenizer())
+    assert _letters.cache_info().currsize == 0
 
 
 # Exemplars

@@ -1,6 +1,7 @@
 """LoRA: what is trained, against peft in a plain loop; what is scored, kept and handed out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from msft.engine.paths import PLAIN_LAYERS
 from msft.engine.simple import SimpleEngine, answer_nll
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
-from msft.errors import RecipeError
+from msft.errors import RecipeError, WrongWeights
 from msft.recipe.adapters import AdapterOptions
 from msft.search.feeds import Batch
 
@@ -264,6 +265,32 @@ def test_weights_in_four_bits_are_scored_and_read_as_they_were_trained(
         ),
     )
     assert answer_nll(packed, rows).tolist() == pytest.approx(found, rel=1e-4)
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+def test_a_merged_base_has_the_numbers_that_were_trained_beside(bf16: bool, tmp_path: Path) -> None:
+    """Numbers that are packed from bf16 are others than those packed from fp32."""
+    made = adapted(load_model("tiny", CPU), FOUR_BIT, CPU, bf16)
+    settings = replace(SETTINGS, bf16=bf16, learning_rate=0.0)
+    engine = FastEngine(made.loaded, {"a": ROWS}, settings, adapted=made)
+    engine.export(engine.weights(), tmp_path)  # B is 0, so the base is what is merged
+    merged = load_model(str(tmp_path), CPU).model.state_dict()
+    for layer in made.layers:
+        beside = layer.module.base_layer.weight
+        assert beside.dtype == (torch.bfloat16 if bf16 else torch.float32)
+        assert torch.equal(merged[f"{layer.name}.weight"], beside.float())
+
+
+def test_what_peft_only_warns_of_is_shown_and_missing_weights_are_refused(tmp_path: Path) -> None:
+    trained_tiny(AdapterOptions(r=4, alpha=8, targets=("q_proj",)), tmp_path)
+    config = tmp_path / "best" / "adapter_config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps({**content, "of_a_newer_peft": 1}))
+    with pytest.warns(UserWarning, match="of_a_newer_peft"):
+        load_model(str(tmp_path / "best"), CPU)
+    config.write_text(json.dumps({**content, "target_modules": ["q_proj", "v_proj"]}))
+    with pytest.raises(WrongWeights, match=r"does not fit its base model: .*missing adapter keys"):
+        load_model(str(tmp_path / "best"), CPU)
 
 
 def test_packed_weights_take_the_bytes_that_are_counted() -> None:

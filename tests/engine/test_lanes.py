@@ -7,9 +7,14 @@ import torch
 from families import loaded, model_of, rows_of
 from thread_ranks import ThreadRanks, in_threads
 
+from msft.data.corpus import load_corpus
+from msft.engine import build
 from msft.engine.adapters.injection import adapted
+from msft.engine.build import agreed
 from msft.engine.lane_predictor import LanePredictor
 from msft.engine.lanes import Tree, lanes_of, nodes_of, units
+from msft.engine.memory_model import Fit
+from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.ownership import owners, rounds
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
@@ -17,6 +22,7 @@ from msft.errors import NotANumber, UsageError
 from msft.example import Encoded
 from msft.ranks import ALONE
 from msft.recipe.adapters import AdapterOptions
+from msft.recipe.recipe import Recipe
 from msft.run.engine import Generated, Likelihoods
 from msft.search.feeds import Batch, Losses
 
@@ -239,3 +245,28 @@ def test_each_lane_is_evaluated_by_itself() -> None:
     likely = predictor.measure(rows, [0] * 8)()
     assert asked == [[(1, 5), (1, 6), (4, 5), (4, 6)], [(2, 5), (2, 6)], [(3, 5), (3, 6)]]
     assert likely == Likelihoods([6.0, 7.0, 7.0, 8.0, 8.0, 9.0, 9.0, 10.0], 8)
+
+
+def test_ranks_agree_on_what_fits_in_all_of_them() -> None:
+    """Devices may have other amounts of memory free; ranks with other micro-batches would wait for
+    each other for ever."""
+    own = [Fit(8192, False, True), Fit(64, False, True), Fit(512, True, False)]
+    assert in_threads(3, lambda ranks: agreed(ranks, own[ranks.rank])) == [Fit(64, True, False)] * 3
+    assert in_threads(2, lambda ranks: agreed(ranks, own[ranks.rank])) == [Fit(64, False, True)] * 2
+    assert agreed(ALONE, own[2]) == own[2]
+
+
+def test_engines_of_ranks_take_micro_batches_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": f"{place}:", "completion": " yes"} for place in range(8)]
+    spec = {"name": "a", "train": rows[:4], "validation": rows[4:]}
+    keys = {"model_name_or_path": "tiny", "datasets": [spec], "lanes": 2}
+    recipe, tokens = Recipe.from_mapping(keys), iter([8192, 64])
+    corpus = load_corpus(recipe, tiny_tokenizer())
+    monkeypatch.setattr(build, "fit_of", lambda *given: build.Fit(next(tokens), False, False))
+
+    def micro(ranks: Any) -> int:
+        made = build.engine_of(recipe, corpus, tiny_tokenizer(), torch.device("cpu"), ranks=ranks)
+        assert isinstance(made, FastEngine)
+        return made._settings.micro_batch_tokens
+
+    assert in_threads(2, micro) == [64, 64]

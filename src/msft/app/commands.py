@@ -4,7 +4,7 @@ import argparse
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.listing import print_missing, refuse_useless
@@ -13,9 +13,6 @@ from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import LogError, UsageError
 from msft.ranks import together
 from msft.run.folder import RunFolder, write_json
-
-if TYPE_CHECKING:
-    pass
 
 
 def demo(options: argparse.Namespace) -> None:

@@ -30,9 +30,10 @@ def adapter_in(source: Path) -> Path:
     )
 
 
-def merge(source: Path, out: Path, trust_remote_code: bool = False) -> None:
+def merge(source: Path, out: Path) -> None:
     """Write the merged model, which transformers loads without peft, into a new folder."""
-    folder = adapter_in(source)
+    folder, out = adapter_in(source), out.resolve()
+    run = RunFolder(folder.parent)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already; choose a new folder with --out")
     import torch
@@ -41,17 +42,25 @@ def merge(source: Path, out: Path, trust_remote_code: bool = False) -> None:
     from msft.engine.model.loading import load_model
     from msft.engine.saving.model_files import write_model
 
-    loaded = load_model(str(folder), torch.device("cpu"), trust_remote_code, own_attention=True)
+    trust = trusts_remote_code(run)
+    loaded = load_model(str(folder), torch.device("cpu"), trust, own_attention=True)
     weights = dict(loaded.model.named_parameters())
     refuse_no_space(out, sum(tensor.nbytes for tensor in weights.values()))
     fresh = out.with_name(f".{out.name}.tmp")
     remove(fresh)
     fresh.mkdir(parents=True)
     write_model(loaded, weights, fresh)
-    if card := _card(RunFolder(folder.parent)):
+    if card := _card(run):
         write_text(fresh / "README.md", card)
     remove(out)
     fresh.rename(out)
+
+
+def trusts_remote_code(run: RunFolder) -> bool:
+    """Whether the recipe of a run trusts the code of its model."""
+    with suppress(RecipeError, OSError):
+        return load_recipe(run.recipe).trust_remote_code
+    return False
 
 
 def _card(run: RunFolder) -> str:

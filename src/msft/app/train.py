@@ -190,7 +190,7 @@ def _built_in_engine(
 
     device = device_here()
     shape = shape_for(recipe, len(tokenizer))
-    refuse_no_room(recipe, corpus, method, shape, room_of(device))
+    together(ranks, lambda: refuse_no_room(recipe, corpus, method, shape, room_of(device)))
     engine = engine_of(recipe, corpus, tokenizer, device, notice, ranks)
     return engine, "simple" if isinstance(engine, SimpleEngine) else FAST
 

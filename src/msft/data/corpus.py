@@ -9,7 +9,7 @@ from msft.benchmarks.grading import Grader
 from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts, on_every_token
 from msft.data.loading import Found, load_datasets
 from msft.data.notes import source_notes, weight_note
-from msft.data.overlap import shared_between
+from msft.data.overlap import forget_questions, shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Example
 from msft.recipe.dataset_spec import DatasetSpec
@@ -161,6 +161,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
         )
     found = load_datasets(recipe)
     shared = shared_between({f.spec.name: f.loaded.splits for f in found})
+    forget_questions()
     return Corpus(
         {
             f.spec.name: _sub_dataset(f, recipe, tokenizer, context, shared[f.spec.name])

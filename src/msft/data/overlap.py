@@ -43,7 +43,16 @@ def question_of(row: Example) -> str:
 
 @lru_cache(maxsize=1_000_000)
 def _letters(text: str) -> str:
-    return _FURNITURE.sub("", text).casefold() or text
+    return _bare(text) or text
+
+
+def _bare(text: str) -> str:
+    return _FURNITURE.sub("", text).casefold()
+
+
+def forget_questions() -> None:
+    """Give back the memory of what rows ask, which is needed while they are compared."""
+    _letters.cache_clear()
 
 
 def refuse_overlap(rows: Rows, name: str) -> None:
@@ -113,7 +122,7 @@ def variations(rows: Rows) -> list[str]:
 def _but_for_numbers(row: Example) -> str:
     """What a row asks without its numbers; nothing if it has none, or is short."""
     asked = question_of(row)
-    letters = _letters(_DIGITS.sub("", asked))
+    letters = _bare(_DIGITS.sub("", asked))
     return letters if _DIGITS.search(asked) and len(letters) >= SHORT else ""
 
 

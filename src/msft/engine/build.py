@@ -14,6 +14,7 @@ from msft.engine.memory_model import (
     EVALUATED_TOKENS,
     FP32,
     SAFETY,
+    Fit,
     demand_of,
     fit_of,
     in_bf16,
@@ -26,7 +27,7 @@ from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
-from msft.ranks import ALONE, Ranks
+from msft.ranks import ALONE, Ranks, together
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
@@ -82,7 +83,8 @@ def engine_of(
 ) -> FastEngine | SimpleEngine:
     """The engine that a recipe asks for, with its model loaded."""
     name = recipe.model()
-    loaded, fast = load_suited(recipe, name, _first_device(recipe, name, device), tokenizer, notice)
+    first = _first_device(recipe, name, device)
+    loaded, fast = together(ranks, lambda: load_suited(recipe, name, first, tokenizer, notice))
     return engine_over(loaded, fast, recipe, corpus, device, ranks)
 
 
@@ -120,7 +122,7 @@ def engine_over(
         return SimpleEngine(loaded, rows, settings, with_adapter)
     shape = shape_of(loaded.model) if with_adapter is None else with_adapter.shape
     demand = demand_of(recipe, corpus, device, shape)
-    fit = fit_of(loaded.model, shape, device, demand, recipe.gradient_checkpointing)
+    fit = agreed(ranks, fit_of(loaded.model, shape, device, demand, recipe.gradient_checkpointing))
     settings = replace(
         settings,
         gradient_checkpointing=fit.gradient_checkpointing,
@@ -132,6 +134,16 @@ def engine_over(
     if settings.full_sharding:  # gradients travel inside the passes, so nothing is recorded
         settings = replace(settings, batch_rows=0)
     return FastEngine(loaded, rows, settings, layers, adapted=with_adapter, ranks=ranks)
+
+
+def agreed(ranks: Ranks, fit: Fit) -> Fit:
+    """What fits in every rank: their devices may have other amounts of memory free, and with
+    `sharding: full` all of them take the same passes."""
+    tokens, again, recorded = zip(
+        *ranks.gather([fit.micro_batch_tokens, fit.gradient_checkpointing, fit.recorded]),
+        strict=True,
+    )
+    return Fit(min(tokens), any(again), all(recorded))
 
 
 def refuse_fast_keys(recipe: Recipe) -> None:

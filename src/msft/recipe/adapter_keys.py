@@ -2,7 +2,7 @@
 
 from msft.recipe.foreign import same, write
 
-ADAPTER_KEYS = {
+FOREIGN_ADAPTER_KEYS = {
     **same(
         "adapter peft_config lora use_lora qlora use_qlora",
         "write use_peft: true for LoRA, with load_in_4bit for QLoRA",

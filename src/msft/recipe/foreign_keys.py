@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msft.checks import refuse_unknown
 from msft.errors import OptionError
-from msft.recipe.adapter_keys import ADAPTER_KEYS
+from msft.recipe.adapter_keys import FOREIGN_ADAPTER_KEYS
 from msft.recipe.foreign import Foreign, same, write
 from msft.recipe.rare_keys import RARE_KEYS
 
@@ -69,7 +69,7 @@ _STARTED = "leave it out: torchrun starts the processes, and each takes a device
 FOREIGN: dict[str, Foreign] = {
     **{key: each for answer, keys in RARE_KEYS.items() for key, each in same(keys, answer).items()},
     **_NOT_YET,
-    **ADAPTER_KEYS,
+    **FOREIGN_ADAPTER_KEYS,
     **same("deepspeed fsdp fsdp_config sharding_strategy", _DIVIDED, "sharding"),
     **same("ddp_find_unused_parameters ddp_timeout ddp_backend device_map", _STARTED),
     **write("lr", "learning_rate"),

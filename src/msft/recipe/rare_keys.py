@@ -24,16 +24,16 @@ RARE_KEYS = {
     "leave it out: computing is bf16 or fp32; there is no fp8 and no quantised training of "
     "all weights": (
         "fp8 fp8_enable_fsdp_float8_all_gather fp8_backend qat quantization gptq float16 "
-        "bfloat16 torchdistx_path use_bnb_nested_quant bnb_4bit_quant_storage "
+        "bfloat16 torchdistx_path bnb_4bit_quant_storage "
         "double_quantization float32 quantize_moe_experts use_onebitllms quantization_type "
         "quantization_device_map bnb_config_kwargs gptq_groupsize gptq_model_v1"
     ),
     "leave it out: LoRA has the options use_peft, lora_r, lora_alpha, lora_dropout, "
     "lora_target_modules, load_in_4bit, use_dora and use_rslora": (
         "lora_fan_in_fan_out lora_target_parameters lora_task_type lora_on_cpu "
-        "loraplus_lr_ratio loraplus_lr_embedding peft_init_lora_weights peft_use_rslora "
-        "peft_layer_replication relora relora_steps lisa_n_layers additional_target "
-        "create_new_adapter adapter_name_or_path pissa_init pissa_iter pissa_convert "
+        "loraplus_lr_ratio loraplus_lr_embedding peft_init_lora_weights "
+        "peft_layer_replication relora relora_steps lisa_n_layers "
+        "create_new_adapter pissa_init pissa_iter pissa_convert "
         "qlora_sharded_model_loading module_dropout oft_rank oft_block_size oft_target "
         "adapter_folder peft peft_layers_pattern peft_trainable_token_indices "
         "peft_ensure_weight_tying peft_autocast_adapter_dtype relora_prune_ratio "

@@ -87,7 +87,8 @@ class AdapterFiles:
         }
         write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, default=_plain) + "\n")
         if self._adapted.options.four_bit:
-            write_json(folder / FOUR_BIT, {"load_in_4bit": True})
+            bf16 = self._adapted.in_bf16
+            write_json(folder / FOUR_BIT, {"load_in_4bit": True, "bf16": bf16})
         self._adapted.loaded.tokenizer.save_pretrained(folder)
 
     def _base_beside(self, folder: Path) -> str:

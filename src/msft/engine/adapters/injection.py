@@ -56,10 +56,15 @@ class Adapted:
     shape: ModelShape
     fingerprint: str
 
+    @property
+    def in_bf16(self) -> bool:
+        """Whether the frozen weights are, or were when they were packed."""
+        return bool(next(self.loaded.model.parameters()).dtype == torch.bfloat16)
+
     def is_merged_for_scores(self) -> bool:
         """Whether the plain model is held beside this one, to be evaluated."""
         weight: Tensor = next(self.loaded.model.parameters())
-        return merged_bytes(self.shape, weight.dtype == torch.bfloat16, weight.device) > 0
+        return merged_bytes(self.shape, self.in_bf16, weight.device) > 0
 
 
 def adapted(

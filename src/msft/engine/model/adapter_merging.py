@@ -1,9 +1,11 @@
 """An adapter folder as a plain model: its base with the adapter in every weight."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from msft.engine.model.adapter_folders import FOUR_BIT, refuse_broken_adapter
@@ -17,9 +19,9 @@ def with_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
     if (folder / FOUR_BIT).exists():
-        _round_to_four_bits(model)
+        _round_to_four_bits(model, json.loads((folder / FOUR_BIT).read_bytes()).get("bf16", False))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", ".*missing adapter keys", UserWarning)
         try:
             merged = PeftModel.from_pretrained(model, folder).merge_and_unload()
         except (UserWarning, ValueError, RuntimeError, KeyError) as error:
@@ -33,9 +35,13 @@ def with_adapter(model: Any, folder: Path) -> Any:
     return merged
 
 
-def _round_to_four_bits(model: Any) -> None:
-    """Let the base have the numbers that the adapter was trained beside."""
+def _round_to_four_bits(model: Any, bf16: bool) -> None:
+    """Let the base have the numbers that the adapter was trained beside.
+
+    bf16: they were packed from bf16, and unpacked into it.
+    """
     head = model.get_output_embeddings()
     for module in model.modules():
         if type(module) is nn.Linear and module is not head:
-            unpacked(packed(module.weight.data), module.weight.data)
+            weight = module.weight.data.to(torch.bfloat16 if bf16 else module.weight.dtype)
+            module.weight.data.copy_(unpacked(packed(weight), torch.empty_like(weight)))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
-from msft.engine.saving.model_files import INDEX
-from msft.engine.saving.safetensors_codec import WEIGHTS, parts_in
+from msft.engine.model.folders import INDEX, WEIGHTS
+from msft.engine.saving.safetensors_codec import parts_in
 from msft.files import FILE, FOLDER, kind_of, link_or_copy, read_bytes, remove, replace_bytes
 from msft.ranks import ALONE, Ranks, from_first, together
 from msft.run.engine import Engine, LinksWeights

@@ -14,17 +14,16 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from msft.engine.model.folders import INDEX, WEIGHTS
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.safetensors_codec import WEIGHTS, TorchCodec, parts_in
+from msft.engine.saving.safetensors_codec import TorchCodec, parts_in
 from msft.files import link_or_copy, remove, replace_bytes
 from msft.ranks import Ranks
 from msft.store.tiers import MemoryTier
 
 Weights = Mapping[str, Tensor]
-
-INDEX = "model.safetensors.index.json"
 
 
 class Divided(Protocol):

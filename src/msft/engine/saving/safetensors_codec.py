@@ -14,9 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from msft.engine.model.folders import WEIGHTS
 from msft.engine.saving.host_copies import Copies
 
-WEIGHTS = "model.safetensors"
 MOMENTS = "optimizer.safetensors"
 STATE = "state.json"
 
