@@ -262,7 +262,7 @@ def test_engines_of_ranks_take_micro_batches_of_one_size(monkeypatch: pytest.Mon
     keys = {"model_name_or_path": "tiny", "datasets": [spec], "lanes": 2}
     recipe, tokens = Recipe.from_mapping(keys), iter([8192, 64])
     corpus = load_corpus(recipe, tiny_tokenizer())
-    monkeypatch.setattr(build, "fit_of", lambda *given: build.Fit(next(tokens), False, False))
+    monkeypatch.setattr(build, "fit_of", lambda *given: Fit(next(tokens), False, False))
 
     def micro(ranks: Any) -> int:
         made = build.engine_of(recipe, corpus, tiny_tokenizer(), torch.device("cpu"), ranks=ranks)
