@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from math import exp, log
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +23,7 @@ from msft.example import Encoded, Example
 from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.scoring.evaluation import Evaluator
 from msft.scoring.metrics import normal
-from msft.search.scores import accuracy
+from msft.search.scores import accuracy, value
 
 TOKENIZER = tiny_tokenizer()
 
@@ -239,7 +241,7 @@ def is_right(prompt: str, prediction: str, reference: str) -> bool:
 def test_a_metric_of_the_user_s_own() -> None:
     said, wanted = {"p": "x", "q": "y"}, {"p": "x", "q": "z"}
     numbers = evaluator(said, wanted, metric=f"{__name__}:half")(["a"], "test")
-    assert numbers.scores["a"].to_json() == 0.5
+    assert numbers.scores["a"] == value(1.0, 2)
     truths = evaluator(said, wanted, metric=f"{__name__}:is_right")(["a"], "test")
     assert truths.scores["a"] == accuracy(1, 2)
     with pytest.raises(RecipeError, match="cannot be imported"):
@@ -300,6 +302,42 @@ def broken(prompt: str, prediction: str, reference: str) -> float:
 
 def nothing(prompt: str, prediction: str, reference: str) -> None:
     return None
+
+
+def number(prompt: str, prediction: str, reference: str) -> Any:
+    """What the answer names."""
+    return NUMBERS[prediction]
+
+
+NUMBERS: dict[str, Any] = {
+    "half": np.float32(0.5),
+    "one": np.int64(1),
+    "yes": np.True_,
+    "third": Fraction(1, 4),
+    "tensor": torch.tensor(0.75),
+    "nan": np.float32("nan"),
+    "inf": float("inf"),
+    "huge": 10**400,
+    "text": "0.5",
+    "array": np.zeros(2),
+    "list": [1.0],
+}
+
+
+def test_a_metric_may_return_whatever_is_a_number() -> None:
+    words = ("half", "one", "third", "tensor")
+    answers = {word: word for word in words}
+    judge = evaluator(answers, answers, metric=f"{__name__}:number")
+    assert judge(["a"], "test").verdicts["a"] == [0.5, 1.0, 0.25, 0.75]
+    truths = evaluator({"p": "yes"}, {"p": "yes"}, metric=f"{__name__}:number")(["a"], "test")
+    assert truths.scores["a"] == accuracy(1, 1)
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "huge", "text", "array", "list"])
+def test_what_is_no_finite_number_is_refused(word: str) -> None:
+    judge = evaluator({"p": word}, {"p": word}, metric=f"{__name__}:number")
+    with pytest.raises(BadScore, match="expected a finite number"):
+        judge(["a"], "test")
 
 
 @pytest.mark.parametrize(("metric", "said"), [("broken", "boom"), ("nothing", "None")])

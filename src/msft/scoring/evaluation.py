@@ -141,7 +141,7 @@ class Evaluator:
                     scores[name] = replace(scores[name], probability=_mean_probability(rows))
                 verdicts[name] = _marks(bool(mark) for mark in worth)
             else:
-                scores[name] = value(fsum(worth) / len(worth))
+                scores[name] = value(fsum(worth), len(worth))
                 verdicts[name] = [float(number) for number in worth]
         return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
 
