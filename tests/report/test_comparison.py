@@ -625,6 +625,17 @@ def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
     assert "fingerprints differ" in lined_up([one, other]).warnings[0]
 
 
+def test_runs_with_other_code_of_a_metric_are_said_and_older_logs_are_not(tmp_path: Path) -> None:
+    folders = [made(tmp_path, method, 20, right(1, 2, 3, 4)) for method in ("sft", "msft", "ies")]
+    for folder, digest in zip(folders, ("x", "y"), strict=False):
+        log = (folder / "run.jsonl").read_text()
+        prints = f'"fingerprint":{{"metric m:f":"{digest}"}}'
+        (folder / "run.jsonl").write_text(log.replace('"fingerprint":{}', prints))
+    said = "The code of metric m:f changed between sft-s20 and msft-s20."
+    assert [w for w in lined_up(folders).warnings if "metric" in w] == [said]
+    assert not [w for w in lined_up(folders[1:]).warnings if "metric" in w or "differ" in w]
+
+
 def test_ranks() -> None:
     assert ranked([3, 1, None, 3, 2]) == [1, 0, 0, 1, 2]
     assert ranked([2, 2]) == [0, 0]
