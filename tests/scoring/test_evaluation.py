@@ -11,13 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from msft.benchmarks.grading import LETTER, NUMBER, Grader
 from msft.data.corpus import Task
 from msft.data.encoding import encoded_split, texts_of
 from msft.engine.decode.decoder import Decoder
-from msft.engine.model.loading import load_model
+from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
 from msft.run.engine import Generated, Leaves, Likelihoods
@@ -246,6 +248,35 @@ def test_a_metric_of_the_user_s_own() -> None:
     assert truths.scores["a"] == accuracy(1, 2)
     with pytest.raises(RecipeError, match="cannot be imported"):
         evaluator(said, wanted, metric="no.such.module:f")
+
+
+def learned_places(count: int) -> LoadedModel:
+    """A small GPT-2 that always says "a": a token beyond its places is an error, not a guess."""
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": len(TOKENIZER)}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    model = GPT2LMHeadModel(GPT2Config(n_positions=count, **sizes, **ends))
+    with torch.no_grad():
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.fill_(1.0)
+        model.transformer.wte.weight[TOKENIZER.encode("a")] = 1.0
+    return LoadedModel(model.eval(), TOKENIZER, "gpt2")
+
+
+@pytest.mark.parametrize("engine", ["simple", "fast"])
+def test_a_generation_ends_with_the_places_that_the_model_has(engine: str) -> None:
+    loaded = learned_places(32)
+    model: Any = SimplePredictor(loaded, 64)
+    if engine == "fast":
+        model = Decoder(loaded.model, [TOKENIZER.eos_token_id], 64)
+    wanted = {"p" * 31: "x", "q" * 27: "long", "r": "x"}
+    options: dict[str, Any] = {"metric": f"{__name__}:half", "max_new_tokens": 30}
+    judge = evaluator({}, wanted, predictor=model, context=32, **options)
+    assert [len(TOKENIZER.encode(prompt)) for prompt in wanted] == [31, 27, 1]
+    said = [row.prediction for row in judge.answered(["a"], "test").rows["a"]]
+    assert said == ["a", "a" * 5, "a" * 30]
+    without = evaluator({}, wanted, predictor=model, **options)
+    with pytest.raises(IndexError, match="index out of range"):
+        without(["a"], "test")
 
 
 def test_several_sub_datasets_go_in_one_batch() -> None:

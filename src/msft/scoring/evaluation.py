@@ -11,8 +11,9 @@ from itertools import repeat
 from math import fsum
 from typing import Any, Literal, TypeVar
 
-from msft.data.corpus import SLACK, Task
+from msft.data.corpus import Task, generates
 from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
+from msft.data.generation_limits import limits_of
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
 from msft.run.worker import Scored
@@ -147,10 +148,9 @@ class Evaluator:
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]
-        if task.metric == "nll":
-            return "measure"
-        choices = task.metric == "accuracy" and task.splits[split].examples[0].choices
-        return "choose" if choices else "generate"
+        if generates(task.metric, task.splits[split]):
+            return "generate"
+        return "measure" if task.metric == "nll" else "choose"
 
     def _generated(
         self, names: tuple[str, ...], split: str, early: bool
@@ -264,14 +264,15 @@ class Evaluator:
     def _questions(self, name: str, split: str) -> list[_Question]:
         def encode() -> list[_Question]:
             task, found = self._tasks[name], self._tasks[name].splits[split]
-            longest = max(len(row.tokens) - len(row.prompt) for row in found.rows)
-            limit = task.max_new_tokens or longest + SLACK
-            prompts: Iterable[Sequence[int]] = [row.prompt for row in found.rows]
+            prompts: Sequence[Sequence[int]] = [row.prompt for row in found.rows]
             if task.shots:
                 prompts = encoded_prompts(found.examples, self._tokenizer, task.shots)
+            limits = limits_of(found.rows, prompts, task.max_new_tokens, task.context)
             return [
                 _Question(task, example, prompt, limit, list(row.tokens[len(row.prompt) :]))
-                for example, row, prompt in zip(found.examples, found.rows, prompts, strict=True)
+                for example, row, prompt, limit in zip(
+                    found.examples, found.rows, prompts, limits, strict=True
+                )
             ]
 
         return self._once(("question", name, split), encode)
