@@ -252,9 +252,10 @@ def test_a_metric_of_the_user_s_own() -> None:
 
 def learned_places(count: int) -> LoadedModel:
     """A small GPT-2 that always says "a": a token beyond its places is an error, not a guess."""
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": len(TOKENIZER)}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    model = GPT2LMHeadModel(GPT2Config(n_positions=count, **sizes, **ends))
+    sizes: Any = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": len(TOKENIZER)}
+    ends: Any = {"bos_token_id": 0, "eos_token_id": 0}
+    made: Any = GPT2LMHeadModel
+    model = made(GPT2Config(n_positions=count, **sizes, **ends))
     with torch.no_grad():
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.fill_(1.0)
