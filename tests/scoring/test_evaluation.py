@@ -250,6 +250,22 @@ def test_a_metric_of_the_user_s_own() -> None:
         evaluator(said, wanted, metric="no.such.module:f")
 
 
+def credit(prompt: str, prediction: str, reference: str) -> float | bool:
+    return prediction == reference or 0.5
+
+
+def test_sub_datasets_with_one_metric_have_one_kind_of_score() -> None:
+    said = {"a?": "a", "b?": "no", "c?": "c"}
+    splits = {
+        name: {"test": encoded_split([Example(f"{name}?", name)], TOKENIZER, 512)} for name in "abc"
+    }
+    metrics = {"a": "credit", "b": "credit", "c": "is_right"}
+    tasks = {n: Task(n, f"{__name__}:{metrics[n]}", split) for n, split in splits.items()}
+    scored = Evaluator(tasks, Parrot(said), TOKENIZER)([*"abc"], "test")
+    assert scored.scores == {"a": value(1.0), "b": value(0.5), "c": accuracy(1, 1)}
+    assert scored.verdicts == {"a": [1.0], "b": [0.5], "c": "1"}
+
+
 def learned_places(count: int) -> LoadedModel:
     """A small GPT-2 that always says "a": a token beyond its places is an error, not a guess."""
     sizes: Any = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": len(TOKENIZER)}

@@ -5,10 +5,9 @@ choice with the highest likelihood (`accuracy` where rows have choices), or the 
 reference (`nll`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from math import fsum
 from typing import Any, Literal, TypeVar
 
 from msft.data.corpus import Task, generates
@@ -22,7 +21,8 @@ from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
 from msft.scoring.reference_losses import reference_losses
 from msft.scoring.sampling import sampled
-from msft.search.scores import SELECTION, Score, accuracy, nll, value
+from msft.scoring.tallies import tallied
+from msft.search.scores import SELECTION
 
 Made = TypeVar("Made")
 
@@ -127,24 +127,7 @@ class Evaluator:
 
     def scored(self, answers: Answers) -> Scored:
         """Counts and verdicts of answers."""
-        scores: dict[str, Score] = {}
-        verdicts: dict[str, str | list[float]] = {}
-        row_tokens: dict[str, list[int]] = {}
-        for name, rows in answers.rows.items():
-            worth = [row.worth for row in rows]
-            if self._tasks[name].metric == "nll":
-                row_tokens[name] = [row.weight for row in rows]
-                scores[name] = nll(fsum(worth), sum(row_tokens[name]))
-                verdicts[name] = [float(loss) for loss in worth]
-            elif all(isinstance(number, bool) for number in worth):
-                scores[name] = accuracy(int(sum(worth)), len(worth))
-                if self._tasks[name].soft:
-                    scores[name] = replace(scores[name], probability=_mean_probability(rows))
-                verdicts[name] = _marks(bool(mark) for mark in worth)
-            else:
-                scores[name] = value(fsum(worth), len(worth))
-                verdicts[name] = [float(number) for number in worth]
-        return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
+        return tallied(self._tasks, answers)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]
@@ -290,11 +273,3 @@ def prompt_of(example: Example) -> str:
     if example.messages:
         return "\n".join(f"{turn.role}: {turn.text}" for turn in example.messages[:-1])
     return example.prompt
-
-
-def _mean_probability(rows: Sequence[Answered]) -> float:
-    return fsum(row.probability or 0.0 for row in rows) / len(rows)
-
-
-def _marks(right: Iterable[bool]) -> str:
-    return "".join("1" if mark else "0" for mark in right)
