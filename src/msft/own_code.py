@@ -4,10 +4,12 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+from msft.files import read_bytes
 from msft.memory_errors import CURE, is_out_of_memory
 
 
@@ -36,9 +38,24 @@ def imported(path: str) -> Any:
     return function
 
 
+def source_digest(path: str) -> str | None:
+    """Of the files that `package.module:function` names and defines it; None where none is Python.
+
+    What these files import does not count.
+    """
+    modules = {path.partition(":")[0], getattr(imported(path), "__module__", None)}
+    files = {getattr(sys.modules.get(str(module)), "__file__", None) for module in modules}
+    sources = sorted(read_bytes(Path(file)) for file in files if file and file.endswith(".py"))
+    return sha256(b"\0".join(sources)).hexdigest() if sources else None
+
+
 @contextmanager
 def _from_source() -> Iterator[None]:
-    """Leave no bytecode: Python takes it for a file that changed within a second to one as long."""
+    """Leave no bytecode.
+
+    A .pyc is trusted if its time (in seconds) and size match, so an edit within the same second to
+    a file of the same length would be missed.
+    """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield

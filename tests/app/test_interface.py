@@ -10,7 +10,7 @@ from toys import recipe_of, write_data
 
 import msft
 from msft.cli import main
-from msft.errors import RecipeError
+from msft.errors import RecipeError, UsageError
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_run.ipynb"
 
@@ -71,3 +71,9 @@ def test_it_shows_progress_and_its_numbers_are_those_of_the_commands(
     assert len(answers) == 24
     with pytest.raises(RecipeError, match="nowhere"):
         msft.evaluate(tmp_path / "nowhere", recipe)
+
+
+def test_evaluate_refuses_a_split_that_there_is_not(tmp_path: Path) -> None:
+    for split in ("tst", "train", None):
+        with pytest.raises(UsageError, match=rf"^split is {split!r}; expected test or validation$"):
+            msft.evaluate("tiny", recipe_of(tmp_path), split=split)  # type: ignore[arg-type]

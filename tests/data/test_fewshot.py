@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from msft.cli import main
-from msft.data.corpus import SLACK, Corpus, load_corpus
+from msft.data.corpus import Corpus, load_corpus
+from msft.data.generation_limits import SLACK
 from msft.engine.model.tokenizers import TINY_CONTEXT, load_context, tiny_tokenizer
 from msft.errors import RecipeError
 from msft.recipe.recipe import Recipe
@@ -125,3 +126,19 @@ def test_exemplars_change_what_the_model_says(tmp_path: Path) -> None:
         found[shots] = [json.loads(line)["likelihoods"] for line in lines]
     assert [len(row) for row in found[0]] == [2, 2, 2]
     assert all(a != b for a, b in zip(found[0], found[3], strict=True))
+
+
+def test_rows_that_leave_few_places_for_an_answer_are_noted() -> None:
+    """Prompts of 40 tokens, answers of 9 with their end."""
+    (data,) = corpus(0, 53, max_new_tokens=14).datasets.values()
+    said = (
+        "can be answered with fewer than 14 tokens (at least 13), since the model has places for 53"
+    )
+    assert data.notes == (f"validation: 3 of 3 rows {said}", f"test: 2 of 2 rows {said}")
+    spec = {"name": "a", "train": rows(1), "validation": rows(1, 100)}
+    recipe = Recipe.from_mapping({"model_name_or_path": "tiny", "datasets": [spec]})
+    assert corpus(0, 53).tasks(recipe)["a"].context == 53
+    assert corpus(0, 57).datasets["a"].notes == ()
+    assert "17 tokens (at least 16)" in corpus(0, 56).datasets["a"].notes[0], "by the reference"
+    for keys in ({"metric": "nll"}, {"choices": True}):
+        assert corpus(0, 200, max_new_tokens=199, **keys).datasets["a"].notes == ()

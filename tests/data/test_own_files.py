@@ -252,6 +252,20 @@ def test_rows_from_python_take_the_place_of_files() -> None:
             with_rows(files, wrong)
 
 
+def test_a_scored_row_without_a_prompt_is_refused_with_its_place(folder: Path) -> None:
+    rows = [*pairs("x"), {"prompt": "", "completion": " y"}]
+    (folder / "held.jsonl").write_bytes(lines(rows))
+    keys: Row = {"folder": folder, "train": "one.jsonl", "test": "held.jsonl"}
+    for metric in ("accuracy", "math:dist"):
+        with pytest.raises(
+            DataError, match=r"held.jsonl, line 2: 1 of 2 rows of test with no .*nll"
+        ):
+            corpus_of(recipe(**keys, metric=metric))
+    assert len(corpus_of(recipe(**keys, metric="nll")).datasets["a"].test.rows) == 2  # type: ignore[union-attr]
+    train: Row = {"folder": folder, "train": "held.jsonl"}
+    assert len(corpus_of(recipe(**train)).datasets["a"].train.rows) == 2, "learned without one"
+
+
 def test_a_run_goes_on_with_its_own_rows_only(tmp_path: Path) -> None:
     keys = {"method": "sft", "num_train_epochs": 1, "evals_per_epoch": 1, "train_batch_size": 2}
     spec = {"name": "a", "train": "gone.jsonl", "validation": pairs("v"), "weight": 2}

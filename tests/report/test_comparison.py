@@ -487,15 +487,19 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
         assert "behind a score: the difference to SFT" in " ".join(said.split())
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_what_has_no_counts_to_pool_is_not_pooled_by_the_bootstrap(
-    mixed: bool, tmp_path: Path
+@pytest.mark.parametrize(("kind", "gain"), [("means", 0.25), ("mixed", 0.25), ("sums", 0.125)])
+def test_the_bootstrap_pools_what_has_counts_to_pool_and_nothing_else(
+    kind: str, gain: float, tmp_path: Path
 ) -> None:
+    """Older logs have means of own metrics, without rows."""
+    mixed = kind == "mixed"
     marks = {"sft": {"a": [1.0, 2.0], "b": [3.0] * 6}, "msft": {"a": [2.0, 2.0], "b": [3.0] * 6}}
     bits = {"sft": "10", "msft": "11"}
     folders = []
     for method, rows in marks.items():
         scores: dict[str, Score] = {name: value(sum(r) / len(r)) for name, r in rows.items()}
+        if kind == "sums":
+            scores = {name: value(sum(r), len(r)) for name, r in rows.items()}
         verdicts: dict[str, Verdict] = {**rows}
         if mixed:
             scores["a"], verdicts["a"] = accuracy(bits[method].count("1"), 2), bits[method]
@@ -506,9 +510,9 @@ def test_what_has_no_counts_to_pool_is_not_pooled_by_the_bootstrap(
     sft, msft = (entrant.runs[20] for entrant in contest.entrants)
     same = same_rows(msft, sft, "test", sft.verdicts("test"))
     assert same is not None
-    assert bootstrap(msft, same, "test").difference == pytest.approx(0.25)
+    assert bootstrap(msft, same, "test").difference == pytest.approx(gain)
     gap = (msft.score(contest.names, "test") or 0) - (sft.score(contest.names, "test") or 0)
-    assert gap == pytest.approx(0.25)
+    assert gap == pytest.approx(gain)
 
 
 def test_rows_that_begin_with_a_sign_stay_rows() -> None:
@@ -623,6 +627,17 @@ def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
     log = (other / "run.jsonl").read_text()
     (other / "run.jsonl").write_text(log.replace('"fingerprint":{}', '"fingerprint":{"data":"x"}'))
     assert "fingerprints differ" in lined_up([one, other]).warnings[0]
+
+
+def test_runs_with_other_code_of_a_metric_are_said_and_older_logs_are_not(tmp_path: Path) -> None:
+    folders = [made(tmp_path, method, 20, right(1, 2, 3, 4)) for method in ("sft", "msft", "ies")]
+    for folder, digest in zip(folders, ("x", "y"), strict=False):
+        log = (folder / "run.jsonl").read_text()
+        prints = f'"fingerprint":{{"metric m:f":"{digest}"}}'
+        (folder / "run.jsonl").write_text(log.replace('"fingerprint":{}', prints))
+    said = "The code of metric m:f changed between sft-s20 and msft-s20."
+    assert [w for w in lined_up(folders).warnings if "metric" in w] == [said]
+    assert not [w for w in lined_up(folders[1:]).warnings if "metric" in w or "differ" in w]
 
 
 def test_ranks() -> None:

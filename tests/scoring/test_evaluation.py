@@ -2,26 +2,30 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from math import exp, log
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from msft.benchmarks.grading import LETTER, NUMBER, Grader
 from msft.data.corpus import Task
 from msft.data.encoding import encoded_split, texts_of
 from msft.engine.decode.decoder import Decoder
-from msft.engine.model.loading import load_model
+from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
 from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.scoring.evaluation import Evaluator
 from msft.scoring.metrics import normal
-from msft.search.scores import accuracy
+from msft.search.scores import accuracy, value
 
 TOKENIZER = tiny_tokenizer()
 
@@ -239,11 +243,57 @@ def is_right(prompt: str, prediction: str, reference: str) -> bool:
 def test_a_metric_of_the_user_s_own() -> None:
     said, wanted = {"p": "x", "q": "y"}, {"p": "x", "q": "z"}
     numbers = evaluator(said, wanted, metric=f"{__name__}:half")(["a"], "test")
-    assert numbers.scores["a"].to_json() == 0.5
+    assert numbers.scores["a"] == value(1.0, 2)
     truths = evaluator(said, wanted, metric=f"{__name__}:is_right")(["a"], "test")
     assert truths.scores["a"] == accuracy(1, 2)
     with pytest.raises(RecipeError, match="cannot be imported"):
         evaluator(said, wanted, metric="no.such.module:f")
+
+
+def credit(prompt: str, prediction: str, reference: str) -> float | bool:
+    return prediction == reference or 0.5
+
+
+def test_sub_datasets_with_one_metric_have_one_kind_of_score() -> None:
+    said = {"a?": "a", "b?": "no", "c?": "c"}
+    splits = {
+        name: {"test": encoded_split([Example(f"{name}?", name)], TOKENIZER, 512)} for name in "abc"
+    }
+    metrics = {"a": "credit", "b": "credit", "c": "is_right"}
+    tasks = {n: Task(n, f"{__name__}:{metrics[n]}", split) for n, split in splits.items()}
+    scored = Evaluator(tasks, Parrot(said), TOKENIZER)([*"abc"], "test")
+    assert scored.scores == {"a": value(1.0), "b": value(0.5), "c": accuracy(1, 1)}
+    assert scored.verdicts == {"a": [1.0], "b": [0.5], "c": "1"}
+
+
+def learned_places(count: int) -> LoadedModel:
+    """A small GPT-2 that always says "a": a token beyond its places is an error, not a guess."""
+    sizes: Any = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": len(TOKENIZER)}
+    ends: Any = {"bos_token_id": 0, "eos_token_id": 0}
+    made: Any = GPT2LMHeadModel
+    model = made(GPT2Config(n_positions=count, **sizes, **ends))
+    with torch.no_grad():
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.fill_(1.0)
+        model.transformer.wte.weight[TOKENIZER.encode("a")] = 1.0
+    return LoadedModel(model.eval(), TOKENIZER, "gpt2")
+
+
+@pytest.mark.parametrize("engine", ["simple", "fast"])
+def test_a_generation_ends_with_the_places_that_the_model_has(engine: str) -> None:
+    loaded = learned_places(32)
+    model: Any = SimplePredictor(loaded, 64)
+    if engine == "fast":
+        model = Decoder(loaded.model, [TOKENIZER.eos_token_id], 64)
+    wanted = {"p" * 31: "x", "q" * 27: "long", "r": "x"}
+    options: dict[str, Any] = {"metric": f"{__name__}:half", "max_new_tokens": 30}
+    judge = evaluator({}, wanted, predictor=model, context=32, **options)
+    assert [len(TOKENIZER.encode(prompt)) for prompt in wanted] == [31, 27, 1]
+    said = [row.prediction for row in judge.answered(["a"], "test").rows["a"]]
+    assert said == ["a", "a" * 5, "a" * 30]
+    without = evaluator({}, wanted, predictor=model, **options)
+    with pytest.raises(IndexError, match="index out of range"):
+        without(["a"], "test")
 
 
 def test_several_sub_datasets_go_in_one_batch() -> None:
@@ -300,6 +350,42 @@ def broken(prompt: str, prediction: str, reference: str) -> float:
 
 def nothing(prompt: str, prediction: str, reference: str) -> None:
     return None
+
+
+def number(prompt: str, prediction: str, reference: str) -> Any:
+    """What the answer names."""
+    return NUMBERS[prediction]
+
+
+NUMBERS: dict[str, Any] = {
+    "half": np.float32(0.5),
+    "one": np.int64(1),
+    "yes": np.True_,
+    "third": Fraction(1, 4),
+    "tensor": torch.tensor(0.75),
+    "nan": np.float32("nan"),
+    "inf": float("inf"),
+    "huge": 10**400,
+    "text": "0.5",
+    "array": np.zeros(2),
+    "list": [1.0],
+}
+
+
+def test_a_metric_may_return_whatever_is_a_number() -> None:
+    words = ("half", "one", "third", "tensor")
+    answers = {word: word for word in words}
+    judge = evaluator(answers, answers, metric=f"{__name__}:number")
+    assert judge(["a"], "test").verdicts["a"] == [0.5, 1.0, 0.25, 0.75]
+    truths = evaluator({"p": "yes"}, {"p": "yes"}, metric=f"{__name__}:number")(["a"], "test")
+    assert truths.scores["a"] == accuracy(1, 1)
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "huge", "text", "array", "list"])
+def test_what_is_no_finite_number_is_refused(word: str) -> None:
+    judge = evaluator({"p": word}, {"p": word}, metric=f"{__name__}:number")
+    with pytest.raises(BadScore, match="expected a finite number"):
+        judge(["a"], "test")
 
 
 @pytest.mark.parametrize(("metric", "said"), [("broken", "boom"), ("nothing", "None")])

@@ -40,6 +40,7 @@ def test_heights_are_higher_is_better() -> None:
         (Score("accuracy", 3, 7, 0.25), [3, 7, 0.25]),
         (nll(1.25, 9), {"nll": 1.25, "tokens": 9}),
         (value(0.125), 0.125),
+        (value(1.5, 4), {"value": 1.5, "rows": 4}),
     ],
 )
 def test_a_score_survives_the_log(score: Score, raw: Any) -> None:
@@ -64,6 +65,11 @@ def test_the_macro_mean_gives_each_subdataset_the_same_weight() -> None:
 
 def test_the_pooled_mean_gives_each_row_the_same_weight() -> None:
     assert mean(UNEQUAL, "pooled") == Fraction(38, 110)
+
+
+def test_numbers_of_an_own_metric_are_pooled_by_rows() -> None:
+    numbers = {"few": value(1.5, 2), "many": value(2.0, 8)}
+    assert (mean(numbers), mean(numbers, "pooled")) == (0.5, 0.35)
 
 
 def test_pooled_and_macro_agree_for_equal_sizes() -> None:

@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import Any
 
 from msft.data.corpus import Corpus, settings_for
+from msft.own_code import source_digest
 from msft.recipe.adapters import ADAPTER_KEYS
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HasFingerprint
@@ -25,6 +26,7 @@ def settings_of(
         "data": corpus.fingerprint(),
         "model": _model_fingerprint(engine),
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
+        **_metrics(corpus),
     }
     plain = settings_for(recipe, corpus, method)
     frozen = getattr(engine, "num_frozen", 0)  # a Trainer has an adapter of its own
@@ -36,6 +38,13 @@ def _model_fingerprint(engine: Engine) -> str:
     if isinstance(engine, HasFingerprint):
         return engine.fingerprint()
     return sha256(repr((type(engine).__qualname__, engine.num_parameters)).encode()).hexdigest()
+
+
+def _metrics(corpus: Corpus) -> dict[str, str]:
+    """The code of each metric of the user's own. Older logs do not have it and are not asked."""
+    own = {d.spec.metric: None for d in corpus.datasets.values() if ":" in d.spec.metric}
+    digests = {f"metric {path}": source_digest(path) for path in own}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def _training(recipe: Recipe) -> list[tuple[str, Any]]:

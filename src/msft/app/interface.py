@@ -18,7 +18,10 @@ from msft.app.evaluation import evaluation
 from msft.app.terminal.progress import Progress, progress
 from msft.app.train import EngineSource, Result
 from msft.app.train import train as carry_out
+from msft.checks import shown
+from msft.errors import UsageError
 from msft.recipe.recipe import Recipe, load_recipe
+from msft.search.scores import SELECTION, TEST
 
 AnyRecipe = Recipe | Path | str
 """A recipe, or where its file is."""
@@ -84,6 +87,8 @@ def evaluate(
     Returns:
         What `msft eval --json` prints; with `answers`, also a list under that name.
     """
+    if split not in (TEST, SELECTION):
+        raise UsageError(f"split is {shown(split)}; expected {TEST} or {SELECTION}")
     recipe = _loaded(recipe)
     refuse_absent(recipe, str(model))
     refuse_no_rows(recipe, split)

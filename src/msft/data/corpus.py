@@ -7,6 +7,7 @@ from typing import Literal
 
 from msft.benchmarks.grading import Grader
 from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts, on_every_token
+from msft.data.generation_limits import SLACK, limit_note
 from msft.data.loading import Found, load_datasets
 from msft.data.notes import source_notes, weight_note
 from msft.data.overlap import forget_questions, shared_between
@@ -18,10 +19,7 @@ from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, ticks_of
 from msft.search.scores import SELECTION, TEST
-
-SLACK = 8
-"""Tokens that a generation may take beyond the longest reference, for other ways to write it."""
-
+from msft.text import counted
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
 
@@ -37,6 +35,7 @@ class Task:
     soft: the probability of the right choice is wanted too.
     counts_rows: an evaluation counts the tokens of every row, not those that were computed.
     loss: the loss of the references is wanted too, on validation.
+    context: how many tokens the model has places for; None: not known.
     """
 
     name: str
@@ -49,6 +48,7 @@ class Task:
     soft: bool = False
     counts_rows: bool = False
     loss: bool = False
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,10 @@ class SubDataset:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """All sub-datasets, in recipe order."""
+    """All sub-datasets, in recipe order, and how many tokens the model has places for."""
 
     datasets: Mapping[str, SubDataset]
+    context: int | None = None
 
     @property
     def has_test(self) -> bool:
@@ -132,6 +133,7 @@ class Corpus:
                 recipe.peak_rule.by == "probability",
                 recipe.evaluation_tokens == "every_row",
                 recipe.validation_loss,
+                self.context,
             )
             for name, dataset in self.datasets.items()
         }
@@ -166,7 +168,8 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
         {
             f.spec.name: _sub_dataset(f, recipe, tokenizer, context, shared[f.spec.name])
             for f in found
-        }
+        },
+        context,
     )
 
 
@@ -208,6 +211,10 @@ def _sub_dataset(
     notes += weight_note(Part.weighted(spec.name, len(train.rows), spec.weight), spec.weight)
     scored = [validation] if test is None else [validation, test]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
+    for split, encoded in ((SELECTION, validation), (TEST, test)):
+        if encoded and not exemplars and generates(spec.metric, encoded):
+            _refuse_no_prompt(split, encoded)
+            notes += limit_note(split, encoded.rows, spec.max_new_tokens, context)
     return SubDataset(
         spec,
         loaded.format,
@@ -219,6 +226,23 @@ def _sub_dataset(
         found.group,
         tuple(notes),
     )
+
+
+def _refuse_no_prompt(split: str, encoded: EncodedSplit) -> None:
+    """DataError for rows that leave a generation nothing to start from."""
+    pairs = zip(encoded.examples, encoded.rows, strict=True)
+    silent = [example.where for example, row in pairs if not row.prompt]
+    if silent:
+        raise DataError(
+            f"{silent[0]}: {len(silent)} of {counted(len(encoded.rows), 'row')} of {split} with no "
+            "prompt before the answer, so no answer can be generated; give every row a prompt, or "
+            "ask for the validation loss with metric: nll"
+        )
+
+
+def generates(metric: str, split: EncodedSplit) -> bool:
+    """Whether rows are scored by what the model writes, not by likelihoods."""
+    return metric != "nll" and not (metric == "accuracy" and split.examples[0].choices)
 
 
 def _fitting(

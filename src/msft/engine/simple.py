@@ -19,7 +19,7 @@ from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.decode.texts import Texts
 from msft.engine.model.loading import LoadedModel, end_tokens
-from msft.engine.packing import batches
+from msft.engine.packing import NO_LABEL, batches
 from msft.engine.paths import PLAIN_LAYERS
 from msft.engine.refreshing import Refreshing
 from msft.engine.saving.model_files import Weights, averaged, refuse_other_model
@@ -30,7 +30,6 @@ from msft.example import Encoded
 from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.search.feeds import Batch, Losses, Update
 
-NO_LABEL = -100
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 

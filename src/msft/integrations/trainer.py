@@ -10,6 +10,7 @@ of its epochs, with the log, the store, the resume, the report and the FLOPs of 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,8 @@ def train(
     refuse_run(recipe, folder)
     rows = prepared_rows(trainer, recipe.datasets, quiet)
     corpus, ends = corpus_of(rows, recipe.datasets, trainer.processing_class)
+    places = getattr(getattr(trainer.model, "config", None), "max_position_embeddings", None)
+    corpus = replace(corpus, context=places)
     refuse_changed_trainer(trainer, folder)
     for note in (*recipe.notes, *notes_of(trainer, rows, corpus)):
         tell(note)

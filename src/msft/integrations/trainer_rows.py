@@ -16,13 +16,13 @@ from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import EncodedSplit
 from msft.data.notes import weight_note
 from msft.data.overlap import refuse_overlap, repeats, shared_between, variations
+from msft.engine.packing import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.search.mixture import Part
 from msft.text import counted
 
-NO_LABEL = -100
 SPLITS = ("train", "validation", "test")
 OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens")
 """Keys of a sub-dataset in a recipe that may stand beside its splits."""

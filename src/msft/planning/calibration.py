@@ -74,12 +74,11 @@ def calibrate(
 
 def _sample(corpus: Corpus) -> Corpus:
     """The corpus with a few rows to score as validation, and all validation rows as test."""
-    return Corpus(
-        {
-            name: replace(d, validation=_first(d.validation), test=d.validation)
-            for name, d in corpus.datasets.items()
-        }
-    )
+    datasets = {
+        name: replace(d, validation=_first(d.validation), test=d.validation)
+        for name, d in corpus.datasets.items()
+    }
+    return replace(corpus, datasets=datasets)
 
 
 def _first(split: EncodedSplit) -> EncodedSplit:

@@ -154,9 +154,10 @@ def _weights(
         name: scores[name].count if scores[name].metric == "nll" else len(rows)
         for name, rows in strata.items()
     }
-    if history.start.settings["mean"] == "pooled" and metrics in ({"accuracy"}, {"nll"}):
+    alone = all(scores[name].count == 1 for name in strata)  # means of own metrics, in older logs
+    if history.start.settings["mean"] == "pooled" and len(metrics) == 1 and not alone:
         sizes = dict.fromkeys(sizes, sum(sizes.values()))
-    else:  # own metrics have no counts to pool, and gains are not pooled
+    else:  # gains are not pooled
         sizes = {name: size * len(sizes) for name, size in sizes.items()}
     weights = {name: 1 / size for name, size in sizes.items()}
     for name in strata:

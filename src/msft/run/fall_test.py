@@ -10,6 +10,7 @@ from msft.run.history import History, Stage
 from msft.run.journal import Journal
 from msft.run.log import Tested
 from msft.run.recovery import Recovery
+from msft.run.score_kinds import alike
 from msft.run.verdicts import Verdict, Verdicts
 from msft.run.worker import Worker
 from msft.search.falls import Fall, RowScores, falls
@@ -122,7 +123,7 @@ class FallTest:
             if not lost:
                 continue
             self._recovery.hold(checkpoint)
-            scored = self._worker.score(lost, SELECTION)
+            scored = alike(self._worker.score(lost, SELECTION), self._history.patterns)
             missing = [name for name in lost if name not in scored.verdicts]
             if missing:
                 raise BadScore(
@@ -149,4 +150,6 @@ def _fits(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> bool:
     if score.metric == "nll":
         count = None if tokens is None else (len(tokens), sum(tokens))
         return count == (len(rows), score.count) and fsum(map(float, rows)) == score.total
-    return len(rows) > 0
+    if score.count > 1:
+        return len(rows) == score.count and fsum(map(float, rows)) == score.total
+    return len(rows) > 0  # a mean alone

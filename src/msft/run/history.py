@@ -92,12 +92,16 @@ class Best:
 
 
 class History:
-    """Everything the log says, in the shape in which it is asked for."""
+    """Everything the log says, in the shape in which it is asked for.
+
+    patterns: of each sub-dataset the score whose kind later ones have, the base model's.
+    """
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.opened: Opened | None = None
         self.stages: list[Stage] = []
         self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
+        self.patterns: dict[str, Score] = {}
         self.tokens = Tokens()
         self.disk: list[Disk] = []
         self.averages: dict[CheckpointId, Averaged] = {}
@@ -241,6 +245,10 @@ class History:
         held = self.scores[split].setdefault(checkpoint, {})
         was_full = len(held) == len(self.start.datasets)
         held.update(scores)
+        for name, score in scores.items():
+            self.patterns.setdefault(name, score)
+            if score.metric == "value" != self.patterns[name].metric:  # in older logs
+                self.patterns[name] = score
         if split == SELECTION and not was_full and len(held) == len(self.start.datasets):
             self._consider(checkpoint)
 

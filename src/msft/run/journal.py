@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from msft.errors import Diverged
@@ -53,6 +54,8 @@ class Journal:
 
     def ask(self, event: Event) -> None:
         """A question or a decision: the log must have the same one, or none yet."""
+        if isinstance(event, Opened) and isinstance(self._next, Opened):
+            event = _as_old(event, self._next)
         if self.live():
             self._log.append(event)
         elif self._next is not None and to_line(self._next) != to_line(event):
@@ -88,6 +91,12 @@ class Journal:
     def _diverged(self, now: str) -> Diverged:
         then = "nothing more" if self._next is None else _shown(self._next)
         return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
+
+
+def _as_old(now: Opened, then: Opened) -> Opened:
+    """Without the digests that the log is too old to have."""
+    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
+    return replace(now, fingerprint=kept)
 
 
 def _difference(then: Event, now: Event) -> str:

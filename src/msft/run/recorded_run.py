@@ -72,7 +72,7 @@ class RecordedRun:
         self._store = store
         self._verdicts = verdicts or Verdicts()
         self._verdicts.resume(scored_rows(log.events))
-        self._scoring = Scoring(worker, self._verdicts, samples or Samples())
+        self._scoring = Scoring(worker, self._verdicts, samples or Samples(), self.history)
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
         test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
@@ -204,7 +204,7 @@ class RecordedRun:
         trained_now = self._journal.live()
         if trained_now:  # the result outlives the process, so before the run has ended
             self._recovery.secure(best)
-            self._scoring.leave_samples((BASE, best), self.history, self._recovery)
+            self._scoring.leave_samples((BASE, best), self._recovery)
         self._store.secure(best)
         self._journal.ask(Ended(by, best))
         self._journal.finish()

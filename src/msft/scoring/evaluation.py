@@ -5,14 +5,14 @@ choice with the highest likelihood (`accuracy` where rows have choices), or the 
 reference (`nll`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from math import fsum
 from typing import Any, Literal, TypeVar
 
-from msft.data.corpus import SLACK, Task
+from msft.data.corpus import Task, generates
 from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
+from msft.data.generation_limits import limits_of
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
 from msft.run.worker import Scored
@@ -21,7 +21,8 @@ from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
 from msft.scoring.reference_losses import reference_losses
 from msft.scoring.sampling import sampled
-from msft.search.scores import SELECTION, Score, accuracy, nll, value
+from msft.scoring.tallies import tallied
+from msft.search.scores import SELECTION
 
 Made = TypeVar("Made")
 
@@ -126,31 +127,13 @@ class Evaluator:
 
     def scored(self, answers: Answers) -> Scored:
         """Counts and verdicts of answers."""
-        scores: dict[str, Score] = {}
-        verdicts: dict[str, str | list[float]] = {}
-        row_tokens: dict[str, list[int]] = {}
-        for name, rows in answers.rows.items():
-            worth = [row.worth for row in rows]
-            if self._tasks[name].metric == "nll":
-                row_tokens[name] = [row.weight for row in rows]
-                scores[name] = nll(fsum(worth), sum(row_tokens[name]))
-                verdicts[name] = [float(loss) for loss in worth]
-            elif all(isinstance(number, bool) for number in worth):
-                scores[name] = accuracy(int(sum(worth)), len(worth))
-                if self._tasks[name].soft:
-                    scores[name] = replace(scores[name], probability=_mean_probability(rows))
-                verdicts[name] = _marks(bool(mark) for mark in worth)
-            else:
-                scores[name] = value(fsum(worth) / len(worth))
-                verdicts[name] = [float(number) for number in worth]
-        return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
+        return tallied(self._tasks, answers)
 
     def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         task = self._tasks[name]
-        if task.metric == "nll":
-            return "measure"
-        choices = task.metric == "accuracy" and task.splits[split].examples[0].choices
-        return "choose" if choices else "generate"
+        if generates(task.metric, task.splits[split]):
+            return "generate"
+        return "measure" if task.metric == "nll" else "choose"
 
     def _generated(
         self, names: tuple[str, ...], split: str, early: bool
@@ -264,14 +247,15 @@ class Evaluator:
     def _questions(self, name: str, split: str) -> list[_Question]:
         def encode() -> list[_Question]:
             task, found = self._tasks[name], self._tasks[name].splits[split]
-            longest = max(len(row.tokens) - len(row.prompt) for row in found.rows)
-            limit = task.max_new_tokens or longest + SLACK
-            prompts: Iterable[Sequence[int]] = [row.prompt for row in found.rows]
+            prompts: Sequence[Sequence[int]] = [row.prompt for row in found.rows]
             if task.shots:
                 prompts = encoded_prompts(found.examples, self._tokenizer, task.shots)
+            limits = limits_of(found.rows, prompts, task.max_new_tokens, task.context)
             return [
                 _Question(task, example, prompt, limit, list(row.tokens[len(row.prompt) :]))
-                for example, row, prompt in zip(found.examples, found.rows, prompts, strict=True)
+                for example, row, prompt, limit in zip(
+                    found.examples, found.rows, prompts, limits, strict=True
+                )
             ]
 
         return self._once(("question", name, split), encode)
@@ -289,11 +273,3 @@ def prompt_of(example: Example) -> str:
     if example.messages:
         return "\n".join(f"{turn.role}: {turn.text}" for turn in example.messages[:-1])
     return example.prompt
-
-
-def _mean_probability(rows: Sequence[Answered]) -> float:
-    return fsum(row.probability or 0.0 for row in rows) / len(rows)
-
-
-def _marks(right: Iterable[bool]) -> str:
-    return "".join("1" if mark else "0" for mark in right)

@@ -7,6 +7,7 @@ and gives a number or a truth value.
 
 from collections.abc import Callable
 from math import isfinite
+from typing import Any
 
 from msft.errors import BadScore, RecipeError
 from msft.own_code import BadCode, imported
@@ -29,12 +30,23 @@ def judged_by(metric: OwnMetric, name: str, prompt: str, said: str, reference: s
         worth = metric(prompt, said, reference)
     except (Exception, SystemExit) as error:
         raise BadScore(f"{name}: its metric failed on the prompt {prompt!r}: {error!r}") from error
-    if not isinstance(worth, int | float) or not isfinite(worth):
+    number = _number(worth)
+    if number is None:
         raise BadScore(
             f"{name}: its metric gave {worth!r} for the prompt {prompt!r}; expected a finite "
             "number (higher is better), or true or false"
         )
-    return worth
+    return number
+
+
+def _number(worth: Any) -> float | bool | None:
+    """A finite number or a truth value, also one of numpy or torch; None for all else."""
+    try:
+        plain = worth.item() if hasattr(worth, "item") else worth
+        number = plain if isinstance(plain, int | float) else float(plain)
+        return number if isfinite(number) and not isinstance(plain, str | bytes) else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
 
 
 def normal(text: str) -> str:

@@ -18,7 +18,8 @@ Number = Fraction | float
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`total` over `count`: right rows over rows, summed nll over tokens, or a plain value.
+    """`total` over `count`: right rows over rows, summed nll over tokens, or the summed numbers of
+    a metric of the user's own over rows (over 1 where their mean is all that is known).
 
     probability: of rows with choices, what the right one gets on average, where peaks ask for it.
     """
@@ -42,13 +43,13 @@ class Score:
 
     def to_json(self) -> object:
         """Counts as `[right, rows]` or `[right, rows, probability]`, nll as `{"nll": sum,
-        "tokens": n}`, a value as a number."""
+        "tokens": n}`, numbers as `{"value": sum, "rows": n}` or as their mean."""
         if self.metric == "accuracy":
             soft = [] if self.probability is None else [self.probability]
             return [self.total, self.count, *soft]
         if self.metric == "nll":
             return {"nll": self.total, "tokens": self.count}
-        return self.total
+        return self.total if self.count == 1 else {"value": self.total, "rows": self.count}
 
     @staticmethod
     def from_json(raw: object) -> "Score":
@@ -59,8 +60,10 @@ class Score:
                 return Score("accuracy", right, rows, probability)
             case {"nll": nll, "tokens": int(tokens)}:
                 return Score("nll", float(nll), tokens)
+            case {"value": total, "rows": int(rows)}:
+                return value(float(total), rows)
             case bool() | int() | float():
-                return Score("value", float(raw), 1)
+                return value(float(raw))
         raise ValueError(f"not a score: {raw!r}")
 
 
@@ -75,8 +78,8 @@ def nll(total: float, tokens: int) -> Score:
     return Score("nll", total, tokens)
 
 
-def value(number: float) -> Score:
-    return Score("value", number, 1)
+def value(total: float, rows: int = 1) -> Score:
+    return Score("value", total, rows)
 
 
 def mean(scores: Scores, rule: MeanRule = "macro") -> Number:

@@ -80,7 +80,13 @@ class ComparedRun:
     def data(self) -> Mapping[str, str]:
         """Digests of its rows and its base model."""
         prints = self.history.start.fingerprint
-        return {what: digest for what, digest in prints.items() if what != "training"}
+        return {what: prints[what] for what in ("data", "model") if what in prints}
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """Digests of the user's own metrics; older logs have none."""
+        prints = self.history.start.fingerprint
+        return {what: digest for what, digest in prints.items() if what.startswith("metric ")}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def common_seeds(entrants: Sequence[Entrant], warnings: list[str]) -> tuple[int,
 
 
 def unlike(entrants: Sequence[Entrant]) -> list[str]:
-    """Runs under one seed that did not have the same data or model."""
+    """Runs under one seed that did not have the same data, model or own metric."""
     found: list[str] = []
     for seed in sorted({seed for entrant in entrants for seed in entrant.runs}):
         runs = [entrant.runs[seed] for entrant in entrants if seed in entrant.runs]
@@ -39,5 +39,10 @@ def unlike(entrants: Sequence[Entrant]) -> list[str]:
         if len(prints) > 1:
             labels = listed(run.label for run in runs)
             found.append(f"{labels} did not have the same data or base model: fingerprints differ.")
+        for metric in dict.fromkeys(metric for run in runs for metric in run.metrics):
+            having = [run for run in runs if metric in run.metrics]
+            if len({run.metrics[metric] for run in having}) > 1:
+                labels = listed(run.label for run in having)
+                found.append(f"The code of {metric} changed between {labels}.")
     sizes = {run.history.start.num_parameters for e in entrants for run in e.runs.values()}
     return [*found, "The models differ in size."] if len(sizes) > 1 else found

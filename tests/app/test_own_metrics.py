@@ -1,0 +1,59 @@
+"""A metric of the user's own in a run: what changed in it, and what it may not change."""
+
+import json
+from pathlib import Path
+
+import pytest
+from toys import rows
+
+import msft
+from mortal import unseal
+from msft.errors import Diverged
+from msft.own_code import source_digest
+
+METRIC = "def close(prompt, said, reference):\n    return float(said[:1] == reference[:1])\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "closeness.py").write_text(METRIC)
+    text = "".join(json.dumps(row) + "\n" for row in rows("first", 12))
+    (tmp_path / "first.jsonl").write_text(text)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "{model_name_or_path: tiny, method: sft, num_train_epochs: 1, evals_per_epoch: 1,\n"
+        " datasets: [{name: first, train: first.jsonl, validation_fraction: 0.3,\n"
+        "            metric: 'closeness:close'}]}\n"
+    )
+    return path
+
+
+def test_a_changed_metric_is_not_mixed_into_a_started_run(recipe: Path) -> None:
+    done = msft.train(recipe, "out", quiet=True).summary
+    log, metric = Path("out/run.jsonl"), Path("closeness.py")
+    assert msft.train(recipe, "out", quiet=True).summary == done
+    metric.write_text(METRIC.replace("[:1]", "[:2]"))
+    with pytest.raises(
+        Diverged, match=r"fingerprint.metric closeness:close was .*start in another"
+    ):
+        msft.train(recipe, "out", quiet=True)
+    first, rest = unseal(log).split(b"\n", 1)
+    opened = json.loads(first)
+    del opened["fingerprint"]["metric closeness:close"]
+    log.write_bytes(json.dumps(opened, separators=(",", ":")).encode() + b"\n" + rest)
+    assert msft.train(recipe, "out", quiet=True).summary == done, "an older log says nothing of it"
+
+
+def test_the_files_that_name_and_that_define_a_metric_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "defined.py").write_text(METRIC)
+    (tmp_path / "named.py").write_text("from defined import close\n")
+    digests = [source_digest("defined:close"), source_digest("named:close")]
+    (tmp_path / "defined.py").write_text(METRIC + "\n")
+    digests += [source_digest("defined:close"), source_digest("named:close")]
+    assert len({*digests}) == 4
+    assert source_digest("math:dist") is None
