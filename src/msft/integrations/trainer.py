@@ -7,7 +7,6 @@ The trainer keeps its model, optimizer, precision, callbacks and trackers. The r
 of its epochs, with the log, the store, the resume, the report and the FLOPs of every other run.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
@@ -15,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_run
+from msft.app.interface import printed
 from msft.app.session import Session
 from msft.app.train import Result
 from msft.data.corpus import Corpus
 from msft.errors import RecipeError
 from msft.files import remove
 from msft.integrations.trainer_engine import TrainerEngine
+from msft.integrations.trainer_keys import refuse_keys, unused_length
 from msft.integrations.trainer_log import TrainerLog
 from msft.integrations.trainer_refusals import HOOK, refuse_changed_trainer, refuse_trainer
 from msft.integrations.trainer_rows import (
@@ -41,30 +42,6 @@ ENGINE = "trainer"
 
 START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
-
-THE_TRAINERS = {
-    "model_name_or_path": "model",
-    "train_batch_size": "args.per_device_train_batch_size and args.gradient_accumulation_steps",
-    "report_to": "args.report_to",
-    "engine": "trainer itself",
-    "push_to_hub": "push_to_hub(), after the run",
-    **{
-        key: f"args.{key}"
-        for key in (
-            *("seed", "num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps"),
-            *("weight_decay", "max_grad_norm", "bf16", "gradient_checkpointing", "optim"),
-            *("torch_compile", "max_length", "completion_only_loss", "hub_model_id"),
-        )
-    },
-}
-"""Keys of a recipe that are the trainer's to say, and how it says them."""
-
-NOT_HERE = (
-    *("ema_decay", "micro_batch_tokens", "chat_template", "num_fewshot", "prompt_style"),
-    *("choice_norm", "data_dir", "trust_remote_code", "options_by_method", "hub_private_repo"),
-    "deterministic",
-)
-"""Keys of a recipe that mean nothing over a trainer."""
 
 
 def train(
@@ -94,15 +71,16 @@ def train(
         notice: is told what a person should know before training starts; by default it is printed
             to stderr.
         keys: other keys of a recipe: `method_options`, `compute_budget`, `evals_per_epoch`,
-            `peaks`, `mean`, `score_test`, `report_split`, `validation_loss`, `samples`.
+            `peaks`, `mean`, `score_test`, `report_split`, `evaluation_tokens`, `validation_loss`,
+            `samples`. All others are refused.
 
     Returns:
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
         and `folder`.
     """
     refuse_trainer(trainer, method)
-    _refuse_keys(keys)
-    tell = notice or _printed(quiet)
+    refuse_keys(keys)
+    tell = notice or printed(quiet)
     folder = RunFolder(Path(output_dir or Path(trainer.args.output_dir) / "msft"))
     recipe = _recipe(trainer, named_splits(datasets, metric), {"method": method, **keys})
     if recipe.peak_rule.by == "probability":
@@ -111,7 +89,8 @@ def train(
     rows = prepared_rows(trainer, recipe.datasets, quiet)
     corpus, ends = corpus_of(rows, recipe.datasets, trainer.processing_class)
     refuse_changed_trainer(trainer, folder)
-    for note in (*recipe.notes, *notes_of(trainer, rows, corpus)):
+    unused = unused_length(keys, method, trainer.args.num_train_epochs)
+    for note in (*recipe.notes, *unused, *notes_of(trainer, rows, corpus)):
         tell(note)
     run = _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell)
     return run.carry_out()
@@ -255,17 +234,3 @@ def _model_name(model: Any) -> str:
             type(model.get_base_model() if hasattr(model, "peft_config") else model).__name__
         )
     return name
-
-
-def _refuse_keys(keys: Mapping[str, Any]) -> None:
-    for key in keys:
-        if key in THE_TRAINERS:
-            raise RecipeError(
-                f"{key} was given to train, but it is the trainer's: {THE_TRAINERS[key]}"
-            )
-        if key in NOT_HERE:
-            raise RecipeError(f"{key} means nothing over a trainer; leave it out")
-
-
-def _printed(quiet: bool) -> Callable[[str], None]:
-    return (lambda text: None) if quiet else (lambda text: print(f"note: {text}", file=sys.stderr))
