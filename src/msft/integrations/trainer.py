@@ -23,6 +23,7 @@ from msft.files import remove
 from msft.integrations.trainer_engine import TrainerEngine
 from msft.integrations.trainer_keys import refuse_keys, unused_length
 from msft.integrations.trainer_log import TrainerLog
+from msft.integrations.trainer_predictor import inner_model
 from msft.integrations.trainer_refusals import HOOK, refuse_changed_trainer, refuse_trainer
 from msft.integrations.trainer_rows import (
     TrainerRows,
@@ -230,7 +231,5 @@ def _model_name(model: Any) -> str:
     name = str(getattr(model.config, "_name_or_path", "") or "")
     local = name.count("/") > 1 or name.startswith((".", "/", "~"))
     if not name or (local and not Path(name).expanduser().exists()):
-        return str(
-            type(model.get_base_model() if hasattr(model, "peft_config") else model).__name__
-        )
+        return type(inner_model(model)).__name__
     return name
