@@ -90,7 +90,7 @@ def _in_fp32(model: Any) -> Iterator[bool]:
     """The model in fp32 for a while, as rounding in 16 bits would hide what is to be proved.
 
     True: it computes in 16 bits all the same, since memory does not hold it in fp32, four bits are
-    computed in 16, or autocast is around it more than once.
+    computed in 16, or somebody else's autocast is around it.
     """
     wrapped = vars(model).get("forward")
     before = vars(model).get("_original_forward")  # what accelerate has put autocast around
