@@ -222,6 +222,33 @@ class Asks(TrainerCallback):
         control.should_training_stop = state.global_step == 3
 
 
+def test_the_same_trainer_goes_on_after_a_stop_and_does_nothing_at_the_end(tmp_path: Path) -> None:
+    """As cells of a notebook that are run again, with all weights; another model is refused."""
+    data = {"mul": mixture()["mul"]}
+    keys: dict[str, Any] = {"method": "sft", "metric": "nll", "evals_per_epoch": 1, "quiet": True}
+    whole = train(sft_trainer(tmp_path, num_train_epochs=2), data, tmp_path / "whole", **keys)
+    trainer = sft_trainer(tmp_path, callbacks=[Asks()], num_train_epochs=2)
+    first = digest(trainer.model)
+    with pytest.raises(Stopped, match="the same call goes on"):
+        train(trainer, data, tmp_path / "run", **keys)
+    assert digest(trainer.model) == first
+    trainer.remove_callback(Asks)
+    result = train(trainer, data, tmp_path / "run", **keys)
+    for name in ("run.jsonl", "best/model.safetensors"):
+        assert (result.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    best, steps = digest(trainer.model), trainer.state.global_step
+    assert best != first
+    assert train(trainer, data, tmp_path / "run", **keys).summary == whole.summary
+    assert (digest(trainer.model), trainer.state.global_step) == (best, steps)
+    fresh = sft_trainer(tmp_path, num_train_epochs=2)
+    train(fresh, data, tmp_path / "run", **keys)
+    assert digest(fresh.model) == best
+    with torch.no_grad():
+        next(fresh.model.parameters())[0, 0] += 1e-3  # neither the first weights nor the last
+    with pytest.raises(Diverged, match=r"fingerprint\.model"):
+        train(fresh, data, tmp_path / "run", **keys)
+
+
 def test_a_callback_may_stop_it_and_the_same_call_goes_on(tmp_path: Path) -> None:
     """Accuracy here, by our decoder; transformers' own generation finds the same."""
     data = {"mul": mixture()["mul"] | {"test": answers("mul", 200, 204, 2)}}

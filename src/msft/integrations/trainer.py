@@ -8,7 +8,7 @@ of its epochs, with the log, the store, the resume, the report and the FLOPs of 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from msft.app.interface import printed
 from msft.app.session import Session
 from msft.app.train import Result
 from msft.data.corpus import Corpus
+from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
 from msft.files import remove
 from msft.integrations.trainer_engine import TrainerEngine
@@ -33,7 +34,7 @@ from msft.integrations.trainer_rows import (
     prepared_rows,
 )
 from msft.recipe.recipe import Recipe
-from msft.run.folder import RunFolder
+from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 from msft.search.rollout import BASE
@@ -120,6 +121,7 @@ class _Run:
         """The result, which is in the trainer's model too. A finished run trains nothing."""
         if self._folder.is_finished():
             self._tell(f"{self._folder.path} is finished; nothing is left to train")
+            self._trainer.state.global_step = 0  # the steps of the run are counted again
             self._train()
         else:
             with self._in_place_of_epochs():
@@ -176,6 +178,8 @@ class _Run:
             self._ends,
             start if hasattr(trainer.model, "peft_config") else None,
         )
+        if folder.is_finished():
+            self._recognise(engine)
         session = Session(
             recipe=self._recipe,
             method=self._recipe.prepared(),
@@ -187,11 +191,26 @@ class _Run:
             progress=TrainerLog(trainer, folder.path, self._quiet),
             notice=self._tell,
         )
-        summary, schedule = session.carry_out()
+        try:
+            summary, schedule = session.carry_out()
+        except BaseException:
+            with suppress(RuntimeError):  # of a broken device; what stopped the run is said
+                engine.load(None)  # so that the same call finds the model that it began with
+            raise
         best = summary["best"]["checkpoint"]
-        held = folder.checkpoints / f"{best}.weights"
-        engine.load(None if best == BASE else engine.codec().read(held))
+        engine.load(None if best == BASE else self._held(engine, best))
         self._result = Result(summary, folder.best, schedule, folder.path)
+
+    def _recognise(self, engine: TrainerEngine) -> None:
+        """A finished run has put its result into the model; then that is not the first one."""
+        history = read_history(self._folder.path)
+        if history.best is not None and history.best != BASE:
+            first = history.start.fingerprint["model"]
+            engine.recognise(self._held(engine, history.best), first)
+
+    def _held(self, engine: TrainerEngine, checkpoint: str) -> Weights:
+        weights: Weights = engine.codec().read(self._folder.checkpoints / f"{checkpoint}.weights")
+        return weights
 
 
 def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) -> Recipe:
