@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from torch.utils.data import SequentialSampler
 from trainers import (
@@ -213,6 +213,26 @@ def test_an_export_of_other_weights_leaves_the_model_as_it_is(tmp_path: Path) ->
     assert len(found.rows[0]) <= 4
     assert trainer.model.config._attn_implementation == "sdpa"
     assert not hasattr(engine, "link")
+
+
+def test_an_adapter_that_transformers_has_added_is_trained_scored_and_loads(tmp_path: Path) -> None:
+    """`model.add_adapter` puts it into the model, which is no PeftModel then."""
+    trainer = plain_trainer(tmp_path)
+    torch.manual_seed(0)
+    trainer.model.add_adapter(LoraConfig(r=4, target_modules="all-linear"))
+    rows = {split: tokenized(rows) for split, rows in mixture()["mul"].items()}
+    keys: dict[str, Any] = {"method": "sft", "metric": "nll", "evals_per_epoch": 1, "quiet": True}
+    result = train(trainer, {"mul": rows}, tmp_path / "run", **keys)
+    best = result.summary["best"]
+    assert best["checkpoint"] != "base"
+    theirs = trainer.evaluate(rows["validation"].remove_columns("source"))["eval_loss"]
+    assert best["validation"]["datasets"]["mul"] == pytest.approx(theirs, rel=1e-4)
+    loaded = PeftModel.from_pretrained(tiny_model(len(TOKENIZER)), str(result.best))
+    tokens = torch.tensor([TOKENIZER.encode("mul 3 =")])
+    with torch.inference_mode():
+        assert torch.equal(loaded.eval()(tokens).logits, trainer.model.eval()(tokens).logits)
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    assert result.summary["num_trainable"] == trained
 
 
 class Asks(TrainerCallback):
