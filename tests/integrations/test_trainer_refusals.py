@@ -203,7 +203,7 @@ def test_an_adapter_that_would_not_be_scored_is_refused(
 ) -> None:
     adapted = get_peft_model(tiny_model(len(TOKENIZER)), ADAPTERS[kind])
     monkeypatch.setattr(trainer, "model", adapted)
-    assert f"adapter 'default' is {kind}, which changes more" in refusal(trainer, tmp_path)
+    assert f"adapter 'default' is {kind}, which does not work" in refusal(trainer, tmp_path)
 
 
 def test_a_model_with_nothing_to_train_is_refused(

@@ -101,9 +101,9 @@ def _wrong_model(model: Any) -> Iterator[str]:
         activated = getattr(config, "alora_invocation_tokens", None)
         if config.is_prompt_learning or activated or kind in BESIDE_LAYERS:
             yield (
-                f"adapter {name!r} is {'an activated LoRA' if activated else kind}, which changes "
-                "more than the model's layers, so answers would be scored without it; use an "
-                "adapter within the layers, such as LoRA"
+                f"adapter {name!r} is {'an activated LoRA' if activated else kind}, which does not "
+                "work within the model's layers alone, so answers would be scored without it; use "
+                "another, such as LoRA"
             )
 
 
