@@ -20,11 +20,19 @@ def test_the_fast_engine_suits_models_whose_tokens_meet_in_attention_alone(
     assert leak_of(model_of(family, sharpen)) is None
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_suits_them_in_16_bits_too(family: str) -> None:
+    assert leak_of(model_of(family).bfloat16(), half=True) is None
+
+
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("family", OTHER_FAMILIES)
-def test_a_model_with_layers_that_mix_tokens_in_their_own_way_is_found_out(family: str) -> None:
+def test_a_model_with_layers_that_mix_tokens_in_their_own_way_is_found_out(
+    family: str, half: bool
+) -> None:
     model = own_model_of(family)
     model.set_attn_implementation(NAME)
-    assert leak_of(model) is not None
+    assert leak_of(model.bfloat16() if half else model, half) is not None
 
 
 class Neighbour(nn.Module):
@@ -39,11 +47,12 @@ class Neighbour(nn.Module):
         return self.inner(states + self.share * states.roll(1, 1))
 
 
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("share", [1.0, 1e-12])
-def test_a_leak_is_found_however_small_it_is(share: float) -> None:
+def test_a_leak_is_found_however_small_it_is(share: float, half: bool) -> None:
     model = model_of("llama")
     model.model.layers[1].mlp = Neighbour(model.model.layers[1].mlp, share)
-    assert leak_of(model) == "packed rows see each other"
+    assert leak_of(model.bfloat16() if half else model, half) == "packed rows see each other"
 
 
 def test_a_model_that_does_not_look_at_its_tokens_is_found_out() -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from torch.utils.data import SequentialSampler
 from trainers import (
@@ -215,11 +215,58 @@ def test_an_export_of_other_weights_leaves_the_model_as_it_is(tmp_path: Path) ->
     assert not hasattr(engine, "link")
 
 
+def test_an_adapter_that_transformers_has_added_is_trained_scored_and_loads(tmp_path: Path) -> None:
+    """`model.add_adapter` puts it into the model, which is no PeftModel then."""
+    trainer = plain_trainer(tmp_path)
+    torch.manual_seed(0)
+    trainer.model.add_adapter(LoraConfig(r=4, target_modules="all-linear"))
+    rows = {split: tokenized(rows) for split, rows in mixture()["mul"].items()}
+    keys: dict[str, Any] = {"method": "sft", "metric": "nll", "evals_per_epoch": 1, "quiet": True}
+    result = train(trainer, {"mul": rows}, tmp_path / "run", **keys)
+    best = result.summary["best"]
+    assert best["checkpoint"] != "base"
+    theirs = trainer.evaluate(rows["validation"].remove_columns("source"))["eval_loss"]
+    assert best["validation"]["datasets"]["mul"] == pytest.approx(theirs, rel=1e-4)
+    loaded = PeftModel.from_pretrained(tiny_model(len(TOKENIZER)), str(result.best))
+    tokens = torch.tensor([TOKENIZER.encode("mul 3 =")])
+    with torch.inference_mode():
+        assert torch.equal(loaded.eval()(tokens).logits, trainer.model.eval()(tokens).logits)
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    assert result.summary["num_trainable"] == trained
+
+
 class Asks(TrainerCallback):
     """A callback that stops the training at a step."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         control.should_training_stop = state.global_step == 3
+
+
+def test_the_same_trainer_goes_on_after_a_stop_and_does_nothing_at_the_end(tmp_path: Path) -> None:
+    """As cells of a notebook that are run again, with all weights; another model is refused."""
+    data = {"mul": mixture()["mul"]}
+    keys: dict[str, Any] = {"method": "sft", "metric": "nll", "evals_per_epoch": 1, "quiet": True}
+    whole = train(sft_trainer(tmp_path, num_train_epochs=2), data, tmp_path / "whole", **keys)
+    trainer = sft_trainer(tmp_path, callbacks=[Asks()], num_train_epochs=2)
+    first = digest(trainer.model)
+    with pytest.raises(Stopped, match="the same call goes on"):
+        train(trainer, data, tmp_path / "run", **keys)
+    assert digest(trainer.model) == first
+    trainer.remove_callback(Asks)
+    result = train(trainer, data, tmp_path / "run", **keys)
+    for name in ("run.jsonl", "best/model.safetensors"):
+        assert (result.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    best, steps = digest(trainer.model), trainer.state.global_step
+    assert best != first
+    assert train(trainer, data, tmp_path / "run", **keys).summary == whole.summary
+    assert (digest(trainer.model), trainer.state.global_step) == (best, steps)
+    fresh = sft_trainer(tmp_path, num_train_epochs=2)
+    train(fresh, data, tmp_path / "run", **keys)
+    assert digest(fresh.model) == best
+    with torch.no_grad():
+        next(fresh.model.parameters())[0, 0] += 1e-3  # neither the first weights nor the last
+    with pytest.raises(Diverged, match=r"fingerprint\.model"):
+        train(fresh, data, tmp_path / "run", **keys)
 
 
 def test_a_callback_may_stop_it_and_the_same_call_goes_on(tmp_path: Path) -> None:

@@ -1,20 +1,26 @@
 """What a trainer cannot do is refused by name, before anything starts."""
 
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from trainers import TOKENIZER, answers, mixture, plain_trainer, sft_trainer, tokenized
 from transformers import EarlyStoppingCallback
 from transformers.trainer_pt_utils import AcceleratorConfig
 
+from msft.engine.model.loading import tiny_model
 from msft.errors import DataError, RecipeError, UsageError
 from msft.integrations.trainer import train
+from msft.integrations.trainer_keys import TAKEN, unused_length
 from msft.integrations.trainer_rows import corpus_of, notes_of, prepared_rows
 from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.foreign_keys import ALIASES
+from msft.recipe.recipe import recipe_keys
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +156,61 @@ KEYS: dict[str, tuple[Any, str]] = {
 def test_a_key_of_the_call_is_refused(tmp_path: Path, trainer: Any, key: str) -> None:
     value, words = KEYS[key]
     assert words in refusal(trainer, tmp_path, **{key: value})
+
+
+def test_every_key_of_a_recipe_is_taken_or_refused(tmp_path: Path, trainer: Any) -> None:
+    """None is accepted and ignored; the docs name those that are taken."""
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
+    (taken,) = (line for line in page.splitlines() if line.startswith("| others |"))
+    for key in [*recipe_keys(), *ALIASES]:
+        if key in signature(train).parameters:
+            continue
+        if key in TAKEN:
+            assert f"`{key}`" in taken, key
+            assert f"`{key}`" in str(train.__doc__), key
+        else:
+            assert refusal(trainer, tmp_path, **{key: 1}).startswith(f"{key} "), key
+    assert set(TAKEN) <= set(recipe_keys())
+    said = refusal(trainer, tmp_path, use_peft=True)
+    assert "give the SFTTrainer peft_config=LoraConfig(…)" in said
+    assert "BitsAndBytesConfig(load_in_4bit=True)" in refusal(trainer, tmp_path, load_in_4bit=True)
+    assert "merge_and_unload()" in refusal(trainer, tmp_path, merge_adapter=True)
+    assert "of one device" in refusal(trainer, tmp_path, sharding="full")
+    assert "args.max_length" in refusal(trainer, tmp_path, sequence_len=64)
+    assert "args.gradient_acc" in refusal(trainer, tmp_path, gradient_accumulation_steps=2)
+
+
+def test_a_budget_of_rollouts_that_a_method_does_not_have_is_noted() -> None:
+    keys = {"compute_budget": 2}
+    assert list(unused_length(keys, "sft", 3.0)) == [
+        "compute_budget is not used by sft; args.num_train_epochs (3) is"
+    ]
+    assert not [*unused_length(keys, "msft", 3.0), *unused_length({}, "sft", 3.0)]
+
+
+ADAPTERS = {
+    "PROMPT_TUNING": PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
+    "PREFIX_TUNING": PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
+    "an activated LoRA": LoraConfig(
+        target_modules="all-linear", alora_invocation_tokens=[5], task_type="CAUSAL_LM"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_an_adapter_that_would_not_be_scored_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any, kind: str
+) -> None:
+    adapted = get_peft_model(tiny_model(len(TOKENIZER)), ADAPTERS[kind])
+    monkeypatch.setattr(trainer, "model", adapted)
+    assert f"adapter 'default' is {kind}, which does not work" in refusal(trainer, tmp_path)
+
+
+def test_a_model_with_nothing_to_train_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: Any
+) -> None:
+    monkeypatch.setattr(trainer, "model", tiny_model(len(TOKENIZER)).requires_grad_(False))
+    assert "every weight of the LlamaForCausalLM is frozen" in refusal(trainer, tmp_path)
 
 
 ROWS = answers("add", 0, 4, 7)

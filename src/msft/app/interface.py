@@ -60,7 +60,7 @@ def train(
     """
     recipe = _loaded(recipe)
     folder = run_folder(recipe, out).path
-    told = notice or _printed(quiet)
+    told = notice or printed(quiet)
     if progress is not None:
         return carry_out(recipe, folder, progress, told, schedule, engine, datasets=datasets)
     with shown_progress(recipe, folder, quiet, replayed=schedule is not None) as shown:
@@ -92,7 +92,7 @@ def evaluate(
     recipe = _loaded(recipe)
     refuse_absent(recipe, str(model))
     refuse_no_rows(recipe, split)
-    found = evaluation(recipe, str(model), split, answers, _printed(quiet))
+    found = evaluation(recipe, str(model), split, answers, printed(quiet))
     return {**found.content, "answers": found.lines()} if answers else found.content
 
 
@@ -138,5 +138,6 @@ def _loaded(recipe: AnyRecipe) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
 
 
-def _printed(quiet: bool) -> Callable[[str], None]:
+def printed(quiet: bool) -> Callable[[str], None]:
+    """What is told the notes, where the caller gives nothing for it: it prints them to stderr."""
     return (lambda text: None) if quiet else (lambda text: print(f"note: {text}", file=sys.stderr))

@@ -7,22 +7,25 @@ The trainer keeps its model, optimizer, precision, callbacks and trackers. The r
 of its epochs, with the log, the store, the resume, the report and the FLOPs of every other run.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_run
+from msft.app.interface import printed
 from msft.app.session import Session
 from msft.app.train import Result
 from msft.data.corpus import Corpus
+from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
 from msft.files import remove
 from msft.integrations.trainer_engine import TrainerEngine
+from msft.integrations.trainer_keys import refuse_keys, unused_length
 from msft.integrations.trainer_log import TrainerLog
+from msft.integrations.trainer_predictor import inner_model
 from msft.integrations.trainer_refusals import HOOK, refuse_changed_trainer, refuse_trainer
 from msft.integrations.trainer_rows import (
     TrainerRows,
@@ -32,7 +35,7 @@ from msft.integrations.trainer_rows import (
     prepared_rows,
 )
 from msft.recipe.recipe import Recipe
-from msft.run.folder import RunFolder
+from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 from msft.search.rollout import BASE
@@ -42,30 +45,6 @@ ENGINE = "trainer"
 
 START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
-
-THE_TRAINERS = {
-    "model_name_or_path": "model",
-    "train_batch_size": "args.per_device_train_batch_size and args.gradient_accumulation_steps",
-    "report_to": "args.report_to",
-    "engine": "trainer itself",
-    "push_to_hub": "push_to_hub(), after the run",
-    **{
-        key: f"args.{key}"
-        for key in (
-            *("seed", "num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps"),
-            *("weight_decay", "max_grad_norm", "bf16", "gradient_checkpointing", "optim"),
-            *("torch_compile", "max_length", "completion_only_loss", "hub_model_id"),
-        )
-    },
-}
-"""Keys of a recipe that are the trainer's to say, and how it says them."""
-
-NOT_HERE = (
-    *("ema_decay", "micro_batch_tokens", "chat_template", "num_fewshot", "prompt_style"),
-    *("choice_norm", "data_dir", "trust_remote_code", "options_by_method", "hub_private_repo"),
-    "deterministic",
-)
-"""Keys of a recipe that mean nothing over a trainer."""
 
 
 def train(
@@ -95,15 +74,16 @@ def train(
         notice: is told what a person should know before training starts; by default it is printed
             to stderr.
         keys: other keys of a recipe: `method_options`, `compute_budget`, `evals_per_epoch`,
-            `peaks`, `mean`, `score_test`, `report_split`, `validation_loss`, `samples`.
+            `peaks`, `mean`, `score_test`, `report_split`, `evaluation_tokens`, `validation_loss`,
+            `samples`. All others are refused.
 
     Returns:
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
         and `folder`.
     """
     refuse_trainer(trainer, method)
-    _refuse_keys(keys)
-    tell = notice or _printed(quiet)
+    refuse_keys(keys)
+    tell = notice or printed(quiet)
     folder = RunFolder(Path(output_dir or Path(trainer.args.output_dir) / "msft"))
     recipe = _recipe(trainer, named_splits(datasets, metric), {"method": method, **keys})
     if recipe.peak_rule.by == "probability":
@@ -114,7 +94,8 @@ def train(
     places = getattr(getattr(trainer.model, "config", None), "max_position_embeddings", None)
     corpus = replace(corpus, context=places)
     refuse_changed_trainer(trainer, folder)
-    for note in (*recipe.notes, *notes_of(trainer, rows, corpus)):
+    unused = unused_length(keys, method, trainer.args.num_train_epochs)
+    for note in (*recipe.notes, *unused, *notes_of(trainer, rows, corpus)):
         tell(note)
     run = _Run(trainer, recipe, folder, corpus, rows, ends, quiet, tell)
     return run.carry_out()
@@ -143,6 +124,7 @@ class _Run:
         """The result, which is in the trainer's model too. A finished run trains nothing."""
         if self._folder.is_finished():
             self._tell(f"{self._folder.path} is finished; nothing is left to train")
+            self._trainer.state.global_step = 0  # the steps of the run are counted again
             self._train()
         else:
             with self._in_place_of_epochs():
@@ -199,6 +181,8 @@ class _Run:
             self._ends,
             start if hasattr(trainer.model, "peft_config") else None,
         )
+        if folder.is_finished():
+            self._recognise(engine)
         session = Session(
             recipe=self._recipe,
             method=self._recipe.prepared(),
@@ -210,11 +194,26 @@ class _Run:
             progress=TrainerLog(trainer, folder.path, self._quiet),
             notice=self._tell,
         )
-        summary, schedule = session.carry_out()
+        try:
+            summary, schedule = session.carry_out()
+        except BaseException:
+            with suppress(RuntimeError):  # of a broken device; what stopped the run is said
+                engine.load(None)  # so that the same call finds the model that it began with
+            raise
         best = summary["best"]["checkpoint"]
-        held = folder.checkpoints / f"{best}.weights"
-        engine.load(None if best == BASE else engine.codec().read(held))
+        engine.load(None if best == BASE else self._held(engine, best))
         self._result = Result(summary, folder.best, schedule, folder.path)
+
+    def _recognise(self, engine: TrainerEngine) -> None:
+        """A finished run has put its result into the model; then that is not the first one."""
+        history = read_history(self._folder.path)
+        if history.best is not None and history.best != BASE:
+            first = history.start.fingerprint["model"]
+            engine.recognise(self._held(engine, history.best), first)
+
+    def _held(self, engine: TrainerEngine, checkpoint: str) -> Weights:
+        weights: Weights = engine.codec().read(self._folder.checkpoints / f"{checkpoint}.weights")
+        return weights
 
 
 def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) -> Recipe:
@@ -254,21 +253,5 @@ def _model_name(model: Any) -> str:
     name = str(getattr(model.config, "_name_or_path", "") or "")
     local = name.count("/") > 1 or name.startswith((".", "/", "~"))
     if not name or (local and not Path(name).expanduser().exists()):
-        return str(
-            type(model.get_base_model() if hasattr(model, "peft_config") else model).__name__
-        )
+        return type(inner_model(model)).__name__
     return name
-
-
-def _refuse_keys(keys: Mapping[str, Any]) -> None:
-    for key in keys:
-        if key in THE_TRAINERS:
-            raise RecipeError(
-                f"{key} was given to train, but it is the trainer's: {THE_TRAINERS[key]}"
-            )
-        if key in NOT_HERE:
-            raise RecipeError(f"{key} means nothing over a trainer; leave it out")
-
-
-def _printed(quiet: bool) -> Callable[[str], None]:
-    return (lambda text: None) if quiet else (lambda text: print(f"note: {text}", file=sys.stderr))

@@ -25,6 +25,9 @@ ONE_NUMBER = {
 SCHEDULES = ("constant", "constant_with_warmup", "linear", "cosine")
 """Courses of the learning rate that a recipe knows."""
 
+BESIDE_LAYERS = ("POLY", "SHADOW", "XLORA")
+"""Adapters of peft that need a forward pass of their own, besides those with virtual tokens."""
+
 RECORDED = (
     *("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "label_smoothing_factor"),
@@ -45,6 +48,7 @@ def refuse_trainer(trainer: Any, method: str) -> None:
         )
     wrong = [
         *_wrong_kind(trainer),
+        *_wrong_model(trainer.model),
         *_wrong_method(trainer, method),
         *_wrong_arguments(trainer.args),
         *_wrong_devices(trainer),
@@ -83,6 +87,23 @@ def _wrong_kind(trainer: Any) -> Iterator[str]:
                 "EarlyStoppingCallback stops a whole run, but msft stops each sub-dataset by "
                 "itself; remove it (trainer.remove_callback), and give "
                 'method_options={"patience": 3} for shorter roll-outs'
+            )
+
+
+def _wrong_model(model: Any) -> Iterator[str]:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        yield (
+            f"every weight of the {type(model).__name__} is frozen, so nothing could be trained; "
+            "set requires_grad_(True) for what should be, or add an adapter with peft"
+        )
+    for name, config in getattr(model, "peft_config", {}).items():
+        kind = str(getattr(config.peft_type, "value", config.peft_type))
+        activated = getattr(config, "alora_invocation_tokens", None)
+        if config.is_prompt_learning or activated or kind in BESIDE_LAYERS:
+            yield (
+                f"adapter {name!r} is {'an activated LoRA' if activated else kind}, which does not "
+                "work within the model's layers alone, so answers would be scored without it; use "
+                "another, such as LoRA"
             )
 
 
