@@ -6,15 +6,18 @@ bench/study_rows.py says what rows and lists of them are called. Each run goes t
 line to OUT/study.jsonl, its logs to OUT/logs/NAME; weights are removed. What has a line already is
 skipped, and what was cut off is resumed. All runs share one engine for each shape of it, so that
 layers are compiled and steps recorded once. `bench/study_tables.py` makes tables of the lines.
-Several such processes may share a GPU; give each its part of the memory (--gb).
+Several such processes may share a GPU and OUT; each run is one process's. Give each its part of the
+memory (--gb).
 """
 
 import argparse
+import fcntl
 import gc
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +93,28 @@ class SharedEngines:
         return engine
 
 
+@contextmanager
+def claimed(name: str, out: Path) -> Iterator[bool]:
+    """Whether this process may make a run: no other one is at it, and it has no line yet.
+
+    The claim ends with the process.
+    """
+    with (out / f"{name}.claim").open("w") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield name not in names_in(out / LINES)
+
+
+def names_in(lines: Path) -> set[str]:
+    """The runs that have a line."""
+    if not lines.exists():
+        return set()
+    return {json.loads(line)["name"] for line in lines.read_text().splitlines()}
+
+
 def line_of(row: Row, recipe: Recipe, folder: Path, seconds: float) -> dict[str, Any]:
     """What is kept of a run."""
     summary, history = json.loads((folder / "summary.json").read_text()), read_history(folder)
@@ -157,47 +182,48 @@ def main() -> None:
     if options.gb is not None:
         smaller_card(options.gb)
     options.out.mkdir(parents=True, exist_ok=True)
-    lines = options.out / LINES
-    done = (
-        {json.loads(line)["name"] for line in lines.read_text().splitlines()}
-        if lines.exists()
-        else set()
-    )
     build.engine_of = SharedEngines(build.engine_of)  # type: ignore[assignment]
     session.write_report = lambda folder: None  # `msft report` makes it from the logs
     compiled = ["torch_compile=true"] if torch.cuda.is_available() else []
     took: list[tuple[str, float]] = []
     for row in options.rows:
-        if row.name in done:
-            print(f"{row.name}: there already", flush=True)
-            continue
         left = options.seconds - (time.perf_counter() - begun)
         if expected(row, took) > left:
-            print(f"stopped before {row.name}: {left:.0f} s are left", flush=True)
-            break
-        recipe = row.recipe(options.data, options.decay, [*compiled, *options.set])
-        folder, start = options.out / row.name, time.perf_counter()
-        earlier = options.out / f"{row.name}.seconds"
-        before = float(earlier.read_text()) if earlier.exists() else 0.0
-        try:
-            with deadline(max(1.0, left)):
-                msft.train(recipe, folder, quiet=True)
-        except TimeoutError:
-            earlier.write_text(f"{before + time.perf_counter() - start:.1f}")
+            print(f"{row.name}: left out, {left:.0f} s are left", flush=True)
+            continue
+        with claimed(row.name, options.out) as mine:
+            if not mine:
+                print(f"{row.name}: there already, or another process is at it", flush=True)
+                continue
+            recipe = row.recipe(options.data, options.decay, [*compiled, *options.set])
+            line = trained(row, recipe, options.out, left)
+        if line is None:
             print(f"{row.name}: cut off at the limit; the same command resumes it", flush=True)
             break
-        seconds = before + time.perf_counter() - start
-        line = line_of(row, recipe, folder, seconds)
-        keep_logs(folder, options.out / "logs" / row.name)
-        for weights in (RunFolder(folder).best, RunFolder(folder).checkpoints):
-            shutil.rmtree(weights, ignore_errors=True)
-        with lines.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        done.add(row.name)
-        took.append((row.variant, seconds))
+        took.append((row.variant, line["seconds"]))
         print(said(line), flush=True)
         gc.collect()
         free()
+
+
+def trained(row: Row, recipe: Recipe, out: Path, left: float) -> dict[str, Any] | None:
+    """Make a run and keep its line and logs; None where the time that is left was too short."""
+    folder, start = out / row.name, time.perf_counter()
+    earlier = out / f"{row.name}.seconds"
+    before = float(earlier.read_text()) if earlier.exists() else 0.0
+    try:
+        with deadline(max(1.0, left)):
+            msft.train(recipe, folder, quiet=True)
+    except TimeoutError:
+        earlier.write_text(f"{before + time.perf_counter() - start:.1f}")
+        return None
+    line = line_of(row, recipe, folder, before + time.perf_counter() - start)
+    keep_logs(folder, out / "logs" / row.name)
+    for weights in (RunFolder(folder).best, RunFolder(folder).checkpoints):
+        shutil.rmtree(weights, ignore_errors=True)
+    with (out / LINES).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    return line
 
 
 def said(line: dict[str, Any]) -> str:

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping
 
 from study_rows import SETTING
-from study_tables import Study, variant_of
+from study_tables import Entry, Study, variant_of
+
+from msft.report.compare.statistics import mean
 
 Names = Mapping[str, tuple[str, float | None]]
 """The name of each on a page, and the paper's difference to SFT; the first is the reference."""
@@ -88,11 +90,12 @@ Qwen2.5-3B (its Fig. 7)."""
 def names_in(study: Study, paper: Mapping[str, float] | None = None) -> Names:
     """The names of whatever a mixture has, in the order of VARIANTS.
 
-    What all of them have in common, such as the number of rows, is left to the page.
+    Of a variant with several settings the best on validation is first, so the reference is the best
+    cosine schedule. What all have in common, such as the number of rows, is left to the page.
     """
     found: dict[str, dict[str, tuple[str, float | None]]] = {each: {} for each in VARIANTS}
     several_sizes = len({_settings(label).get("r") for label in study}) > 1
-    for label in sorted(study):
+    for label in sorted(study, key=lambda label: (-_validation(study[label]), label)):
         variant = variant_of(label)
         if variant not in VARIANTS:
             continue
@@ -106,6 +109,10 @@ def names_in(study: Study, paper: Mapping[str, float] | None = None) -> Names:
             name += f", {settings['r']} rows a task"
         found[variant][label] = (name, (paper or {}).get(variant))
     return {label: names for several in found.values() for label, names in several.items()}
+
+
+def _validation(seeds: Mapping[int, Entry]) -> float:
+    return float(mean([entry.validation for entry in seeds.values()]))
 
 
 def _settings(label: str) -> dict[str, str]:

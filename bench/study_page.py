@@ -54,7 +54,10 @@ from study_tables import (
 from msft.report.compare.statistics import mean, paired_t
 
 ROOT = Path(__file__).parent.parent
-OTHERS = ("noisy", "tasks", "selection", "peaks", "costs", "mixtures", "models")
+OTHERS = (
+    *("noisy", "tasks", "selection", "selection-others", "peaks", "costs", "mixtures", "medmcqa"),
+    *("models", "bigbench"),
+)
 PAGES = (
     ROOT / "docs" / "study.md",
     *(ROOT / "docs" / "results" / f"study-{name}.md" for name in OTHERS),

@@ -254,8 +254,9 @@ def test_rows_of_big_bench_have_one_right_choice_and_no_question_twice(bigbench:
 
 
 def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -> None:
-    def runs(epochs: float) -> dict[int, Any]:
-        return {70: SimpleNamespace(line={"num_train_epochs": epochs})}
+    def runs(epochs: float, validation: float = 0.5) -> dict[int, Any]:
+        line = {"num_train_epochs": epochs}
+        return {70: SimpleNamespace(line=line, validation=validation)}
 
     study = {
         "msft-c2-m9-r600": runs(5),
@@ -276,3 +277,7 @@ def test_a_mixture_names_its_methods_by_the_settings_of_its_rows(methods: Any) -
     assert [name for name, _ in methods.names_in(alike).values()] == [
         "SFT, constant rate, 3 epochs", "mSFT, C = 2",
     ]  # fmt: skip
+    schedules = {f"sft-cosine-e{n}": runs(n, score) for n, score in ((10, 0.5), (3, 0.6), (5, 0.4))}
+    assert list(methods.names_in(schedules)) == [
+        "sft-cosine-e3", "sft-cosine-e10", "sft-cosine-e5",
+    ], "the best on validation is the reference"  # fmt: skip

@@ -128,6 +128,47 @@ def test_seconds_of_a_run_that_was_cut_off_are_counted(
         assert capsys.readouterr().out.endswith(said)
 
 
+def test_a_run_is_one_processs_and_made_once(study: Any, tmp_path: Path) -> None:
+    def may_another(name: str) -> bool:
+        with study.claimed(name, tmp_path) as mine:
+            return bool(mine)
+
+    with study.claimed("clean-sft-70", tmp_path) as mine:
+        assert mine
+        assert not may_another("clean-sft-70")
+        assert may_another("clean-sft-71")
+    assert may_another("clean-sft-70"), "the claim has ended, and there is no line"
+    (tmp_path / "study.jsonl").write_text('{"name": "clean-sft-70"}\n')
+    with study.claimed("clean-sft-70", tmp_path) as mine:
+        assert not mine
+
+
+def test_what_is_too_long_for_the_time_left_is_left_out_and_shorter_runs_follow(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 10.0, 60.0, 70.0, 80.0])
+    monkeypatch.setattr(study.time, "perf_counter", lambda: next(clock))
+    seconds = {"msft": 50.0, "sft": 20.0}
+
+    def trained(row: Any, *rest: Any) -> dict[str, Any]:
+        return {"name": row.name, "seconds": seconds[row.variant]}
+
+    monkeypatch.setattr(study, "trained", trained)
+    monkeypatch.setattr(study, "said", lambda line: line["name"])
+    monkeypatch.setattr(study.build, "engine_of", study.build.engine_of)
+    monkeypatch.setattr(study.session, "write_report", study.session.write_report)
+    rows = "clean-msft-70,clean-sft-70,clean-msft-71,clean-sft-71"
+    arguments = ["--data", "data", "--out", str(tmp_path), "--rows", rows, "--seconds", "115"]
+    monkeypatch.setattr("sys.argv", ["study.py", *arguments])
+    study.main()
+    assert capsys.readouterr().out.splitlines() == [
+        "clean-msft-70",
+        "clean-sft-70",
+        "clean-msft-71: left out, 45 s are left",
+        "clean-sft-71",
+    ]
+
+
 def test_averages_go_by_their_kind_and_the_best_tick_is_sft(study: Any) -> None:
     def point(name: str, of: list[str] | None) -> dict[str, Any]:
         return {"checkpoint": name, "average_of": of, "validation": None, "test": {"mean": 0.5}}
