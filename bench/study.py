@@ -45,7 +45,7 @@ class SharedEngines:
     The learning rate and its schedule are asked for at every step and rows are packed on the host,
     so compiled layers, recorded steps and plans of evaluations serve the next run as they are.
     An adapter's first matrices follow from the seed, so each seed has an engine of its own; the one
-    before is let go.
+    before is let go. Where they hold more than half of the memory, all are let go for another one.
     """
 
     SHAPE = (
@@ -69,7 +69,7 @@ class SharedEngines:
         longest = max(len(row.tokens) for part in rows.values() for row in part)
         engine = self._engines.get(key)
         if engine is None or longest > engine._longest:  # recorded steps know the longest row
-            if adapter is not None:
+            if adapter is not None or memory_left() < 0.5:
                 engine = None
                 self._engines.clear()
                 free()
@@ -91,6 +91,14 @@ class SharedEngines:
         engine.load(None)
         engine.load_optimizer(None)
         return engine
+
+
+def memory_left() -> float:
+    """The share of the device's memory that is free; a CPU is not asked."""
+    if not torch.cuda.is_available():
+        return 1.0
+    left, all_of_it = torch.cuda.mem_get_info()
+    return float(left / all_of_it)
 
 
 @contextmanager

@@ -104,6 +104,20 @@ def test_each_seed_has_an_adapter_of_its_own(
         assert len(shared._engines) == 1, "one is held at a time"
 
 
+@pytest.mark.parametrize(("left", "held"), [(0.6, 2), (0.4, 1)])
+def test_engines_are_let_go_where_they_hold_most_of_the_memory(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: float, held: int
+) -> None:
+    write_data(tmp_path)
+    shared = study.SharedEngines(build.engine_of)
+    monkeypatch.setattr(build, "engine_of", shared)
+    monkeypatch.setattr(study, "memory_left", lambda: left)
+    for number, decay in enumerate((None, 0.9)):
+        recipe = recipe_of(tmp_path, method="sft", num_train_epochs=1, ema_decay=decay)
+        msft.train(recipe, tmp_path / f"run{number}")
+    assert len(shared._engines) == held
+
+
 def test_seconds_of_a_run_that_was_cut_off_are_counted(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
