@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from msft.report.findings_in_words import (
     findings_content,
 )
 from msft.report.loss_growth import Growth, growth_of
+from msft.report.shortfall import shortfall_of
 from msft.run import log as events
 from msft.run.history import History
 from msft.run.log import Log
@@ -463,6 +465,104 @@ def test_an_average_that_is_worse_than_the_base_model_is_said() -> None:
     assert "The result is not better on validation than the model you gave." in finding_texts(found)
     better = run([{"a": RISES}], "soup")
     assert not findings_of(better, none(better)).worse_than_base
+
+
+# g. An average.
+
+
+def soup_of(rising: Sequence[float]) -> History:
+    """One that averages from tick 1, where `early` peaks, to the peak of the other."""
+    return run([{"early": [0.2] + [0.9] * 12, "late": rising}], "soup")
+
+
+def test_an_average_below_its_last_tick_is_said_with_what_to_do() -> None:
+    history = soup_of(RISES)
+    found = findings_of(history, rows_of(history))
+    assert found.shortfall is not None
+    assert (found.shortfall.tick, found.shortfall.is_last) == ("r0-t12", True)
+    assert float(found.shortfall.gap) == pytest.approx((sum(RISES[1:]) / 12 - RISES[12]) / 2)
+    (said,) = [text for text in finding_texts(found) if "average" in text]
+    below = "The average is below checkpoint r0-t12 on validation by more than chance: −0.138, p"
+    assert said.startswith(below)
+    assert "scores still rose" in said
+    assert said.endswith("Train longer, or use method: sft with ema_decay.")
+    content = findings_content(found)["average_is_lower"]
+    assert content == {
+        "checkpoint": "r0-t12", "difference": pytest.approx(-0.1375), "p": found.shortfall.p,
+    }  # fmt: skip
+
+
+def test_an_average_below_an_earlier_tick_is_said() -> None:
+    history = run([{"early": FALLS, "late": [*RISES[:9], *[0.55] * 3, 0.61]}], "soup")
+    found = findings_of(history, rows_of(history))
+    assert found.shortfall is not None
+    assert not found.shortfall.is_last
+    (said,) = [text for text in finding_texts(found) if "The average" in text]
+    assert "too little or too long" in said
+
+
+@pytest.mark.parametrize(("last", "rows"), [(0.54, 7), (0.56, 11)])
+def test_a_tick_counts_as_better_only_beyond_the_luck_of_as_many_ticks(
+    last: float, rows: int
+) -> None:
+    history = soup_of([0.5] * 12 + [last])
+    found = findings_of(history, rows_of(history)).shortfall
+    p = 2 * 0.5**rows * 12  # all rows that differ are better, at the best of twelve ticks
+    assert (found is not None) == (p <= 0.05)
+    if found is not None:
+        assert found.p == pytest.approx(p)
+
+
+def test_nothing_is_said_of_averages_that_are_above_or_whose_rows_are_lost_or_of_sft() -> None:
+    history = soup_of(RISES)
+    assert findings_of(history, none(history)).shortfall is None
+    assert findings_content(findings_of(history, none(history)))["average_is_lower"] is None
+    flat = soup_of([0.2] + [0.5] * 12)
+    assert findings_of(flat, rows_of(flat)).shortfall is None
+    plain = run([{"a": RISES}], "sft")
+    assert findings_of(plain, rows_of(plain)).shortfall is None
+
+
+def averaged(gap: float, rows: Mapping[str, tuple[str | None, str]], unit: str = "value") -> Any:
+    """The shortfall of an average whose mean is that far from the tick's.
+
+    rows: of the tick and of the average, by sub-dataset; of a tick without a step there is none.
+    """
+    points = [SimpleNamespace(checkpoint=f"r0-t{tick}", steps=tick % 3) for tick in (1, 2, 3)]
+    stage = SimpleNamespace(asked=SimpleNamespace(eligible=True), points=points)
+    history: Any = SimpleNamespace(
+        best="a0",
+        best_tick="r0-t2",
+        average_of=("r0-t1", "r0-t2"),
+        has_mean=lambda checkpoint: True,
+        mean={"a0": 2 + gap, "r0-t2": 2.0}.__getitem__,
+        mean_unit=unit,
+        unit_of=lambda name: unit,
+        start=SimpleNamespace(datasets=rows),
+        stages=[stage],
+    )
+    at = {"r0-t2": 0, "a0": 1}
+    recorded: Any = SimpleNamespace(at=lambda checkpoint, name: rows[name][at[checkpoint]])
+    return shortfall_of(history, recorded)
+
+
+RIGHT, WRONG = "1" * 20, "0" * 20
+
+
+def test_of_a_loss_less_is_better() -> None:
+    found = averaged(0.5, {"a": (WRONG, RIGHT)}, "nll")
+    assert (found.tick, found.gap, found.p) == ("r0-t2", 0.5, pytest.approx(2 * 0.5**20 * 2))
+    assert found.is_last, "tick 3 has no step"
+    assert averaged(-0.5, {"a": (WRONG, RIGHT)}, "nll") is None
+    assert averaged(0.5, {"a": (RIGHT, WRONG)}, "nll") is None
+
+
+def test_mean_and_rows_must_agree_and_be_complete() -> None:
+    assert averaged(-0.5, {"a": (RIGHT, WRONG), "b": (WRONG, WRONG)}) is not None
+    assert averaged(0.5, {"a": (RIGHT, WRONG)}) is None, "the mean is higher"
+    assert averaged(-0.5, {"a": (WRONG, RIGHT)}) is None, "more rows are better"
+    assert averaged(-0.5, {"a": (RIGHT, WRONG), "b": (None, WRONG)}) is None
+    assert averaged(-0.5, {"a": (RIGHT, WRONG), "b": (RIGHT, "0")}) is None
 
 
 # All of it.

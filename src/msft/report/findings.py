@@ -15,6 +15,7 @@ from msft.report.compare.evidence import RecordedRows
 from msft.report.figures.branches import epochs_to, head_of
 from msft.report.loss_growth import Growth, Loss, growth_of
 from msft.report.moved_rows import moved_from_base
+from msft.report.shortfall import Shortfall, shortfall_of
 from msft.run.fall_test import Rows, rollout_falls, row_scores
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
@@ -92,6 +93,7 @@ class Findings:
     sft_epochs: the epochs of the result, where it is of stage 0 and later ones did not help.
     base_is_best: the result is the model that was given.
     worse_than_base: the method's own result is not better on validation than that model.
+    shortfall: the result is an average, and below a tick of the same training.
     """
 
     departures: tuple[Departure, ...] = ()
@@ -101,6 +103,7 @@ class Findings:
     growth: Growth | None = None
     base_is_best: bool = False
     worse_than_base: bool = False
+    shortfall: Shortfall | None = None
 
 
 Tests = dict[int, StageTest]
@@ -140,6 +143,7 @@ def findings_of(
         growth=found.growth,
         base_is_best=best == BASE,
         worse_than_base=best != BASE and not _is_better(history, best),
+        shortfall=shortfall_of(history, rows),
     )
 
 

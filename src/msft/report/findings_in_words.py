@@ -7,6 +7,7 @@ from typing import Any
 from msft.report.compare.evidence import Z95
 from msft.report.findings import Decline, Departure, Findings, StageTest, Untested
 from msft.report.loss_growth import Growth
+from msft.report.shortfall import Shortfall
 from msft.report.wording import Unit, difference, difference_in_words, number, p_value
 from msft.search.falls import FEWEST_TICKS, Fall
 from msft.text import counted, epochs_in_words, listed
@@ -116,8 +117,13 @@ def findings_content(found: Findings) -> dict[str, Any]:
         "loss_grew": asdict(found.growth) if found.growth else None,
         "base_is_best": found.base_is_best,
         "worse_than_base": found.worse_than_base,
+        "average_is_lower": _shortfall_content(found.shortfall) if found.shortfall else None,
         "text": finding_texts(found),
     }
+
+
+def _shortfall_content(found: Shortfall) -> dict[str, Any]:
+    return {"checkpoint": found.tick, "difference": float(found.gap), "p": found.p}
 
 
 def _departure_content(left: Departure) -> dict[str, Any]:
@@ -146,7 +152,22 @@ def result_texts(found: Findings, headline: bool = False) -> list[str]:
     if found.sft_epochs is not None:
         length = epochs_in_words(found.sft_epochs)
         texts.append(f"Nothing after stage 0 helped: this is SFT for {length}.")
+    if found.shortfall:
+        texts.append(shortfall_text(found.shortfall))
     return texts
+
+
+def shortfall_text(found: Shortfall) -> str:
+    cause = (
+        "It is the last tick: scores still rose, and the average has half-trained weights in it. "
+        "Train longer, or use method: sft with ema_decay."
+        if found.is_last
+        else "The average has weights in it that were trained too little or too long. Use "
+        "method: sft with ema_decay."
+    )
+    measured = f"{difference_in_words(found.gap, found.unit)}, {p_value(found.p)}"
+    below = f"The average is below checkpoint {found.tick} on validation by more than chance"
+    return f"{below}: {measured}. {cause}"
 
 
 def _departure_texts(departures: Sequence[Departure]) -> list[str]:
