@@ -90,7 +90,7 @@ def test_eval_and_merge_give_the_scores_of_the_run(
     tokens = torch.arange(2, 40)[None]
     with torch.no_grad():
         one, other = (model(input_ids=tokens).logits for model in models)
-    assert torch.allclose(one, other, atol=1e-5)
+    assert torch.allclose(one, other, atol=1e-4), "one product less; CPUs round it differently"
     card = (run / "run" / "best" / "README.md").read_text()
     assert "library_name: peft" in card
     assert "four bits" not in card

@@ -16,8 +16,8 @@ from torch import nn
 from msft import launch
 from msft.data.corpus import Corpus
 from msft.engine.model.shape import ModelShape
+from msft.engine.paths import optimizer_way
 from msft.engine.slices import TOGETHER
-from msft.engine.train.adamw import has_kernel
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
@@ -119,7 +119,7 @@ def demand_of(
         fused=device.type == "cuda"
         and is_long(recipe, rows, len(corpus.datasets))
         and not recipe.use_dora,  # peft's own forward, which the compiler cannot follow
-        lean=has_kernel(device, bf16),
+        lean=optimizer_way(device, bf16).path == "kernel",  # which takes no memory beside gradients
         averaged=recipe.ema_decay is not None,
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),

@@ -1,6 +1,7 @@
 """The optimizer is torch's AdamW on fp32 masters; bf16 never reaches what is stored."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -33,6 +34,29 @@ def pair(**options: Any) -> tuple[nn.Parameter, AdamW]:
 
 def gradient(step: int) -> torch.Tensor:
     return torch.randn(64, 32, generator=torch.Generator().manual_seed(step))
+
+
+@pytest.mark.parametrize("shape", [(64,), (70,), (9, 24), (3, 5, 7)])
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_slices_are_stepped_as_the_whole_is(shape: tuple[int, ...], parts: int) -> None:
+    """Whatever a CPU computes at a time, and wherever a slice ends."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), torch.randn(20, *shape)
+
+    def after(rows: slice) -> list[torch.Tensor]:
+        parameter = nn.Parameter(start[rows].clone())
+        adamw = AdamW({"w": parameter}, weight_decay=0.1)
+        for given in gradients:
+            parameter.grad = given[rows].clone()
+            adamw.ready(1e-2)
+            adamw.step(0.0)
+        return [adamw.masters["w"], *adamw.moments.values()]
+
+    bounds = [shape[0] * part // parts for part in range(parts + 1)]
+    slices = [after(slice(*pair)) for pair in pairwise(bounds)]
+    for whole, *pieces in zip(after(slice(None)), *slices, strict=True):
+        assert whole.shape == shape
+        assert torch.equal(whole, torch.cat(pieces))
 
 
 @pytest.mark.parametrize(("decay", "clip"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.5)])

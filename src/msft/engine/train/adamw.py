@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from msft.engine.paths import Way, optimizer_way, update_of
 from msft.engine.train.moving_average import RAW, MovingAverage
+from msft.engine.train.vectors import in_whole_vectors, take_back
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -209,11 +210,14 @@ class AdamW:
         return torch.stack([rate, rate / first, second.sqrt(), by]).float()
 
     def _fused_step(self, gradients: dict[str, Tensor]) -> None:
+        moments = ([self.moments[f"{name}.{kind}"] for name in gradients] for kind in KINDS)
+        moved = [[self.masters[name] for name in gradients], *moments]
+        masters, means, squares = stepped = [in_whole_vectors(tensors) for tensors in moved]
         torch._fused_adamw_(
-            [self.masters[name] for name in gradients],
-            list(gradients.values()),
-            [self.moments[f"{name}.exp_avg"] for name in gradients],
-            [self.moments[f"{name}.exp_avg_sq"] for name in gradients],
+            masters,
+            in_whole_vectors(list(gradients.values())),
+            means,
+            squares,
             [],
             [self._count] * len(gradients),
             lr=self._rate,
@@ -226,6 +230,8 @@ class AdamW:
             grad_scale=None,
             found_inf=self.bad,
         )
+        for tensors, whole in zip(moved, stepped, strict=True):
+            take_back(tensors, whole)
 
     def _halved_step(self, gradients: dict[str, Tensor]) -> None:
         good = 1 - self.bad
@@ -269,11 +275,6 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     copies = torch._utils._unflatten_dense_tensors(whole, held)  # type: ignore[no-untyped-call]
     torch._foreach_copy_(copies, held)
     return dict(zip(tensors, copies, strict=True))
-
-
-def has_kernel(device: torch.device, mixed: bool) -> bool:
-    """Whether a step is one kernel there, which takes no memory beside the gradients."""
-    return optimizer_way(device, mixed).path == "kernel"
 
 
 def _norm(gradients: Mapping[str, Tensor]) -> Tensor:
