@@ -15,6 +15,7 @@ from msft.app.processes import lanes_of_run, refuse_disagreement
 from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
+from msft.data.notes import epoch_notes
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.ranks import ALONE, Ranks, from_first, lost_ranks_named, together
@@ -102,6 +103,8 @@ def train(
             notice(f"{dataset.name}: {note}")
     if corpus.note:
         notice(corpus.note)
+    for note in epoch_notes(recipe, sum(each.epoch_rows for each in corpus.datasets.values())):
+        notice(note)
     from msft.app.session import Session
 
     session = Session(

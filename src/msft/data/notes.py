@@ -1,8 +1,17 @@
-"""What a user is told of a sub-dataset: where its rows come from, and how often they are seen."""
+"""What a user is told of the rows: where they come from, how often they are seen, and what an epoch
+of them has too few or too many steps for."""
+
+from math import log
 
 from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.recipe import Recipe
+from msft.search.feeds import steps_of
 from msft.search.mixture import Part
 from msft.text import counted
+
+USUAL_MEMORY = (0.1, 1.0)
+"""Epochs in which a moving average may forget half of its content without a note."""
+ADVISED_MEMORY = 1 / 3
 
 
 def source_notes(spec: DatasetSpec) -> list[str]:
@@ -25,3 +34,31 @@ def weight_note(part: Part, weight: float) -> list[str]:
 
 def _times(copies: int) -> str:
     return {1: "once", 2: "twice"}.get(copies, f"{copies:,} times")
+
+
+def epoch_notes(recipe: Recipe, rows: int) -> list[str]:
+    """Notes on settings that do not fit the steps of an epoch of so many rows."""
+    steps = steps_of(rows, recipe.train_batch_size)
+    notes = _memory_note(recipe.ema_decay, steps) if recipe.ema_decay is not None else []
+    if steps < recipe.evals_per_epoch:
+        notes.append(
+            f"an epoch has {counted(steps, 'step')} but {recipe.evals_per_epoch} evaluations; "
+            "some ticks will have no step and repeat the scores before them"
+        )
+    return notes
+
+
+def _memory_note(decay: float, steps: int) -> list[str]:
+    """A note on a moving average that remembers far more or far less than a third of an epoch."""
+    memory = log(0.5) / log(decay)
+    shortest, longest = USUAL_MEMORY
+    if shortest <= memory / steps <= longest:
+        return []
+    effect = "lags behind training" if memory > steps else "hardly averages anything"
+    share = min(0.5, log(2) / (ADVISED_MEMORY * steps))
+    advised = 1 - float(f"{share:.1g}")
+    return [
+        f"ema_decay {decay:g}: half of the average is as old as {counted(round(memory), 'step')}, "
+        f"and an epoch has {steps:,}, so it {effect}; a third of an epoch is usual, which is "
+        f"ema_decay: {advised:.6g} here"
+    ]

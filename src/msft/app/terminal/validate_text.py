@@ -7,9 +7,11 @@ from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import Tokenizer
+from msft.data.notes import epoch_notes
 from msft.example import Encoded, Example
 from msft.layout import WIDTH, broken, fitted, table
 from msft.recipe.recipe import Recipe
+from msft.search.feeds import steps_of
 from msft.text import counted
 
 COLUMNS = (
@@ -42,15 +44,10 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     trained = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
     tokens = sum(dataset.epoch_tokens for dataset in corpus.datasets.values())
     lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
-    steps = -(-trained // recipe.train_batch_size)
-    parts = {"row": trained, "token": tokens, "step": steps}
+    parts = {"row": trained, "token": tokens, "step": steps_of(trained, recipe.train_batch_size)}
     lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
     lines.append(ABOUT_COLUMNS)
-    if steps < recipe.evals_per_epoch:
-        lines.append(
-            f"note: an epoch has {counted(steps, 'step')} but {recipe.evals_per_epoch} "
-            "evaluations; some ticks will have no step and repeat the scores before them"
-        )
+    lines += [f"note: {note}" for note in epoch_notes(recipe, trained)]
     if any(dataset.exemplars for dataset in corpus.datasets.values()):
         lines.append(
             "shots: exemplars that stand before every scored row; they are rows of train which are "
@@ -86,9 +83,9 @@ def validation_content(
         "train_tokens": sum(len(row.tokens) for d in datasets for row in d.train.rows),
         "epoch_rows": per_epoch,
         "epoch_tokens": sum(dataset.epoch_tokens for dataset in datasets),
-        "steps_per_epoch": -(-per_epoch // recipe.train_batch_size),
+        "steps_per_epoch": steps_of(per_epoch, recipe.train_batch_size),
         "has_test": corpus.has_test,
-        "notes": list(recipe.notes),
+        "notes": [*recipe.notes, *epoch_notes(recipe, per_epoch)],
     }
 
 
