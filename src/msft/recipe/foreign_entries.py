@@ -227,3 +227,12 @@ def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
     except (OSError, ValueError, TypeError):
         pass
     return None
+
+
+def trained_in(spec: Mapping[str, Any], place: Path) -> float | None:
+    """About as many rows as a sub-dataset has to train; None where they cannot be counted."""
+    rows = rows_in(spec, place)
+    if rows is None:
+        return None
+    kept: float = min(rows * (1 - spec["validation_fraction"]), spec.get("train_rows", rows))
+    return kept
