@@ -44,6 +44,9 @@ FREE = (
 )
 """Keys that a resumed run may change."""
 
+PLACES = ("train", "validation", "test", "path", "data_dir", "chat_template")
+"""Keys that name files or folders."""
+
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
     """Where a run goes."""
@@ -108,10 +111,10 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
         {**DEFAULTS, **_flat(yaml.safe_load(text))}  # keys that are younger than the folder
         for text in (read_text(folder.recipe), resolved(recipe).to_yaml())
     )
+    others = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    others -= {*FREE, *_moved(before, now, (recipe.folder or Path()).resolve())}
     changed = [
-        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in FREE
+        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}" for key in sorted(others)
     ]
     if changed:
         raise RecipeError(
@@ -119,6 +122,25 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
             + "\n".join(changed[:5])
             + "\nundo the change, or give another --out"
         )
+
+
+def _moved(before: dict[str, Any], now: dict[str, Any], folder: Path) -> list[str]:
+    """Keys of files in the recipe's folder, if all of them lay in one other folder as they lie in
+    this one: it was moved. Whether the rows are the same is for the log to say, by their digest."""
+    roots: dict[str, str | None] = {}
+    for key in before.keys() & now.keys():
+        old, new = (each if isinstance(each, list) else [each] for each in (before[key], now[key]))
+        if key.rpartition(".")[2] in PLACES and str(new[0]).startswith(f"{folder}/"):
+            roots[key] = _root(old, new, f"{folder}/")
+    return [*roots] if len({*roots.values()}) == 1 and None not in roots.values() else []
+
+
+def _root(old: list[Any], new: list[Any], folder: str) -> str | None:
+    """The folder in which files lay as they lie in this one now; None if there is no such one."""
+    inside = [str(each).removeprefix(folder) for each in new]
+    root = str(old[0]).removesuffix(inside[0])
+    same = [f"{root}{each}" for each in inside] == old
+    return root if same and root.endswith("/") else None
 
 
 def resolved(recipe: Recipe) -> Recipe:
