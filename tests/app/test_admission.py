@@ -199,8 +199,10 @@ def test_finished_runs_are_compared_without_data_and_trackers(
     run = Path("runs") / "sft-s20"
     simulate("sft", {"a": Learner(), "b": Learner()}, num_train_epochs=2, folder=run)
     write_report(run)
-    Path("a.jsonl").unlink()
     asked = ["compare", "recipe.yaml", "--methods", "sft", "--out", "runs"]
+    sets = ["method=sft", "seed=20"]
+    RunFolder(run).recipe.write_text(resolved(load_recipe(recipe, sets)).to_yaml())
+    Path("a.jsonl").unlink()
     assert main([*asked, "--set", "report_to=wandb"]) == 0
     assert "sft-s20: finished already" in capsys.readouterr().err
 

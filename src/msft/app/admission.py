@@ -12,6 +12,7 @@ from msft.app.hub_upload import refuse_unpushable
 from msft.app.tracker_backends import refuse_missing
 from msft.data.data_files import fixed_name
 from msft.data.loading import may_have, refuse_missing_files
+from msft.data.sources import SPLITS
 from msft.engine.model.adapter_folders import (
     base_of,
     is_adapter,
@@ -44,7 +45,7 @@ FREE = (
 )
 """Keys that a resumed run may change."""
 
-PLACES = ("train", "validation", "test", "path", "data_dir", "chat_template")
+PLACES = (*SPLITS, "path", "data_dir", "chat_template")
 """Keys that name files or folders."""
 
 
@@ -152,13 +153,13 @@ def resolved(recipe: Recipe) -> Recipe:
             return fixed_name(source, folder)
         return [fixed_name(name, folder) for name in source] if names_files(source) else source
 
-    keys = ("train", "validation", "test", "path")
-    specs = [
-        replace(spec, **{key: placed(getattr(spec, key)) for key in keys})
-        for spec in recipe.datasets
-    ]
+    specs = []
+    for spec in recipe.datasets:
+        files = {key: placed(getattr(spec, key)) for key in SPLITS}
+        path = spec.path and fixed_name(spec.path, folder, or_name=True)
+        specs.append(replace(spec, **files, path=path))
     data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
-    template = recipe.chat_template and fixed_name(recipe.chat_template, folder)
+    template = recipe.chat_template and fixed_name(recipe.chat_template, folder, or_name=True)
     return replace(recipe, datasets=specs, data_dir=data_dir, chat_template=template)
 
 
