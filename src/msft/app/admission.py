@@ -22,6 +22,7 @@ from msft.engine.model.adapter_folders import (
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
+from msft.recipe.blocks import is_template
 from msft.recipe.dataset_sources import names_files
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
@@ -159,7 +160,9 @@ def resolved(recipe: Recipe) -> Recipe:
         path = spec.path and fixed_name(spec.path, folder, or_name=True)
         specs.append(replace(spec, **files, path=path))
     data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
-    template = recipe.chat_template and fixed_name(recipe.chat_template, folder, or_name=True)
+    template = recipe.chat_template
+    if template is not None and not is_template(template):
+        template = fixed_name(template, folder, or_name=True)
     return replace(recipe, datasets=specs, data_dir=data_dir, chat_template=template)
 
 
