@@ -206,6 +206,21 @@ def test_validate_shows_the_balance_of_labels(
     assert "shots: exemplars that stand before every scored row" in out
 
 
+def test_answers_that_begin_alike_are_not_one_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train", "valid"):
+        towns = ("Rome", "Oslo", "Bern")
+        rows = [{"prompt": f"{name} {t}", "completion": f"The capital is {t}."} for t in towns]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = "{name: a, train: train.jsonl, validation: valid.jsonl}"
+    (tmp_path / "r.yaml").write_text(f"model_name_or_path: tiny\ndatasets: [{spec}]\n")
+    assert main(["validate", str(tmp_path / "r.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert " 100" not in out
+    assert " free\n" in out
+
+
 def test_a_data_folder_that_is_not_there_is_exit_2(
     two_kinds: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
