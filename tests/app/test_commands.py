@@ -282,6 +282,16 @@ def test_eval_can_be_quiet(two_kinds: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == (loud.out, "")
 
 
+def test_eval_says_who_is_not_in_the_mean(
+    two_kinds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    less = ["--set", "datasets.upper.test=null"]
+    assert main(["eval", "tiny", str(two_kinds), "--data", "data", *less, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [*json.loads(out)["datasets"]] == ["book"]
+    assert "note: upper: it has no test rows, so it is not scored and not in the mean" in err
+
+
 def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
