@@ -9,7 +9,14 @@ from typing import Any
 from msft.checks import shown
 from msft.errors import RecipeError
 from msft.recipe.draft import Carried, Draft
-from msft.recipe.foreign_entries import add_entry, is_file, read_split, rows_in, trained_in
+from msft.recipe.foreign_entries import (
+    add_entry,
+    is_file,
+    read_split,
+    rows_in,
+    trained_in,
+    used_in,
+)
 
 DATASETS_OF = (
     *("datasets", "test_datasets", "val_set_size", "test_split_size"),
@@ -71,7 +78,7 @@ def _shared_out(draft: Draft, place: Path) -> None:
         for number, entry in enumerate(draft.config["datasets"])
         if entry.get("fraction") is not None
     }
-    counts = [rows_in(spec, place) for spec in draft.datasets]
+    counts = [used_in(spec, place) for spec in draft.datasets]
     known = [count for count in counts if count]
     fractions = [float(share) for share in given.values()]
     if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):
