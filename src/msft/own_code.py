@@ -12,6 +12,9 @@ from typing import Any
 from msft.files import read_bytes
 from msft.memory_errors import CURE, is_out_of_memory
 
+_RUNNING: dict[str, bytes] = {}
+"""The files of modules as they were when they were imported."""
+
 
 class BadCode(Exception):
     """It cannot be imported; the message says why and where."""
@@ -20,12 +23,18 @@ class BadCode(Exception):
 def imported(path: str) -> Any:
     """The function behind `package.module:function`; a `BadCode` for whatever is wrong.
 
-    A module that ends the program as it is imported is wrong too.
+    A module that ends the program as it is imported is wrong too. One that was imported before, as
+    in a notebook, and whose file has changed is imported again.
     """
     module, _, name = path.partition(":")
     try:
         with _from_source():
             function = getattr(importlib.import_module(module), name)
+            changed = [each for each in _homes(module, function) if _has_changed(each)]
+            for each in dict.fromkeys([*changed, module] if changed else []):
+                importlib.reload(sys.modules[each])
+                _RUNNING[each] = _source(each)
+            function = getattr(sys.modules[module], name)
     except SyntaxError as error:
         where = f"{error.filename}, line {error.lineno}"
         raise BadCode(f"{where}: {error.msg}") from error
@@ -43,10 +52,25 @@ def source_digest(path: str) -> str | None:
 
     What these files import does not count.
     """
-    modules = {path.partition(":")[0], getattr(imported(path), "__module__", None)}
-    files = {getattr(sys.modules.get(str(module)), "__file__", None) for module in modules}
-    sources = sorted(read_bytes(Path(file)) for file in files if file and file.endswith(".py"))
+    homes = _homes(path.partition(":")[0], imported(path))
+    sources = sorted(filter(None, map(_source, homes)))
     return sha256(b"\0".join(sources)).hexdigest() if sources else None
+
+
+def _homes(module: str, function: Any) -> list[str]:
+    """The module that defines a function, and the one that names it."""
+    return [*dict.fromkeys((str(getattr(function, "__module__", module)), module))]
+
+
+def _source(module: str) -> bytes:
+    """A module's file; nothing where that is not Python, or in an archive."""
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    return read_bytes(file) if file.suffix == ".py" and file.is_file() else b""
+
+
+def _has_changed(module: str) -> bool:
+    source = _source(module)
+    return _RUNNING.setdefault(module, source) != source
 
 
 @contextmanager

@@ -161,14 +161,48 @@ def test_a_file_that_went_away_is_named_and_no_changed_recipe(recipe: Path) -> N
         refuse_run(given, folder)
 
 
+def test_a_moved_project_is_no_changed_recipe(recipe: Path) -> None:
+    Path("more").mkdir()
+    for name in ("a.jsonl", "c.jsonl"):
+        Path("more", name).write_text(ROWS)
+    several = ["datasets.b.train=[b.jsonl, more/c.jsonl]"]
+    folder = RunFolder(Path("out"))
+    folder.path.mkdir()
+    folder.recipe.write_text(resolved(load_recipe(recipe, several)).to_yaml())
+    folder.log.touch()
+    Path("new/more").mkdir(parents=True)
+    for name in (recipe.name, "a.jsonl", "b.jsonl", "more/a.jsonl", "more/c.jsonl"):
+        Path(name).rename(Path("new", name))
+    moved = Path("new") / recipe.name
+    refuse_run(load_recipe(moved, several), folder)
+    changes = ["seed=3", "datasets.a.train=more/a.jsonl", "datasets.b.train=[b.jsonl]"]
+    for change in changes:
+        with pytest.raises(RecipeError, match="a run of another recipe"):
+            refuse_run(load_recipe(moved, [*several, change]), folder)
+
+
+def test_a_file_of_the_same_name_in_another_folder_is_another_file(recipe: Path) -> None:
+    Path("more").mkdir()
+    Path("more/a.jsonl").write_text(ROWS)
+    folder = RunFolder(Path("out"))
+    folder.path.mkdir()
+    deeper = load_recipe(recipe, ["datasets.a.train=more/a.jsonl"])
+    folder.recipe.write_text(resolved(deeper).to_yaml())
+    folder.log.touch()
+    with pytest.raises(RecipeError, match=r"datasets\.a\.train was"):
+        refuse_run(load_recipe(recipe), folder)
+
+
 def test_finished_runs_are_compared_without_data_and_trackers(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path("runs") / "sft-s20"
     simulate("sft", {"a": Learner(), "b": Learner()}, num_train_epochs=2, folder=run)
     write_report(run)
-    Path("a.jsonl").unlink()
     asked = ["compare", "recipe.yaml", "--methods", "sft", "--out", "runs"]
+    sets = ["method=sft", "seed=20"]
+    RunFolder(run).recipe.write_text(resolved(load_recipe(recipe, sets)).to_yaml())
+    Path("a.jsonl").unlink()
     assert main([*asked, "--set", "report_to=wandb"]) == 0
     assert "sft-s20: finished already" in capsys.readouterr().err
 

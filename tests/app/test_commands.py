@@ -206,6 +206,21 @@ def test_validate_shows_the_balance_of_labels(
     assert "shots: exemplars that stand before every scored row" in out
 
 
+def test_answers_that_begin_alike_are_not_one_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train", "valid"):
+        towns = ("Rome", "Oslo", "Bern")
+        rows = [{"prompt": f"{name} {t}", "completion": f"The capital is {t}."} for t in towns]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = "{name: a, train: train.jsonl, validation: valid.jsonl}"
+    (tmp_path / "r.yaml").write_text(f"model_name_or_path: tiny\ndatasets: [{spec}]\n")
+    assert main(["validate", str(tmp_path / "r.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert " 100" not in out
+    assert " free\n" in out
+
+
 def test_a_data_folder_that_is_not_there_is_exit_2(
     two_kinds: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +280,16 @@ def test_eval_can_be_quiet(two_kinds: Path, capsys: pytest.CaptureFixture[str]) 
     assert "note: book: test: 24 rows, fewer than test_rows 30; all are used" in loud.err
     assert main([*command, *more, "--quiet"]) == 0
     assert capsys.readouterr() == (loud.out, "")
+
+
+def test_eval_says_who_is_not_in_the_mean(
+    two_kinds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    less = ["--set", "datasets.upper.test=null"]
+    assert main(["eval", "tiny", str(two_kinds), "--data", "data", *less, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [*json.loads(out)["datasets"]] == ["book"]
+    assert "note: upper: it has no test rows, so it is not scored and not in the mean" in err
 
 
 def test_init_writes_a_recipe_that_is_valid_and_never_overwrites(

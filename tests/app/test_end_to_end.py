@@ -14,7 +14,7 @@ from toys import RULES, recipe_of, rows, write_data
 
 import msft
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.errors import RecipeError
+from msft.errors import Diverged, RecipeError
 from msft.report import write_report
 from msft.run.log import Reached, read_log
 from msft.run.verdicts import read_verdicts
@@ -134,6 +134,22 @@ def test_a_changed_recipe_is_refused_and_the_change_shown(run: Any, tmp_path: Pa
     other = recipe_of(Path(str(recipe.datasets[0].train)).parent, method="msft", learning_rate=1e-4)
     with pytest.raises(RecipeError, match="learning_rate"):
         msft.train(other, result.folder)
+
+
+def test_a_moved_project_goes_on_and_its_rows_must_be_the_same(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    write_data(old, train=16, held_out=4)
+    keys: dict[str, Any] = {"method": "sft", "num_train_epochs": 0.5}
+    before = msft.train(replace(recipe_of(old, **keys), folder=old), old / "run", quiet=True)
+    old.rename(new)
+    recipe = replace(recipe_of(new, **keys), folder=new)
+    assert msft.train(recipe, new / "run", quiet=True).summary == before.summary
+    assert str(new) in (new / "run/recipe.yaml").read_text()
+    file = new / "upper.train.jsonl"
+    file.write_text(file.read_text().replace("A", "B"))
+    with pytest.raises(Diverged, match=r"fingerprint\.data"):
+        msft.train(recipe, new / "run", quiet=True)
 
 
 def test_verdicts_agree_with_the_scores_in_the_log(sft: Path) -> None:

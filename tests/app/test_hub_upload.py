@@ -119,6 +119,19 @@ def test_best_goes_up_once_and_what_failed_goes_up_later(hub: Hub, tmp_path: Pat
     }
 
 
+def test_another_place_gets_the_result_too(hub: Hub, tmp_path: Path) -> None:
+    """`hub_model_id` may change after a run has ended; a folder that has another name may not."""
+    write_data(tmp_path, train=32, held_out=8)
+    keys: dict[str, Any] = {"method": "sft", "num_train_epochs": 0.5, "push_to_hub": True}
+    msft.train(recipe_of(tmp_path, **keys), tmp_path / "run", quiet=True)
+    (tmp_path / "run").rename(tmp_path / "kept")
+    for name in (None, "run", "me/run", "better", "better"):
+        recipe = recipe_of(tmp_path, **keys, hub_model_id=name)
+        msft.train(recipe, tmp_path / "kept", quiet=True)
+    assert [each["name"] for each in hub.created] == ["run", "better"]
+    assert json.loads((tmp_path / "kept/hub.json").read_text())["repo"] == "me/better"
+
+
 def test_without_a_token_nothing_is_started(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """A metric of the user's own in a run: what changed in it, and what it may not change."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ METRIC = "def close(prompt, said, reference):\n    return float(said[:1] == refe
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "closeness", raising=False)
     (tmp_path / "closeness.py").write_text(METRIC)
     text = "".join(json.dumps(row) + "\n" for row in rows("first", 12))
     (tmp_path / "first.jsonl").write_text(text)
@@ -44,6 +46,20 @@ def test_a_changed_metric_is_not_mixed_into_a_started_run(recipe: Path) -> None:
     del opened["fingerprint"]["metric closeness:close"]
     log.write_bytes(json.dumps(opened, separators=(",", ":")).encode() + b"\n" + rest)
     assert msft.train(recipe, "out", quiet=True).summary == done, "an older log says nothing of it"
+
+
+def test_a_changed_metric_is_the_one_that_scores(recipe: Path) -> None:
+    """In one process, as in a notebook; also where another module defines it."""
+    scores = []
+    Path("defines.py").write_text("def close(prompt, said, reference):\n    return 0.25\n")
+    for text in (METRIC.replace("float", "2.0 +"), "from defines import close\n"):
+        Path("closeness.py").write_text(text)
+        found = msft.evaluate("tiny", recipe, split="validation", quiet=True)
+        scores.append(found["datasets"]["first"])
+    Path("defines.py").write_text("def close(prompt, said, reference):\n    return 0.75\n")
+    scores.append(msft.evaluate("tiny", recipe, split="validation", quiet=True)["mean"])
+    assert scores[0] >= 2.0
+    assert scores[1:] == [0.25, 0.75]
 
 
 def test_the_files_that_name_and_that_define_a_metric_count(

@@ -365,6 +365,9 @@ def test_a_template_that_is_not_there_or_is_none(folder: Path) -> None:
     good = Recipe.from_mapping({**base, "chat_template": "good.jinja"}, folder=folder)
     assert tokenizer_for(good, "tiny").chat_template == "{{ messages }}"
     assert resolved(good).chat_template == str(folder / "good.jinja")
+    text = "{{ messages[0]['content'] }}" + " " * 300  # no pattern, and no name of a file
+    long = Recipe.from_mapping({**base, "chat_template": text}, folder=folder)
+    assert resolved(long).chat_template == text
     inline = Recipe.from_mapping({**base, "chat_template": "{{\n messages }}"})
     assert tokenizer_for(inline, "tiny").chat_template == "{{\n messages }}"
     assert "{{\\n messages }}" in inline.to_yaml()

@@ -298,6 +298,16 @@ def test_caps_keep_the_order_and_depend_on_the_seed_only() -> None:
     assert found.notes == ("test: 9 rows, fewer than test_rows 20; all are used",)
 
 
+def test_rows_that_are_held_out_for_nothing_are_counted() -> None:
+    found = loaded(train=numbered(50), validation_fraction=0.2, validation_rows=7)
+    assert (len(found.train), len(found.validation)) == (40, 7)
+    assert found.notes == (
+        "validation: 3 held-out rows beyond validation_rows 7 are neither trained nor scored; "
+        "lower validation_fraction",
+    )
+    assert loaded(train=numbered(50), validation_fraction=0.14, validation_rows=7).notes == ()
+
+
 @given(
     st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=20),
     st.floats(0.01, 0.99),

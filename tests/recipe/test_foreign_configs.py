@@ -210,13 +210,35 @@ def test_probabilities_become_rows_per_epoch(
     """12 and 24 rows at 0.6 and 0.4: the first is used up after 20 rows, the second after 60."""
     row = json.dumps({"prompt": "a", "completion": "b"}) + "\n"
     Path("data/long.jsonl").write_text(row * 24)
-    info = {**INFO, "long": {"file_name": "long.jsonl"}}
+    info = {**INFO, "identity": {"file_name": "identity.json"}, "long": {"file_name": "long.jsonl"}}
     Path("data/dataset_info.json").write_text(json.dumps(info))
     config = "model_name_or_path: a\nstage: sft\ndataset: identity,long\n"
     draft = draft_of(f"{config}mix_strategy: {strategy}\ninterleave_probs: 0.6,0.4")
     assert [spec["weight"] for spec in draft.datasets] == weights
     draft = draft_of(f"{config.replace('long', 'orca')}mix_strategy: {strategy}")
     assert "mix_strategy" in draft.left
+
+
+def test_probabilities_are_of_the_rows_that_max_samples_leaves(here: Path) -> None:
+    """Of 240 rows 12 are left, and of 12 a tenth is held out: 10.8 of either make an epoch."""
+    row = json.dumps({"prompt": "a", "completion": "b"}) + "\n"
+    Path("data/long.jsonl").write_text(row * 240)
+    info = {**INFO, "identity": {"file_name": "identity.json"}, "long": {"file_name": "long.jsonl"}}
+    Path("data/dataset_info.json").write_text(json.dumps(info))
+    config = "model_name_or_path: a\nstage: sft\ndataset: identity,long\nmax_samples: 12\n"
+    draft = draft_of(f"{config}mix_strategy: interleave_under\ninterleave_probs: 0.5,0.5")
+    assert [spec["weight"] for spec in draft.datasets] == [1.0, 0.9]
+
+
+def test_no_more_rows_are_held_out_than_are_scored(here: Path) -> None:
+    row = json.dumps({"prompt": "a", "completion": "b"}) + "\n"
+    Path("data/long.jsonl").write_text(row * 400)
+    info = {**INFO, "long": {"file_name": "long.jsonl"}}
+    Path("data/dataset_info.json").write_text(json.dumps(info))
+    config = "model_name_or_path: a\nstage: sft\ndataset: long,identity,orca\nval_size: 10\n"
+    draft = draft_of(config)
+    assert [spec["validation_fraction"] for spec in draft.datasets] == [0.025, 0.1, 0.1]
+    assert {spec["validation_rows"] for spec in draft.datasets} == {10}
 
 
 def test_trl(here: Path) -> None:

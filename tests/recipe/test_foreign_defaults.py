@@ -150,6 +150,24 @@ def test_fractions_of_trl_are_shares_of_the_mixture(
     assert draft.left["datasets[1].fraction"].startswith("a share of TRL's mixture")
 
 
+def test_shares_are_of_the_rows_that_a_split_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows(Path("a.jsonl"), 100)
+    rows(Path("b.jsonl"), 100)
+    trl = draft_of(
+        "model_name_or_path: a\ndatasets:\n"
+        "  - {path: json, data_files: a.jsonl, fraction: 0.5, split: 'train[:20]'}\n"
+        "  - {path: json, data_files: b.jsonl, fraction: 0.5}"
+    )
+    assert [spec["train_rows"] for spec in trl.datasets] == [20, 20]
+    axolotl = draft_of(
+        "base_model: a\ndatasets: [{path: a.jsonl, weight: 0.5, split: 'train[:20]'}]"
+    )
+    assert axolotl.datasets[0]["train_rows"] == 10
+
+
 def test_who_cuts_long_rows_and_who_leaves_them_out() -> None:
     notes = [
         next(each.note for each in draft_of(text).carried if each.ours == "max_length")

@@ -246,6 +246,25 @@ def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -
     assert "No seed was finished by every method" in lined_up(apart).warnings[0]
 
 
+def test_a_difference_and_its_interval_are_of_the_same_seeds(tmp_path: Path) -> None:
+    """No seed is common to all three. mSFT and SFT share seed 20, where they are equal."""
+    marks = {("sft", 20): "1100", ("sft", 30): "0000", ("msft", 20): "1100", ("sro", 30): "0000"}
+    folders = [
+        made(tmp_path, method, seed, scores, scores, verdicts={"a": verdict})
+        for (method, seed), verdict in marks.items()
+        for scores in [{"a": accuracy(verdict.count("1"), 4)}]
+    ]
+    contest = lined_up(folders)
+    assert contest.seeds == (20, 30)
+    by_label = {entrant.label: entrant for entrant in contest.entrants}
+    margin = margin_of(contest, by_label["mSFT"], contest.baseline)
+    assert margin is not None
+    assert (margin.difference, margin.interval) == (0, (0.0, 0.0))
+    said = headline(contest)
+    assert "Against SFT (25.0\u00a0%): mSFT ±0.0 points on seed 20, which both have" in said
+    assert "SRO SFT ±0.0 points on seed 30, which both have" in said
+
+
 def test_a_run_that_goes_on_is_named_and_left_out(tmp_path: Path) -> None:
     done = made(tmp_path, "sft", 20, right(1, 1, 1, 1))
     going = made(tmp_path, "msft", 20, right(2, 2, 2, 2))

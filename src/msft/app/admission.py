@@ -12,6 +12,7 @@ from msft.app.hub_upload import refuse_unpushable
 from msft.app.tracker_backends import refuse_missing
 from msft.data.data_files import fixed_name
 from msft.data.loading import may_have, refuse_missing_files
+from msft.data.sources import SPLITS
 from msft.engine.model.adapter_folders import (
     base_of,
     is_adapter,
@@ -21,6 +22,7 @@ from msft.engine.model.adapter_folders import (
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
+from msft.recipe.blocks import is_template
 from msft.recipe.dataset_sources import names_files
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
@@ -43,6 +45,9 @@ FREE = (
     "hub_private_repo",
 )
 """Keys that a resumed run may change."""
+
+PLACES = (*SPLITS, "path", "data_dir", "chat_template")
+"""Keys that name files or folders."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
@@ -108,10 +113,10 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
         {**DEFAULTS, **_flat(yaml.safe_load(text))}  # keys that are younger than the folder
         for text in (read_text(folder.recipe), resolved(recipe).to_yaml())
     )
+    others = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
+    others -= {*FREE, *_moved(before, now, (recipe.folder or Path()).resolve())}
     changed = [
-        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in FREE
+        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}" for key in sorted(others)
     ]
     if changed:
         raise RecipeError(
@@ -119,6 +124,25 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
             + "\n".join(changed[:5])
             + "\nundo the change, or give another --out"
         )
+
+
+def _moved(before: dict[str, Any], now: dict[str, Any], folder: Path) -> list[str]:
+    """Keys of files in the recipe's folder, if all of them lay in one other folder as they lie in
+    this one: it was moved. Whether the rows are the same is for the log to say, by their digest."""
+    roots: dict[str, str | None] = {}
+    for key in before.keys() & now.keys():
+        old, new = (each if isinstance(each, list) else [each] for each in (before[key], now[key]))
+        if key.rpartition(".")[2] in PLACES and str(new[0]).startswith(f"{folder}/"):
+            roots[key] = _root(old, new, f"{folder}/")
+    return [*roots] if len({*roots.values()}) == 1 and None not in roots.values() else []
+
+
+def _root(old: list[Any], new: list[Any], folder: str) -> str | None:
+    """The folder in which files lay as they lie in this one now; None if there is no such one."""
+    inside = [str(each).removeprefix(folder) for each in new]
+    root = str(old[0]).removesuffix(inside[0])
+    same = [f"{root}{each}" for each in inside] == old
+    return root if same and root.endswith("/") else None
 
 
 def resolved(recipe: Recipe) -> Recipe:
@@ -130,13 +154,15 @@ def resolved(recipe: Recipe) -> Recipe:
             return fixed_name(source, folder)
         return [fixed_name(name, folder) for name in source] if names_files(source) else source
 
-    keys = ("train", "validation", "test", "path")
-    specs = [
-        replace(spec, **{key: placed(getattr(spec, key)) for key in keys})
-        for spec in recipe.datasets
-    ]
+    specs = []
+    for spec in recipe.datasets:
+        files = {key: placed(getattr(spec, key)) for key in SPLITS}
+        path = spec.path and fixed_name(spec.path, folder, or_name=True)
+        specs.append(replace(spec, **files, path=path))
     data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
-    template = recipe.chat_template and fixed_name(recipe.chat_template, folder)
+    template = recipe.chat_template
+    if template is not None and not is_template(template):
+        template = fixed_name(template, folder, or_name=True)
     return replace(recipe, datasets=specs, data_dir=data_dir, chat_template=template)
 
 

@@ -41,7 +41,7 @@ def push(recipe: Recipe, folder: RunFolder, best: str, notice: Callable[[str], N
 
     best: its id.
     """
-    if not recipe.push_to_hub or _uploaded(folder).get("checkpoint") == best:
+    if not recipe.push_to_hub or _is_there(recipe, folder, best):
         return
     import huggingface_hub
 
@@ -63,6 +63,15 @@ def push(recipe: Recipe, folder: RunFolder, best: str, notice: Callable[[str], N
         ) from error
     write_json(folder.hub, {"repo": repo, "checkpoint": best, "commit": done.oid})
     notice(f"uploaded to {done.commit_url}")
+
+
+def _is_there(recipe: Recipe, folder: RunFolder, best: str) -> bool:
+    """Whether this checkpoint was uploaded to the place that the recipe names; a run folder may
+    have been renamed since."""
+    done, asked = _uploaded(folder), recipe.hub_model_id
+    repo = str(done.get("repo", ""))
+    same = asked is None or repo == asked or repo.endswith(f"/{asked}")
+    return done.get("checkpoint") == best and same
 
 
 def _uploaded(folder: RunFolder) -> dict[str, Any]:

@@ -77,15 +77,17 @@ def files_named(written: str, folder: Path) -> list[Path]:
     return found
 
 
-def fixed_name(written: str, folder: Path) -> str:
-    """The same file or pattern, named so that it holds wherever it is read from; as it was written
-    where there is no such file."""
-    path = Path(written).expanduser()
-    if (folder / path).exists():
-        return str(folder / path)
-    if not _PATTERN.search(written) or path.is_absolute():
-        return written
-    return f"{glob.escape(str(folder))}/{written}"
+def fixed_name(written: str, folder: Path, or_name: bool = False) -> str:
+    """The same file or pattern, named so that it holds wherever it is read from.
+
+    or_name: what is no file here may be a name of something else, and stays as it was written.
+    """
+    path = folder / Path(written).expanduser()
+    if path.exists():
+        return str(path)
+    if _PATTERN.search(written) and not Path(written).expanduser().is_absolute():
+        return f"{glob.escape(str(folder))}/{written}"
+    return written if or_name else str(path)
 
 
 def refuse_unreadable(path: Path) -> None:

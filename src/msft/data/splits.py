@@ -116,9 +116,16 @@ def assembled(
     rows = {split: rows.get(split, ()) for split in SPLITS}
     if official:
         rows = without_overlap(rows, notes)
-    train = rows["train"]
+    train, held = rows["train"], len(rows["validation"])
     for split in SPLITS:
         rows[split] = _capped(split, rows[split], spec, seed, notes)
+    lost = held - len(rows["validation"])
+    if lost and spec.validation_fraction is not None and spec.benchmark is None:
+        verb = "is" if lost == 1 else "are"
+        notes.append(
+            f"validation: {counted(lost, 'held-out row')} beyond validation_rows "
+            f"{spec.validation_rows} {verb} neither trained nor scored; lower validation_fraction"
+        )
     exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
     refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
     notes += [*repeats(rows), *variations(rows)]

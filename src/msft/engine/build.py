@@ -196,6 +196,11 @@ def load_evaluator(
     tasks = {n: task for n, task in corpus.tasks(recipe).items() if split in task.splits}
     if not tasks:
         raise RecipeError(f"no sub-dataset of this recipe has {split} rows; try --split validation")
+    for dataset in corpus.datasets.values():
+        if dataset.name not in tasks:
+            notice(
+                f"{dataset.name}: it has no {split} rows, so it is not scored and not in the mean"
+            )
     loaded, fast = load_suited(recipe, name, device, tokenizer, notice)
     bf16, tokens = in_bf16(recipe, device), _evaluated_tokens(recipe, device)
     predictor: Predictor

@@ -9,7 +9,14 @@ from typing import Any
 from msft.checks import shown
 from msft.errors import RecipeError
 from msft.recipe.draft import Carried, Draft
-from msft.recipe.foreign_entries import add_entry, is_file, read_split, rows_in
+from msft.recipe.foreign_entries import (
+    add_entry,
+    is_file,
+    read_split,
+    rows_in,
+    trained_in,
+    used_in,
+)
 
 DATASETS_OF = (
     *("datasets", "test_datasets", "val_set_size", "test_split_size"),
@@ -27,7 +34,7 @@ HELD_OUT = 0.1
 def axolotl_datasets(draft: Draft, place: Path) -> None:
     """`datasets: [{path, type, …}]` with `val_set_size`."""
     _listed(draft, place)
-    _held_out(draft, "val_set_size")
+    _held_out(draft, "val_set_size", place)
     _evaluated(draft, "test_datasets")
 
 
@@ -41,7 +48,7 @@ def trl_datasets(draft: Draft, place: Path) -> None:
         for key in single:
             if key in config:
                 draft.leave(key, "TRL does not read it either where datasets is given")
-        _held_out(draft, "test_split_size")
+        _held_out(draft, "test_split_size", place)
         return
     name, subset, train, test = single
     add_entry(draft, place, name, {"path": config[name], "name": config.get(subset)})
@@ -51,7 +58,7 @@ def trl_datasets(draft: Draft, place: Path) -> None:
         read_split(draft, train, draft.datasets[0], config[train])
     if test in config:
         draft.leave(test, "msft reports on the split test, and chooses on rows held out")
-    _held_out(draft, "")
+    _held_out(draft, "", place)
 
 
 def _listed(draft: Draft, place: Path) -> None:
@@ -71,7 +78,7 @@ def _shared_out(draft: Draft, place: Path) -> None:
         for number, entry in enumerate(draft.config["datasets"])
         if entry.get("fraction") is not None
     }
-    counts = [rows_in(spec, place) for spec in draft.datasets]
+    counts = [used_in(spec, place) for spec in draft.datasets]
     known = [count for count in counts if count]
     fractions = [float(share) for share in given.values()]
     if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):
@@ -111,7 +118,7 @@ def factory_datasets(draft: Draft, place: Path) -> None:
     for key in ("dataset_dir", "dataset"):
         if key in config:
             draft.carried.append(Carried(key, "datasets", config[key]))
-    _held_out(draft, "val_size")
+    _held_out(draft, "val_size", place)
     if "max_samples" in config:
         for spec in draft.datasets:
             spec["train_rows"] = min(config["max_samples"], spec.get("train_rows", 10**12))
@@ -120,7 +127,7 @@ def factory_datasets(draft: Draft, place: Path) -> None:
     _evaluated(draft, "eval_dataset")
 
 
-def _held_out(draft: Draft, key: str) -> None:
+def _held_out(draft: Draft, key: str, place: Path) -> None:
     """Rows for validation: their share or number of each, or a tenth."""
     size = draft.config.get(key)
     told = {"validation_fraction": HELD_OUT}
@@ -131,13 +138,18 @@ def _held_out(draft: Draft, key: str) -> None:
     waiting = [spec for spec in draft.datasets if "validation_fraction" not in spec]
     for spec in waiting:
         spec |= told
+        rows = rows_in(spec, place)
+        if "validation_rows" in told and rows:  # what is held out beyond them is lost
+            spec["validation_fraction"] = min(HELD_OUT, round(told["validation_rows"] / rows, 6))
     if waiting or size is not None:
         why = (
             ""
             if told["validation_fraction"] == size
             else "msft chooses checkpoints by held-out rows"
         )
-        ours = ", ".join(f"{name} {value}" for name, value in told.items())
+        ours = f"validation_fraction {told['validation_fraction']}"
+        if "validation_rows" in told:
+            ours = f"validation_rows {size} of each, a tenth of its rows at most"
         theirs = key if size is not None else "no held-out rows"
         draft.carried.append(Carried(theirs, "datasets: validation", ours, why))
 
@@ -179,7 +191,7 @@ def _interleaved(draft: Draft, place: Path) -> None:
                 Carried(key, "datasets", draft.config[key], "every row once an epoch")
             )
         return
-    counts = [rows_in(spec, place) for spec in draft.datasets]
+    counts = [trained_in(spec, place) for spec in draft.datasets]
     known = [count for count in counts if count]
     shares = [float(share) for share in given] if _are_numbers(given) else []
     if len(shares) != len(counts) or len(known) != len(counts) or not all(s > 0 for s in shares):

@@ -61,7 +61,7 @@ def add_entry(
     type_of = entry.get("type")
     more = type_of if isinstance(type_of, Mapping) else {}
     field = _conversation(entry)
-    for key, value in {**entry, **more}.items():
+    for key, value in sorted({**entry, **more}.items(), key=lambda item: item[0] != "split"):
         at = f"{where}.{key}"
         if key in _PLACE or value in (None, {}):
             continue
@@ -199,7 +199,7 @@ def _share(draft: Draft, at: str, spec: dict[str, Any], key: str, value: Any, pl
         spec["train_rows"] = value
         draft.carried.append(Carried(at, "datasets: train_rows", value))
         return
-    rows = rows_in(spec, place)
+    rows = used_in(spec, place)
     if value == 1:
         draft.silent.append(at)
     elif rows is not None and value < 1:
@@ -227,3 +227,18 @@ def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
     except (OSError, ValueError, TypeError):
         pass
     return None
+
+
+def used_in(spec: Mapping[str, Any], place: Path) -> int | None:
+    """Those of them that `train_rows` leaves."""
+    rows = rows_in(spec, place)
+    return None if rows is None else min(rows, spec.get("train_rows", rows))
+
+
+def trained_in(spec: Mapping[str, Any], place: Path) -> float | None:
+    """About as many rows as a sub-dataset has to train; None where they cannot be counted."""
+    rows = rows_in(spec, place)
+    if rows is None:
+        return None
+    kept: float = min(rows * (1 - spec["validation_fraction"]), spec.get("train_rows", rows))
+    return kept

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msft.recipe.draft import DEFAULT, Draft
 from msft.recipe.foreign_defaults import AXOLOTL, WARM_UP
-from msft.recipe.foreign_entries import rows_in
+from msft.recipe.foreign_entries import trained_in
 from msft.recipe.foreign_keys import FOREIGN
 
 WARM_UP_KEYS = ("warmup_steps", "warmup_ratio")
@@ -57,11 +57,9 @@ def _steps(draft: Draft, place: Path) -> int | None:
         return None
     total = 0.0
     for spec in draft.datasets:
-        rows = rows_in(spec, place)
+        rows = trained_in(spec, place)
         if rows is None:
             return None
-        held_out = min(rows * spec["validation_fraction"], spec.get("validation_rows", rows))
-        kept = min(rows - held_out, spec.get("train_rows", rows))
-        total += kept * spec.get("weight", 1)
+        total += rows * spec.get("weight", 1)
     an_epoch: int = ceil(total / draft.keys["train_batch_size"])
     return ceil(an_epoch * float(draft.keys["num_train_epochs"]))

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from msft.report.compare.contest import Contest
-from msft.report.margins import margin_in_words, margin_of
+from msft.report.compare.entrant import Entrant
+from msft.report.margins import margin_in_words, margin_of, shared_seeds
 from msft.report.wording import MEAN_OF_GAINS, height, in_words
 from msft.search.scores import TEST, Number
 from msft.text import counted, listed
@@ -38,12 +39,22 @@ def _against(contest: Contest, known: Mapping[str, Number]) -> str:
     others.sort(key=lambda each: height(known[each.label], unit), reverse=True)
     shown = others if len(others) <= MOST_MARGINS else others[:1]
     told = [
-        f"{each.label} {margin_in_words(found, unit)}"
+        f"{each.label} {margin_in_words(found, unit)}{_of_some(contest, each)}"
         for each in shown
         if (found := margin_of(contest, each, baseline)) is not None
     ]
     against = f"{baseline.label} ({in_words(known[baseline.label], unit)})"
     return f"Against {against}: {'; '.join(told)}. "
+
+
+def _of_some(contest: Contest, entrant: Entrant) -> str:
+    """Which seeds a difference to the baseline is over, where one of the means is over others."""
+    shared = shared_seeds(contest, entrant, contest.baseline)
+    means = {seed for each in (entrant, contest.baseline) for seed in each.runs}
+    if not shared or {*shared} == means & {*contest.seeds}:
+        return ""
+    seeds = "seed" if len(shared) == 1 else "seeds"
+    return f" on {seeds} {listed(map(str, shared))}, which both have"
 
 
 def remarks(contest: Contest) -> list[str]:

@@ -38,16 +38,18 @@ class Margin:
 
 
 def margin_of(contest: Contest, entrant: Entrant, other: Entrant) -> Margin | None:
-    """How far an entrant is above another one on the split that reports; None without scores."""
+    """How far an entrant is above another one on the split that reports, over the seeds that both
+    have, or of their means where they share none; None without scores."""
     names, split = contest.names, contest.split
-    found = minus(contest.score(entrant, names, split), contest.score(other, names, split))
-    if found is None:
-        return None
-    shared = [seed for seed in contest.seeds if seed in entrant.runs and seed in other.runs]
+    shared = shared_seeds(contest, entrant, other)
     if len(shared) > 1:
         return _over_seeds([minus(*_scores(contest, entrant, other, seed)) for seed in shared])
     if not shared:
-        return Margin(found)
+        found = minus(contest.score(entrant, names, split), contest.score(other, names, split))
+        return None if found is None else Margin(found)
+    found = minus(*_scores(contest, entrant, other, shared[0]))
+    if found is None:
+        return None
     run, against = entrant.runs[shared[0]], other.runs[shared[0]]
     rows = same_rows(run, against, split, against.verdicts(split))
     pair = rows_apart(run, rows) if rows else None
@@ -57,6 +59,11 @@ def margin_of(contest: Contest, entrant: Entrant, other: Entrant) -> Margin | No
     better = (drawn.low, drawn.high)
     interval = (-better[1], -better[0]) if contest.unit() == "nll" else better
     return Margin(found, interval, float(pair.p))
+
+
+def shared_seeds(contest: Contest, one: Entrant, two: Entrant) -> list[int]:
+    """The seeds of a contest that both have."""
+    return [seed for seed in contest.seeds if seed in one.runs and seed in two.runs]
 
 
 def _scores(

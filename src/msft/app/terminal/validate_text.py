@@ -36,6 +36,8 @@ FREE = "free"
 MOST_LABELS = 8
 """With more different answers than these there is no balance to show."""
 WIDEST_LABELS = 50
+LONGEST_LABEL = 12
+"""Characters that are shown of an answer."""
 
 
 def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
@@ -54,7 +56,10 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
             "not trained"
         )
     if any(row[-1] == FREE for row in rows):
-        lines.append(f"{FREE}: more than {MOST_LABELS} different answers, so no shares of labels")
+        lines.append(
+            f"{FREE}: more than {MOST_LABELS} different answers, or some that begin alike, so no "
+            "shares of labels"
+        )
     for dataset in corpus.datasets.values():
         lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
     if corpus.note:
@@ -111,7 +116,8 @@ def _counts(dataset: SubDataset) -> dict[str, Any]:
 
 
 def balance(labels: Sequence[str]) -> str:
-    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: too many differ.
+    """The share of each answer in per cent, e.g. `A 26 B 24 C 50`; `free`: too many differ, or
+    they begin alike.
 
     Long answers are cut, all alike, until a table has room for them.
     """
@@ -119,17 +125,17 @@ def balance(labels: Sequence[str]) -> str:
     if len(counts) > MOST_LABELS or "" in counts:
         return FREE
     shares = {label: f"{100 * count / len(labels):.0f}" for label, count in counts.items()}
-    for longest in (*range(max(map(len, counts)), 3, -1), 3):
+    for longest in (*range(min(LONGEST_LABEL, max(map(len, counts))), 3, -1), 3):
         text = " ".join(sorted(f"{label[:longest]} {share}" for label, share in shares.items()))
         if len(text) <= WIDEST_LABELS:
             break
-    return text
+    return text if len({label[:longest] for label in counts}) == len(counts) else FREE
 
 
 def _label(example: Example) -> str:
     """What the right answer is called; of own choices, its letter."""
     if example.label or example.answer is None:
-        return example.label or example.completion.strip()[:12]
+        return example.label or example.completion.strip()
     return ascii_uppercase[example.answer] if example.answer < 26 else ""
 
 
