@@ -21,6 +21,7 @@ from msft.report.compare.headroom import headroom_of
 from msft.report.compare.statistics import mean
 from msft.report.figures.peaks import peaks_of
 from msft.run.history import Exclusion, History
+from msft.text import listed
 
 SAME_RUN = {CONSTANT, *(f"soup{kind}-lr1e-4-e5" for kind in SOUPS if kind)}
 """Entries of a soup's run beside the soup, which stands for what the run cost: SFT at a constant
@@ -144,7 +145,8 @@ def peaks_table(study: Study, runs: Path) -> list[str]:
     whole = [each.mean for each in peaks]
     rows.append(["**mean**", *(f"{peak:g}" for peak in whole), f"{_mean(whole):.2f}", ""])
     seeds = (f"seed {entry.seed}" for entry in entries)
-    return table(("sub-dataset", *seeds, "mean", "distance to the mean's peak"), rows)
+    head = ("sub-dataset", *seeds, "mean", "distance to the mean's peak")
+    return [*table(head, rows), *_runs_in_words("SFT at its best tick", entries)]
 
 
 def headroom_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
@@ -198,6 +200,7 @@ def shifts_in(history: History) -> tuple[Exclusion, dict[str, float]]:
 def parts_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
     """The paper's Eq. 4 for mSFT with C = 3 over cosine SFT, on validation, beside test."""
     columns: dict[str, dict[str, str]] = {}
+    told: list[str] = []
     for mixture in ("clean", "noisy"):
         sft, msft = studies[mixture][REFERENCE], studies[mixture]["msft-lr1e-4"]
         seeds = sorted(set(sft) & set(msft))
@@ -213,12 +216,26 @@ def parts_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
         parts["**mean**"] = mean_parts(list(parts.values()))
         tested["**mean**"] = _mean(list(tested.values()))
         for key in ("prevention", "forgetting", "gain"):
-            told = {name: getattr(each, key) for name, each in parts.items()}
-            columns[f"{mixture}: {key}"] = {name: _points(value) for name, value in told.items()}
+            values = {name: getattr(each, key) for name, each in parts.items()}
+            columns[f"{mixture}: {key}"] = {name: _points(value) for name, value in values.items()}
         columns[f"{mixture}: gain on test"] = {name: _points(v) for name, v in tested.items()}
+        for name, runs_of in (("mSFT", msft), ("cosine SFT", sft)):
+            told += _runs_in_words(f"{mixture}, {name}", [runs_of[seed] for seed in seeds])
     names = next(iter(columns.values()))
     rows = [[name, *(column[name] for column in columns.values())] for name in names]
-    return table(("sub-dataset", *columns), rows)
+    return [*table(("sub-dataset", *columns), rows), *told]
+
+
+def _runs_in_words(name: str, entries: Sequence[Entry]) -> list[str]:
+    """What a table whose columns are not scores must say of its runs: seeds, both splits and
+    candidates."""
+    _, _, validation, test, gap, candidates = scores("", list(entries))
+    seeds = listed(str(entry.seed) for entry in entries)
+    return [
+        f"{name}, seeds {seeds}: {validation} on validation, {test} on test ({gap}), chosen from "
+        f"{candidates} candidates.",
+        "",
+    ]
 
 
 def _points(value: Fraction | float | None) -> str:
