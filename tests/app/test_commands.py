@@ -144,6 +144,18 @@ def test_validate_and_plan_say_what_is_there(
         assert method in out
 
 
+def test_a_decay_that_does_not_fit_is_noted_before_and_in_training(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(recipe), "--set", "ema_decay=0.99"]
+    assert main(["validate", *words, "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert note.startswith("ema_decay 0.99: half of the average is as old as 69 steps")
+    epochs = ["--set", "method=sft", "--set", "num_train_epochs=1"]
+    assert main(["train", *words, *epochs, "--out", "out"]) == 0
+    assert f"note: {note}" in " ".join(capsys.readouterr().err.split())
+
+
 NO_TORCH = """
 import sys
 from msft.cli import main
