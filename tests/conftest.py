@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from msft.report import write_report
-from warm_python import NO_REPORTS, PINNED, empty_report, pinned, warm_python
+from warm_python import NO_REPORTS, PINNED, empty_report, warmed
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -38,9 +38,8 @@ def _no_wait_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
-    with warm_python(tmp_path_factory.mktemp("warm")) as executable:
-        yield executable, pinned()
+def _warm() -> tuple[str, dict[str, str]]:
+    return warmed()
 
 
 @pytest.fixture

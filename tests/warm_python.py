@@ -23,8 +23,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from random import SystemRandom
+from tempfile import TemporaryDirectory
 
 LIBRARIES = (
     "msft.__main__",  # catches signals and counts threads before torch is there
@@ -78,9 +81,26 @@ def pinned() -> dict[str, str]:
     return {key: os.environ[key] for key in PINNED if key in os.environ}
 
 
+@cache
+def warmed(number: int = 0) -> tuple[str, dict[str, str]]:
+    """The executable of a warm Python with a hash seed of its own, and the variables that its forks
+    have; it is started when it is first asked for, and ends with this process."""
+    folder = TemporaryDirectory(prefix="warm-python-")
+    python = warm_python(Path(folder.name))
+    executable = python.__enter__()
+
+    def end() -> None:
+        python.__exit__(None, None, None)
+        folder.cleanup()
+
+    atexit.register(end)
+    return executable, pinned()
+
+
 @contextmanager
 def warm_python(folder: Path) -> Iterator[str]:
-    """The path of an executable for `sys.executable`."""
+    """The path of an executable for `sys.executable`. Its hash seed is drawn, and is in the file
+    `hash_seed`."""
     client = folder / "python"
     client.write_text(
         CLIENT.format(
@@ -91,7 +111,13 @@ def warm_python(folder: Path) -> Iterator[str]:
     short = client.with_name("msft")
     short.write_text(f'#!/bin/sh\nexec {client} -m msft "$@"\n')
     short.chmod(0o755)
-    server = subprocess.Popen([sys.executable, __file__, str(folder)], stdin=subprocess.DEVNULL)
+    seed = str(SystemRandom().randrange(2**32))
+    (folder / "hash_seed").write_text(seed)
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(folder)],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+    )
     try:
         while not (folder / PLACE).exists() and server.poll() is None:
             time.sleep(0.05)

@@ -12,7 +12,7 @@ from traceback import print_exception
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, RankFailed, Stopped
-from msft.launch import take_rank
+from msft.launch import signals_wait, take_rank
 from msft.layout import fitted, screen_width
 from msft.own_code import in_words
 from msft.parser import Parser, count, numbers, positive, seconds
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
-        with stop_on_signals():
+        with stop_on_signals(), signals_wait():
             getattr(commands, options.function)(options)
     except BrokenPipeError:
         return DONE

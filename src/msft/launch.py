@@ -5,9 +5,10 @@ may ask.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from msft.stopping import IS_JOB
+from msft.stopping import IS_JOB, graceful, held
 
 
 def world() -> int:
@@ -39,6 +40,17 @@ def take_rank(command: str, refuse: Callable[[str], object]) -> None:
         )
     if rank():
         os.environ[IS_JOB] = "1"
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Inside, a signal to one of several processes waits until all know of it, which is at their
+    next meeting; alone, nothing changes."""
+    if world() == 1:
+        yield
+        return
+    with graceful(), held():
+        yield
 
 
 def _number(name: str, default: int) -> int:

@@ -1,21 +1,28 @@
-"""Processes of one run, forked from this one, so that torch is loaded once: as torchrun has them,
-with gloo between them."""
+"""Processes of one run, as torchrun starts them, with gloo between them: each is the real program
+in a process of its own, and neighbours have different hash seeds (`PYTHONHASHSEED`), so that sets
+have different orders.
 
-import json
+They are forks of warm Pythons (`warm_python.py`), one for each hash seed.
+"""
+
 import os
 import signal
 import socket
-import sys
+import subprocess
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from warm_python import PINNED, warmed
+
+PROGRAM = Path(__file__).with_name("rank_program.py")
 Commands = Sequence[Sequence[str]]
 LONGEST = 120
 """Seconds after which processes that wait for each other are ended."""
+SEEDS = 2
+"""Hash seeds; a warm Python for each takes ten seconds of CPU time to start."""
 
 
 @dataclass(frozen=True)
@@ -26,86 +33,82 @@ class Ended:
     said: list[str]
 
 
+class Running:
+    """The ranks of one command.
+
+    command: of all ranks, or by rank.
+    before: Python that each rank does first; `rank` is its number.
+    folders: where each rank is, if not here.
+    """
+
+    def __init__(
+        self,
+        world: int,
+        command: Callable[[int], Sequence[str]],
+        before: str = "",
+        folders: Sequence[Path] = (),
+        seeds: Sequence[int] = (),
+    ) -> None:
+        self._place = TemporaryDirectory()
+        pythons = [warmed(seeds[rank] if seeds else rank % SEEDS) for rank in range(world)]
+        self.begun = time.monotonic()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._ranks = []
+        for rank, (python, pinned) in enumerate(pythons):
+            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world}
+            places |= {"LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+            others = {key: value for key, value in os.environ.items() if key not in PINNED}
+            environment = {**others, **pinned, "MASTER_ADDR": "127.0.0.1"}
+            with self._file(rank).open("w") as output:
+                rank_process = subprocess.Popen(
+                    [python, str(PROGRAM), before, *command(rank)],
+                    cwd=folders[rank] if folders else None,
+                    env=environment | {key: str(number) for key, number in places.items()},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            self._ranks.append(rank_process)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """To the rank's process; one that is killed has no time for anything."""
+        self._ranks[rank].send_signal(number)
+
+    def ended(self, longest: float = LONGEST) -> tuple[list[int], list[str]]:
+        """Exit codes and what was said, once all have ended by themselves."""
+        until = self.begun + longest
+        late = 0
+        for each in self._ranks:
+            try:
+                each.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late += 1
+                each.kill()
+                each.wait()
+        said = [self._file(rank).read_text() for rank in range(len(self._ranks))]
+        self._place.cleanup()
+        assert not late, f"{late} of {len(said)} ranks wait for each other: {said}"
+        return [each.returncode for each in self._ranks], said
+
+    def _file(self, rank: int) -> Path:
+        return Path(self._place.name) / f"{rank}.txt"
+
+
 def in_processes(
     world: int,
     commands: Commands | Callable[[int], Commands],
-    prepare: Callable[[int], None] = lambda rank: None,
+    before: str = "",
+    folders: Sequence[Path] = (),
 ) -> Ended:
-    """Carry out commands in so many processes.
-
-    commands: the same for all, or by rank.
-    prepare: is called in each process with its rank, before the first command.
-    """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Carry out commands in so many processes, one after the other; see `Running`."""
     given = commands if callable(commands) else lambda rank: commands
-    with TemporaryDirectory() as folder:
-        place = Path(folder)
-        children = [
-            _forked(rank, world, port, given(rank), prepare, place) for rank in range(world)
-        ]
-        _wait(children)
-        codes, said = [], []
-        for rank in range(world):
-            found = place / f"{rank}.json"
-            codes.append(json.loads(found.read_text()) if found.exists() else [])
-            said.append((place / f"{rank}.txt").read_text())
+    codes: list[list[int]] = [[] for _ in range(world)]
+    said = [""] * world
+    for number in range(len(given(0))):
+        running = Running(world, lambda rank, number=number: given(rank)[number], before, folders)  # type: ignore[misc]
+        for rank, (code, text) in enumerate(zip(*running.ended(), strict=True)):
+            codes[rank].append(code)
+            said[rank] += text
     return Ended(codes, said)
-
-
-def _wait(children: list[int]) -> None:
-    """Until all have ended; once one was killed, the others must end by themselves."""
-    deadline = time.monotonic() + LONGEST
-    left = set(children)
-    while left:
-        for child in list(left):
-            if os.waitpid(child, os.WNOHANG)[0]:
-                left.discard(child)
-        if time.monotonic() > deadline:
-            for child in left:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-            raise AssertionError(f"{len(left)} of {len(children)} ranks wait for each other")
-        time.sleep(0.02)
-
-
-def _forked(
-    rank: int,
-    world: int,
-    port: int,
-    commands: Commands,
-    prepare: Callable[[int], None],
-    place: Path,
-) -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait meanwhile
-        child = os.fork()
-    if child:
-        return child
-    with (place / f"{rank}.txt").open("w") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
-    os.environ |= {name: str(number) for name, number in places.items()}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    codes: list[int] = []
-    try:
-        from msft.cli import main
-
-        prepare(rank)
-        for command in commands:
-            codes.append(_code(main, command))
-            (place / f"{rank}.json").write_text(json.dumps(codes))
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def _code(main: Callable[[Sequence[str]], int], command: Sequence[str]) -> int:
-    try:
-        return main(list(command))
-    except SystemExit as ending:
-        return int(ending.code or 0)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +53,21 @@ def train(file: str, out: Path, *words: str) -> list[str]:
     return ["train", file, "--out", str(out), "--quiet", *words]
 
 
-def at_step(rank: int, step: int, act: Callable[[], None]) -> Callable[[int], None]:
-    """Something happens in a rank before its step."""
-
-    def prepare(mine: int) -> None:
-        from msft.engine.train.engine import FastEngine
-
-        work, steps = FastEngine.work, [0]
-
-        def mortal(self: FastEngine, batch: Any) -> Any:
-            steps[0] += 1
-            if mine == rank and steps[0] == step:
-                act()
-            return work(self, batch)
-
-        FastEngine.work = mortal  # type: ignore[method-assign]
-
-    return prepare
+def at_step(rank: int, step: int, act: signal.Signals) -> str:
+    """A rank gets a signal before its step; Python for `in_processes`."""
+    here = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import rank_runs; "
+    return f"{here}rank == {rank} and rank_runs.get_signal({step}, {int(act)})"
 
 
-def die() -> None:
-    os._exit(9)
+def get_signal(step: int, number: int) -> None:
+    from msft.engine.train.engine import FastEngine
 
+    work, steps = FastEngine.work, [0]
 
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+    def mortal(self: FastEngine, batch: Any) -> Any:
+        steps[0] += 1
+        if steps[0] == step:
+            os.kill(os.getpid(), number)
+        return work(self, batch)
+
+    FastEngine.work = mortal  # type: ignore[method-assign]

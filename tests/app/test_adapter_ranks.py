@@ -3,11 +3,12 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
 from rank_processes import in_processes
-from rank_runs import at_step, die, left_by, recipe, train
+from rank_runs import at_step, left_by, recipe, train
 from toys import write_data
 
 from mortal import quick_folder
@@ -73,8 +74,8 @@ def test_two_ranks_leave_the_bytes_of_one_and_a_folder_that_loads(data: Path) ->
 def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -> None:
     file, killed = file_of(data, "msft"), data / "killed"
     expected = left_by(data / "alone" / "msft")
-    ended = in_processes(2, [train(file, killed)], at_step(1, 6, die))
-    assert ended.codes == [[1], []], "rank 1 was killed, and rank 0 cannot go on"
+    ended = in_processes(2, [train(file, killed)], at_step(1, 6, SIGKILL))
+    assert ended.codes == [[1], [-9]], "rank 1 was killed, and rank 0 cannot go on"
     begun = (killed / "run.jsonl").read_bytes()
     assert 2 < begun.count(b"\n") < expected["run.jsonl"].count(b"\n")
     assert list((killed / "checkpoints").glob("*.training.2-of-2"))

@@ -72,7 +72,7 @@ def test_what_fails_in_one_rank_fails_in_all_with_its_exit_code() -> None:
 
     def work(ranks: ThreadRanks) -> tuple[str, int, bool]:
         with pytest.raises(RankFailed) as error:
-            together(ranks, lambda: fail(ranks))
+            together(ranks, "work", lambda: fail(ranks))
         return str(error.value), error.value.exit_code, error.value.said
 
     message = "rank 1: no such file"
@@ -84,5 +84,5 @@ def test_what_fails_in_one_rank_fails_in_all_with_its_exit_code() -> None:
 
 
 def test_rank_0_works_for_all() -> None:
-    found = in_threads(2, lambda ranks: from_first(ranks, lambda: {"by": [ranks.rank]}))
+    found = in_threads(2, lambda ranks: from_first(ranks, "work", lambda: {"by": [ranks.rank]}))
     assert found == [{"by": [0]}] * 2

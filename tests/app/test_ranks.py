@@ -1,16 +1,15 @@
 """One run in several processes leaves the bytes of one process with the same lanes."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
 import yaml
 from rank_processes import Ended, in_processes
-from rank_runs import at_step, die, left_by, recipe, stop, train
+from rank_runs import at_step, left_by, recipe, train
 from toys import write_data
 
 from mortal import quick_folder
@@ -72,8 +71,8 @@ def test_a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on(data: Path) -
     assert main(train(file, data / "four" / "alone")) == 0
     expected = left_by(data / "four" / "alone")
     killed = data / "four" / "killed"
-    ended = in_processes(2, [train(file, killed)], at_step(1, 6, die))
-    assert ended.codes == [[1], []], "rank 1 was killed, and rank 0 cannot go on"
+    ended = in_processes(2, [train(file, killed)], at_step(1, 6, SIGKILL))
+    assert ended.codes == [[1], [-9]], "rank 1 was killed, and rank 0 cannot go on"
     assert said(ended).startswith("msft: another process of this run has ended or cannot be reach")
     begun = (killed / "run.jsonl").read_bytes()
     assert 2 < begun.count(b"\n") < expected["run.jsonl"].count(b"\n")
@@ -100,7 +99,7 @@ def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
 ) -> None:
     file = recipe(data, "stopped", method="soup", **{**METHODS["soup"], "lanes": "auto"})
     command = train(file, data / "stopped")
-    ended = in_processes(2, [command, command], at_step(1, 3, stop))
+    ended = in_processes(2, [command, command], at_step(1, 3, SIGTERM))
     assert ended.codes == [[4, 0], [4, 0]], ended.said
     assert ended.said[0].startswith(
         "stopped by SIGTERM; nothing is lost. To go on, start the same command again"
@@ -181,23 +180,6 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
     own["datasets"][1]["train"] = "/proc/self/cwd/first.train.jsonl"
     Path(file).write_text(yaml.safe_dump(own))
 
-    def here(rank: int) -> None:
-        os.chdir(data)
-
-    def elsewhere(rank: int) -> None:
-        """Rank 1 sees another file under the same name."""
-        os.chdir(other if rank == 1 else data)
-
-    def torch_2(rank: int) -> None:
-        os.chdir(data)
-        if rank == 1:
-            known = metadata.version
-
-            def version(distribution_name: str) -> str:
-                return "2.0" if distribution_name == "torch" else known(distribution_name)
-
-            metadata.version = version
-
     def with_seeds(rank: int) -> list[list[str]]:
         return [train(file, out, "--set", f"seed={rank}")]
 
@@ -207,17 +189,22 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
     def same(rank: int) -> list[list[str]]:
         return [train(file, out)]
 
-    for commands, prepare, expected in (
-        (with_seeds, here, "another recipe than rank 0: seed is 0 on rank 0 and 1 there"),
+    torch_2 = (
+        "from importlib import metadata; known = metadata.version; metadata.version = lambda name:"
+        " '2.0' if rank and name == 'torch' else known(name)"
+    )
+    for commands, folder, before, expected in (
+        (with_seeds, data, "", "another recipe than rank 0: seed is 0 on rank 0 and 1 there"),
         (
             with_weights,
-            here,
+            data,
+            "",
             "another recipe than rank 0: datasets.first.weight is 1.0 on rank 0 and 2.0 there. N",
         ),
-        (same, elsewhere, "rank 1 has other data than rank 0: first is"),
-        (same, torch_2, "rank 1 has other packages than rank 0: torch is"),
+        (same, other, "", "rank 1 has other data than rank 0: first is"),
+        (same, data, torch_2, "rank 1 has other packages than rank 0: torch is"),
     ):
-        ended = in_processes(2, commands, prepare)
+        ended = in_processes(2, commands, before, [data, folder])
         assert ended.codes == [[2], [2]], ended.said
         assert expected in said(ended)
         assert not out.exists()

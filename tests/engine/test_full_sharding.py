@@ -5,12 +5,14 @@ projections, groups of layers, recomputed activations.
 """
 
 import json
+import os
+import sys
 from hashlib import sha256
 from typing import Any
 
 import torch
 from families import loaded, model_of, rows_of
-from rank_processes import in_processes
+from rank_processes import Running
 from torch import Tensor
 
 from msft.engine import ranks as ranks_of_torch
@@ -19,7 +21,7 @@ from msft.engine.packing import answer_losses
 from msft.engine.paths import Way
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
-from msft.ranks import ALONE, Ranks
+from msft.ranks import ALONE, Patience, Ranks
 from msft.search.feeds import Batch
 
 ROWS = rows_of(11)
@@ -72,20 +74,27 @@ def left_by(ranks: Ranks, together: int, **how: Any) -> list[Any]:
         losses = engine.work(batch)[0]
         found += [list(losses.rows), list(losses.after or ())]
     weights = {n: sha256(w.numpy().tobytes()).hexdigest() for n, w in engine.weights().items()}
-    return [*found, {name: each for part in ranks.gather(weights) for name, each in part.items()}]
+    return [
+        *found,
+        {name: each for part in ranks.gather("weights", weights) for name, each in part.items()},
+    ]
 
 
 def test_the_bits_of_slices_in_bf16_are_those_of_one_process() -> None:
     expected = {name: left_by(ALONE, **way) for name, way in WAYS.items()}
 
-    def work(rank: int) -> None:
-        ranks = ranks_of_torch.joined()
-        found = {name: left_by(ranks, **way) for name, way in WAYS.items()}
-        print(json.dumps(found), flush=True)
-
-    ended = in_processes(2, [], work)
-    for said in ended.said:
+    here = f"import sys; sys.path[:0] = {sys.path!r}; "
+    running = Running(2, lambda rank: [], f"{here}from test_full_sharding import work; work()")
+    for said in running.ended()[1]:
         assert said.startswith("{"), said
         found = json.loads(said)
         for name, each in expected.items():
             assert found[name] == json.loads(json.dumps(each)), name
+
+
+def work() -> None:
+    """In each process."""
+    ranks = ranks_of_torch.joined(Patience())
+    found = {name: left_by(ranks, **way) for name, way in WAYS.items()}
+    print(json.dumps(found), flush=True)
+    os._exit(0)

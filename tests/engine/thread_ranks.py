@@ -3,6 +3,7 @@ One works at a time, since the engine has a layout and a generator for the whole
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from threading import Barrier, Lock, Thread
 from typing import Any, TypeVar
 
@@ -19,31 +20,43 @@ class ThreadRanks:
         self._barrier = barrier
         self._turn = turn
         self._table = table
+        self._met = ""
 
-    def gather(self, content: Any) -> list[Any]:
-        return [json.loads(text) for text in self._laid(json.dumps(content))]
+    def note(self, what: str) -> None:
+        self._met += f"{what}, "
 
-    def total(self, numbers: Any) -> Any:
-        every = self._laid(numbers.clone())
+    def busy(self, work: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def gather(self, meeting: str, content: Any) -> list[Any]:
+        return [json.loads(text) for text in self._laid(meeting, json.dumps(content))]
+
+    def total(self, meeting: str, numbers: Any) -> Any:
+        every = self._laid(meeting, numbers.clone())
         return numbers.copy_(torch.stack(every).sum(0))
 
-    def exchange(self, given: Any, sizes: Sequence[int], wanted: Sequence[int]) -> Any:
+    def exchange(
+        self, meeting: str, given: Any, sizes: Sequence[int], wanted: Sequence[int]
+    ) -> Any:
         assert sum(sizes) == len(given)
-        every = self._laid((given, sizes))
+        every = self._laid(meeting, (given, sizes))
         got = [sent.split([*parts])[self.rank].clone() for sent, parts in every]
         assert [len(part) for part in got] == [*wanted]
         self._meet()
         return torch.cat(got)
 
-    def spread(self, numbers: Any, source: int) -> None:
-        numbers.copy_(self._laid(numbers.clone())[source])
+    def spread(self, meeting: str, numbers: Any, source: int) -> None:
+        numbers.copy_(self._laid(meeting, numbers.clone())[source])
 
-    def _laid(self, content: Any) -> list[Any]:
-        self._table[self.rank] = content
+    def _laid(self, meeting: str, content: Any) -> list[Any]:
+        self._table[self.rank] = (self._met + meeting, content)
         self._meet()
         every = list(self._table)
         self._meet()
-        return every
+        meetings = {each[0] for each in every}
+        assert len(meetings) == 1, f"ranks meet at different places: {sorted(meetings)}"
+        self._met = ""
+        return [each[1] for each in every]
 
     def _meet(self) -> None:
         self._turn.release()

@@ -38,6 +38,9 @@ SPEC_DEFAULTS = {key.name: key.default for key in fields(DatasetSpec) if key.nam
 FREE = (
     "lanes",
     "sharding",
+    "ddp_timeout",
+    "rendezvous_timeout",
+    "saving_timeout",
     "output_dir",
     "report_to",
     "push_to_hub",

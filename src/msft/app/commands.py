@@ -11,7 +11,7 @@ from msft.app.listing import print_missing, refuse_useless
 from msft.app.options import aside, noting, overrides_of, print_json, recipe_of
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import LogError, UsageError
-from msft.ranks import together
+from msft.ranks import Patience, attempt, settled
 from msft.run.folder import RunFolder, write_json
 
 
@@ -93,10 +93,11 @@ def replay(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
     from msft.app.admission import run_folder
-    from msft.app.train import joined
+    from msft.app.train import joined, patience_of
 
-    ranks = joined()
-    recipe = together(ranks, lambda: recipe_of(options))
+    tried = attempt(lambda: recipe_of(options))  # it says how long the ranks wait for each other
+    ranks = joined(patience_of(*tried[0]) if tried[0] else Patience())
+    recipe = settled(ranks, "the recipe", tried)
     options.quiet = options.quiet or ranks.rank > 0
     for note in recipe.notes:
         say(f"note: {note}", options.quiet)

@@ -67,7 +67,7 @@ def refuse_disagreement(
         "packages": packages,
         "folder": {"--out": str(folder.path.resolve()), "schedule": schedule and str(schedule)},
     }
-    first, *others = ranks.gather(mine)
+    first, *others = ranks.gather("recipe, data and packages", mine)
     for rank, theirs in enumerate(others, start=1):
         for kind, words in _KINDS.items():
             changed = [

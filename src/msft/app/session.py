@@ -110,7 +110,7 @@ class Session:
         """Train to the end, or go on; the summary and the schedule."""
         log = self._meetings.log(self._folder.log)
         try:
-            with graceful(), self._meetings.waiting():
+            with graceful():
                 return self._carry_out(log)
         finally:
             log.close()
@@ -120,7 +120,7 @@ class Session:
         if log.events and not isinstance(ended, Ended):
             here = (self._folder.environment, environment(packages_of(self._recipe)))
             strict = self._recipe.deterministic
-            together(self._ranks, lambda: refuse_others(*here, strict, self._notice))
+            together(self._ranks, "environment", lambda: refuse_others(*here, strict, self._notice))
         if self._first:
             write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         worker = self._worker(log)
@@ -150,7 +150,7 @@ class Session:
                 if self._first and self._recipe.validation_loss:
                     losses = LossLines(self._folder.losses, self._notice)
                     self._losses = files.enter_context(closing(losses))
-                self._ranks.gather(None)  # the files are as the log has them
+                self._ranks.gather("files of the log", None)  # the files are as the log has them
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
@@ -165,7 +165,7 @@ class Session:
                 self._trackers.close()
         log.close()
         self._show_result(history)
-        return from_first(self._ranks, lambda: self._finished(history))
+        return from_first(self._ranks, "result", lambda: self._finished(history))
 
     def _worker(self, log: Log) -> Worker:
         """What trains. Where others share the first roll-out, it is taken over now if it is there,
@@ -258,8 +258,9 @@ class Session:
             return
         if best == BASE and history.ended is None:
             return
-        if self._best_folder.update(best, self._card(history)):
-            self._best_on_disk = best
+        with self._ranks.busy("best/"):
+            if self._best_folder.update(best, self._card(history)):
+                self._best_on_disk = best
 
     def _card(self, history: History, found: Findings | None = None) -> str:
         recipe = self._recipe
@@ -278,13 +279,14 @@ class Session:
             )
 
     def _score(self, names: Sequence[str], split: str) -> Scored:
-        scored = self._evaluator(names, split)
+        with self._ranks.busy("evaluation"):
+            scored = self._evaluator(names, split)
         if self._losses is not None:
             self._losses.gather(scored)
         return scored
 
     def _step(self, step: Step) -> None:
-        self._meetings.stop_if_asked()
+        self._meetings.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
         if self._progress is not None:
             self._progress.step(step)
         if self._trackers is not None:

@@ -58,7 +58,7 @@ def store_of(
         if isinstance(engine, HoldsCheckpoints)
         else ([], None)
     )
-    every = ranks.gather({tier.name: tier.capacity for tier in tiers})
+    every = ranks.gather("places for checkpoints", {tier.name: tier.capacity for tier in tiers})
     for tier in tiers:  # places must be the same in all ranks
         tier.capacity = min(capacities.get(tier.name, 0) for capacities in every)
     tiers = [tier for tier in tiers if tier.capacity]
@@ -67,7 +67,9 @@ def store_of(
     on_disk = needed.disk(roomy)
     if not folder.log.exists():
         together(
-            ranks, lambda: refuse_full_disk(folder.path, on_disk, _fewer_copies(method, recipe))
+            ranks,
+            "room on the disk",
+            lambda: refuse_full_disk(folder.path, on_disk, _fewer_copies(method, recipe)),
         )
     folder.path.mkdir(parents=True, exist_ok=True)
     codec: Any = engine.codec()
@@ -80,7 +82,7 @@ def store_of(
     if settings.lanes == 1:
         return RunStore(CheckpointStore(tiers, writer, *sizes), _nothing, lent)
     shared = RankedDisk(folder.checkpoints, disk, writer, codec, ranks)
-    return RunStore(CheckpointStore(tiers, shared, *sizes), shared.settle, lent)
+    return RunStore(CheckpointStore(tiers, shared, *sizes, note=ranks.note), shared.settle, lent)
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from msft.data.corpus import Corpus, load_corpus
 from msft.data.notes import epoch_notes
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
-from msft.ranks import ALONE, Ranks, from_first, lost_ranks_named, together
+from msft.ranks import ALONE, Patience, Ranks, from_first, lost_ranks_named, together
 from msft.recipe.recipe import Recipe
 from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
@@ -73,16 +73,19 @@ def train(
     if datasets is not None:
         recipe = with_rows(recipe, datasets)
     folder = run_folder(recipe, out)
-    ranks = joined()
+    ranks = joined(patience_of(recipe))
     if ranks.rank:
         progress, notice = None, _silent
-    together(ranks, lambda: _refuse(recipe, folder, engine, shared, ranks.world))
-    lanes = from_first(ranks, lambda: lanes_of_run(recipe, folder, ranks.world))
+    together(
+        ranks, "what is asked for", lambda: _refuse(recipe, folder, engine, shared, ranks.world)
+    )
+    lanes = from_first(ranks, "lanes", lambda: lanes_of_run(recipe, folder, ranks.world))
     if recipe.deterministic:
         _compute_the_same_bits_again()
-    tokenizer, corpus = together(ranks, lambda: load_data(recipe))
+    tokenizer, corpus = together(ranks, "data", lambda: load_data(recipe))
     if ranks.world > 1:
-        together(ranks, lambda: refuse_disagreement(ranks, recipe, folder, corpus, schedule))
+        meant = (recipe, folder, corpus, schedule)
+        together(ranks, "the same run", lambda: refuse_disagreement(ranks, *meant))
     method = (
         prepared_replay(Path(schedule), list(corpus.datasets), recipe.evals_per_epoch)
         if schedule
@@ -91,6 +94,7 @@ def train(
     trained_by, engine_name = (
         together(
             ranks,
+            "engine",
             lambda: _built_in_engine(
                 replace(recipe, lanes=lanes), corpus, method, tokenizer, notice, ranks
             ),
@@ -127,13 +131,17 @@ def train(
     return Result(summary, folder.best, found, folder.path)
 
 
-def joined() -> Ranks:
+def joined(patience: Patience) -> Ranks:
     """The processes that do this run together; torch is loaded where there are several."""
     if launch.world() == 1:
         return ALONE
     from msft.engine.ranks import joined
 
-    return joined()
+    return joined(patience)
+
+
+def patience_of(recipe: Recipe) -> Patience:
+    return Patience(recipe.rendezvous_timeout, recipe.ddp_timeout, recipe.saving_timeout)
 
 
 def _silent(text: str) -> None:
@@ -193,7 +201,8 @@ def _built_in_engine(
 
     device = device_here()
     shape = shape_for(recipe, len(tokenizer))
-    together(ranks, lambda: refuse_no_room(recipe, corpus, method, shape, room_of(device)))
+    needs = (recipe, corpus, method, shape)
+    together(ranks, "room in memory", lambda: refuse_no_room(*needs, room_of(device)))
     engine = engine_of(recipe, corpus, tokenizer, device, notice, ranks)
     return engine, "simple" if isinstance(engine, SimpleEngine) else FAST
 

@@ -84,7 +84,8 @@ def engine_of(
     """The engine that a recipe asks for, with its model loaded."""
     name = recipe.model()
     first = _first_device(recipe, name, device)
-    loaded, fast = together(ranks, lambda: load_suited(recipe, name, first, tokenizer, notice))
+    needs = (recipe, name, first, tokenizer, notice)
+    loaded, fast = together(ranks, "model", lambda: load_suited(*needs))
     return engine_over(loaded, fast, recipe, corpus, device, ranks)
 
 
@@ -140,7 +141,7 @@ def agreed(ranks: Ranks, fit: Fit) -> Fit:
     """What fits in every rank: their devices may have other amounts of memory free, and with
     `sharding: full` all of them take the same passes."""
     tokens, again, recorded = zip(
-        *ranks.gather([fit.micro_batch_tokens, fit.gradient_checkpointing, fit.recorded]),
+        *ranks.gather("passes", [fit.micro_batch_tokens, fit.gradient_checkpointing, fit.recorded]),
         strict=True,
     )
     return Fit(min(tokens), any(again), all(recorded))

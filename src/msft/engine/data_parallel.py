@@ -158,7 +158,7 @@ class DataParallel:
         for lane, part in self.mine(rows):
             if part:
                 losses[lane :: self.lanes] = measured(part)
-        every: Tensor = self.ranks.total(losses)
+        every: Tensor = self.ranks.total("losses of rows", losses)
         return every
 
     # Randomness: dropout is seeded by lane, so it does not depend on the rank that computes it.
@@ -196,9 +196,9 @@ class DataParallel:
                 torch.manual_seed(number(self._seed, "lane", self._step, lane))
                 losses[lane : len(rows) : self.lanes] = backward(part, targets)
             tree.push((0, lane), self._taken(alone=len(mine) == 1))
-        self._step += 1
         losses[-1] = bad
-        self.ranks.total(losses)
+        self.ranks.total(f"losses of step {self._step}", losses)
+        self._step += 1
         bad.copy_(losses[-1].clamp(max=1))
         self._optimizer.take(self._ownership.completed([item for _, item in tree.parts]))
         return losses[:-1]
@@ -246,7 +246,7 @@ class DataParallel:
             self._places = torch.tensor(numbers, device=held[0].device)
         norms = torch.zeros(len(self._parameters), device=held[0].device)
         norms[self._places] = torch.stack(torch._foreach_norm(held, 2, torch.float32))
-        norm: Tensor = torch.linalg.vector_norm(self.ranks.total(norms))
+        norm: Tensor = torch.linalg.vector_norm(self.ranks.total("norm", norms))
         return norm
 
 

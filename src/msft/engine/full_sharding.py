@@ -47,7 +47,7 @@ class TreeReduce:
 
     def __call__(self, given: Tensor, slice_size: int) -> None:
         sizes = [slice_size] * self._ranks.world
-        pieces = self._ranks.exchange(given, sizes, sizes).split(slice_size)
+        pieces = self._ranks.exchange("gradients of layers", given, sizes, sizes).split(slice_size)
         if self._micro:
             pairs = zip(self._micro, pieces, strict=True)
             pieces = [_added(held, piece) for held, piece in pairs]
@@ -95,7 +95,7 @@ class FullSharding:
         shared = {id(p): nn.Parameter(p.new_empty(0), requires_grad=False) for p in given.values()}
         self.evaluated = copy.deepcopy(model, shared)
         self._turn = Turn()
-        self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn))
+        self._sharded = Sharded(model, lambda: TreeReduce(lanes, ranks, lambda: self._turn), ranks)
         self._given = given
         self._rows: list[Tensor] = []
         self.mixed = bf16
@@ -133,9 +133,9 @@ class FullSharding:
             end = place + self.lanes * len(part)
             losses[place : end : self.lanes] = found[: len(part)]
             place = end
-        self._step += 1
         losses[-1] = self._optimizer.bad
-        self.ranks.total(losses)
+        self.ranks.total(f"losses of step {self._step}", losses)
+        self._step += 1
         self._optimizer.bad.copy_(losses[-1].clamp(max=1))
         self._optimizer.take(self._sharded.gradients())
         return losses[:-1]
@@ -162,7 +162,7 @@ class FullSharding:
         losses = torch.zeros(len(rows), device=self._optimizer.bad.device)
         for lane in range(self.ranks.rank, min(self.lanes, len(rows)), self.ranks.world):
             losses[lane :: self.lanes] = measured(rows[lane :: self.lanes])
-        every: Tensor = self.ranks.total(losses)
+        every: Tensor = self.ranks.total("losses of rows", losses)
         return every
 
     def predictor(self, predictor: Predictor) -> Predictor:
@@ -187,7 +187,7 @@ class FullSharding:
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm over all slices; its rounding depends on the number of ranks."""
         squares = torch.stack(torch._foreach_norm(list(gradients.values()), 2, torch.float32))
-        norm: Tensor = self.ranks.total(squares.square_().sum()).sqrt_()
+        norm: Tensor = self.ranks.total("norm", squares.square_().sum()).sqrt_()
         return norm
 
     # Weights.
@@ -243,7 +243,7 @@ class FullSharding:
             held = torch.empty(shape, device=device)
             if name in owned:
                 held.copy_(owned[name])
-            self.ranks.spread(held, self._slices.owner[name])
+            self.ranks.spread(f"whole {name}", held, self._slices.owner[name])
             found[name] = held.cpu() if self.ranks.rank == 0 else held
         return found if self.ranks.rank == 0 else None
 

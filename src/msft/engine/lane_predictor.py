@@ -39,7 +39,7 @@ class LanePredictor:
             found.append((numbers, said.rows, said.tokens))
         rows: dict[int, list[int]] = {}
         tokens = 0
-        for part in self._ranks.gather(found):
+        for part in self._ranks.gather("answers", found):
             for numbers, texts, took in part:
                 rows |= dict(zip(numbers, texts, strict=True))
                 tokens += took
@@ -58,7 +58,7 @@ class LanePredictor:
             found = [(numbers, part.rows, part.tokens) for numbers, part in _known(asked)]
             sums: dict[int, float] = {}
             tokens = 0
-            for part in self._ranks.gather(found):
+            for part in self._ranks.gather("likelihoods", found):
                 for numbers, losses, took in part:
                     sums |= dict(zip(numbers, losses, strict=True))
                     tokens += took

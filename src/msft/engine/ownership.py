@@ -36,7 +36,7 @@ class Ownership:
         if self.ranks.world == 1:
             return parts[0]
         mine: Gradients = {}
-        for owned in self._rounds:
+        for turn, owned in enumerate(self._rounds):
             sent = [
                 part[name].reshape(-1).float()
                 for names in owned
@@ -46,7 +46,7 @@ class Ownership:
             sizes = [len(parts) * self._size(names) for names in owned]
             here = owned[self.ranks.rank]
             wanted = [len(nodes) * self._size(here) for nodes in self._nodes]
-            got = self.ranks.exchange(torch.cat(sent), sizes, wanted)
+            got = self.ranks.exchange(f"gradients {turn}", torch.cat(sent), sizes, wanted)
             if here:
                 whole = self._root(got.split(self._size(here)))
                 split = torch.split(whole, [self._parameters[name].numel() for name in here])
@@ -82,19 +82,20 @@ class Ownership:
 
     def _travel(self, tensors: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
-            for owned in self._rounds:
+            for turn, owned in enumerate(self._rounds):
                 for owner, names in enumerate(owned):
-                    self._spread([tensors[name] for name in names], owner)
+                    self._spread(f"weights {turn}", [tensors[name] for name in names], owner)
 
-    def _spread(self, held: Sequence[Tensor], owner: int) -> None:
+    def _spread(self, meeting: str, held: Sequence[Tensor], owner: int) -> None:
         if not held:
             return
         sizes = [tensor.numel() for tensor in held]
         if owner == self.ranks.rank:
-            self.ranks.spread(torch.cat([tensor.detach().reshape(-1) for tensor in held]), owner)
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in held])
+            self.ranks.spread(meeting, flat, owner)
             return
         flat = held[0].new_empty(sum(sizes))
-        self.ranks.spread(flat, owner)
+        self.ranks.spread(meeting, flat, owner)
         for tensor, piece in zip(held, torch.split(flat, sizes), strict=True):
             tensor.copy_(piece.view_as(tensor))
 
@@ -107,7 +108,7 @@ class Ownership:
             held = torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
             if name in owned:
                 held.copy_(owned[name])
-            self.ranks.spread(held, self._owners[name])
+            self.ranks.spread(f"whole {name}", held, self._owners[name])
             if self.ranks.rank == 0:
                 found[name] = held.cpu()
         return found if self.ranks.rank == 0 else None

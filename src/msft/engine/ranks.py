@@ -7,10 +7,13 @@ of ranks is never summed on the way, but for numbers of which all ranks but one 
 
 import atexit
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache, partial
 from typing import Any, Protocol
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -18,63 +21,245 @@ from torch import Tensor
 
 from msft import launch
 from msft.engine.slices import TOGETHER
-from msft.errors import UsageError
-from msft.ranks import ALONE, Ranks
+from msft.errors import FAILED, RankFailed, RanksDisagree, Stopped, UsageError
+from msft.ranks import ALONE, LOST, Patience, Ranks
+from msft.stopping import asked
 
-PATIENCE = timedelta(hours=2)
-"""How long a rank waits for the others at a meeting: one may be writing a large file."""
+LOOK = timedelta(seconds=1)
+"""How long a rank waits until it looks after the others, and then between two looks."""
+BLOCK, COUNT = 256, 8
+"""Bytes of the message that every JSON meeting has; those that say how long its text is. What does
+not fit in there comes in a second message."""
 
 
 class Group:
     """This process among several; see `msft.ranks.Ranks`.
 
+    Meetings that wait look at the others once a second, in the store where the processes have found
+    each other: there a rank that waits says where it is, and a rank at long work says so.
+
     device: where the tensors are that travel.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
         direct = device.type == "cuda" and launch.local_world() <= torch.cuda.device_count()
-        dist.init_process_group("nccl" if direct else "gloo", timeout=PATIENCE)
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._host: Any = None  # the group as it is
+        until = timedelta(seconds=self._patience.rendezvous)
+        try:
+            dist.init_process_group("nccl" if direct else "gloo", timeout=until)
+            if direct:
+                self._host = dist.new_group(backend="gloo", timeout=until)
+        except RuntimeError as error:
+            raise self._not_there() from error
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._direct = direct
+        _let_wait(self._host or dist.group.WORLD, self._patience.saving)  # less is seen to here
         if direct:
-            self._host = dist.new_group(backend="gloo", timeout=PATIENCE)
+            _let_wait(dist.group.WORLD, self._patience.step)
         self._staged = device.type == "cuda" and not direct
+        self._store: Any = dist.distributed_c10d._get_default_store()
+        self._work: list[str] = []
+        """Long work that is under way, the outermost first."""
+        self._met: list[str] = []
+        """Meetings since the last one at which the ranks found that they agree."""
+        self._agreed = 0
+        self._stopped = False
         atexit.register(self._leave)
 
     def _leave(self) -> None:
         """End gloo's threads: those that still run when the process ends abort it."""
         dist.destroy_process_group(self._host)
 
-    def gather(self, content: Any) -> list[Any]:
-        text = json.dumps(content).encode()
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        dist.all_gather(sizes, torch.tensor([len(text)]), group=self._host)
-        longest = max(int(size) for size in sizes)
-        padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
-        texts = [torch.empty_like(padded) for _ in range(self.world)]
-        dist.all_gather(texts, padded, group=self._host)
-        return [json.loads(text.numpy().tobytes()) for text in texts]
+    # Meetings.
 
-    def total(self, numbers: Tensor) -> Tensor:
+    def note(self, what: str) -> None:
+        self._met.append(what)
+
+    def gather(self, meeting: str, content: Any) -> list[Any]:
+        self._met.append(meeting)
+        trace = crc32("\n".join(self._met).encode())
+        found = self._laid([trace, asked(), content])
+        if any(each[0] != trace for each in found):
+            raise self._disagreement(self._laid(self._met))
+        self._met.clear()
+        self._agreed += 1
+        signals = [each[1] for each in found if each[1]]
+        told, self._stopped = self._stopped, bool(signals)
+        if signals and not told:  # once: what follows is on the way out
+            raise Stopped(signals[0])
+        return [each[2] for each in found]
+
+    def total(self, meeting: str, numbers: Tensor) -> Tensor:
         held = self._here(numbers)
-        dist.all_reduce(held)
+        self._met.append(meeting)
+        self.wait(dist.all_reduce(held, async_op=True))
         return numbers.copy_(held) if self._staged else held
 
-    def exchange(self, given: Tensor, sizes: Sequence[int], wanted: Sequence[int]) -> Tensor:
+    def exchange(
+        self, meeting: str, given: Tensor, sizes: Sequence[int], wanted: Sequence[int]
+    ) -> Tensor:
         held = self._here(given)
         got = held.new_empty(sum(wanted))
-        dist.all_to_all_single(got, held, [*wanted], [*sizes])
+        self._met.append(meeting)
+        self.wait(dist.all_to_all_single(got, held, [*wanted], [*sizes], async_op=True))
         return got.to(given.device)
 
-    def spread(self, numbers: Tensor, source: int) -> None:
+    def spread(self, meeting: str, numbers: Tensor, source: int) -> None:
         held = self._here(numbers)
-        dist.broadcast(held, source)
+        self._met.append(meeting)
+        self.wait(dist.broadcast(held, source, async_op=True))
         if self._staged:
             numbers.copy_(held)
 
     def _here(self, numbers: Tensor) -> Tensor:
         """Where the group takes it."""
         return numbers.cpu() if self._staged else numbers
+
+    def _laid(self, content: Any) -> list[Any]:
+        """What each rank has, as JSON: short texts travel in one message."""
+        text = json.dumps(content).encode()
+        heads = self._bytes(len(text).to_bytes(COUNT) + text[: BLOCK - COUNT], BLOCK)
+        sizes = [int.from_bytes(head[:COUNT]) for head in heads]
+        texts = [head[COUNT:] for head in heads]
+        if max(sizes) > BLOCK - COUNT:
+            rests = self._bytes(text[BLOCK - COUNT :], max(sizes) - BLOCK + COUNT)
+            texts = [head + rest for head, rest in zip(texts, rests, strict=True)]
+        return [json.loads(each[:size]) for each, size in zip(texts, sizes, strict=True)]
+
+    def _bytes(self, mine: bytes, size: int) -> list[bytes]:
+        sent = torch.frombuffer(bytearray(mine.ljust(size)), dtype=torch.uint8)
+        got = [torch.empty_like(sent) for _ in range(self.world)]
+        self.wait(dist.all_gather(got, sent, group=self._host, async_op=True), host=True)
+        return [each.numpy().tobytes() for each in got]
+
+    # Waiting.
+
+    @contextmanager
+    def busy(self, work: str) -> Iterator[None]:
+        self._work.append(work)
+        self._say("busy", work)
+        try:
+            yield
+        finally:
+            self._work.pop()
+            with suppress(RuntimeError):  # an error of its own may be on its way
+                self._say("busy", self._work[-1] if self._work else "")
+
+    def wait(self, work: Any, host: bool = False) -> None:
+        """Until a meeting is over. NCCL's go on by themselves; it has a watchdog of its own."""
+        if self._direct and not host:
+            work.wait()
+            return
+        begun = time.monotonic()
+        while True:
+            try:
+                work.wait(LOOK)
+                return
+            except RuntimeError as error:
+                if "Operation timed out" not in str(error):
+                    raise self._lost() from error
+            self._look(time.monotonic() - begun)
+
+    def _look(self, waited: float) -> None:
+        """Refuse to wait where that is in vain: ranks are at different meetings, or too late."""
+        try:
+            self._say("at", [self._agreed, self._met])
+            found = self._others()
+        except RuntimeError as error:
+            raise self._lost() from error
+        self._refuse_apart(found)
+        work = {rank: busy for rank, (_, busy) in found.items() if busy}
+        limit = self._patience.saving if work else self._patience.step
+        if waited < limit:
+            return
+        key = "saving_timeout" if work else "ddp_timeout"
+        there = [rank for rank, (met, _) in found.items() if met and met[-1:] == self._met[-1:]]
+        late = [rank for rank in found if rank not in there]
+        doing = [f"rank {rank} is at {busy}" for rank, busy in work.items()]
+        raise self._ended(
+            f"rank {self.rank} has waited {limit} s for {_ranks(late or list(found))} at "
+            f"'{self._met[-1]}'{': ' if doing else ''}{', '.join(doing)}; see whether "
+            f"{'they hang' if len(late) > 1 else 'it hangs'}, or give {key} more seconds. Nothing "
+            "that was saved is lost, and the same command goes on"
+        )
+
+    def _refuse_apart(self, found: Mapping[int, tuple[list[str], str]]) -> None:
+        """RanksDisagree where another rank waits at another meeting."""
+        for rank, (met, _) in found.items():
+            if any(here != there for here, there in zip(self._met, met, strict=False)):
+                lists = [self._met] * self.world
+                lists[rank] = met
+                raise self._disagreement(lists)
+
+    def _others(self) -> dict[int, tuple[list[str], str]]:
+        """Where each of the others waits, if it does, and what long work it is at."""
+        found: dict[int, tuple[list[str], str]] = {}
+        for rank in range(self.world):
+            if rank != self.rank:
+                agreed, met = self._said("at", rank) or (-1, [])
+                here = met if agreed == self._agreed else []
+                found[rank] = here, self._said("busy", rank) or ""
+        return found
+
+    def _say(self, what: str, content: Any) -> None:
+        self._store.set(f"msft/{what}/{self.rank}", json.dumps(content))
+
+    def _said(self, what: str, rank: int) -> Any:
+        key = f"msft/{what}/{rank}"
+        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
+    # Endings.
+
+    def _disagreement(self, lists: Sequence[Sequence[str]]) -> Exception:
+        """lists: the meetings of each rank since they last agreed."""
+        pairs = (
+            (lists[0][place : place + 1], rank, each[place : place + 1])
+            for place in range(max(map(len, lists)))
+            for rank, each in enumerate(lists)
+        )
+        here, rank, there = next(pair for pair in pairs if pair[0] != pair[2])
+        named = [f"'{each[0]}'" if each else "past it" for each in (here, there)]
+        message = (
+            f"ranks meet at different places: rank 0 is at {named[0]}, rank {rank} is at "
+            f"{named[1]}. Nothing was written from it; the same command goes on from the last line "
+            "of the log. This is a fault of msft: please report it"
+        )
+        if self.rank:
+            return RankFailed(message, RanksDisagree.exit_code, said=True)
+        return RanksDisagree(message)
+
+    def _lost(self) -> Exception:
+        """Another process has gone; if ranks were at different meetings, that is why."""
+        with suppress(RuntimeError):
+            try:
+                self._say("at", [self._agreed, self._met])
+                self._refuse_apart(self._others())
+            except (RanksDisagree, RankFailed) as error:
+                return error
+        return self._ended(f"{LOST} (rank {self.rank} waited for it at '{self._met[-1]}')")
+
+    def _not_there(self) -> Exception:
+        signal = asked()
+        if signal:
+            return Stopped(signal)
+        return self._ended(
+            f"rank {launch.rank()} has waited {self._patience.rendezvous} s for the other "
+            f"{launch.world() - 1} of {launch.world()} processes, and not all are there; see what "
+            "they say, or give rendezvous_timeout more seconds. Nothing was started"
+        )
+
+    def _ended(self, message: str) -> Exception:
+        """Everybody who is left says it: rank 0 may be the one that has gone."""
+        return RankFailed(message, FAILED, said=False)
+
+
+def _let_wait(group: Any, seconds: int) -> None:
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 
 class Reduce(Protocol):
@@ -96,7 +281,7 @@ class Sharded:
         which the order of the sum is not ours. One process alone has nothing to sum.
     """
 
-    def __init__(self, model: Any, reduction: Callable[[], Reduce]) -> None:
+    def __init__(self, model: Any, reduction: Callable[[], Reduce], ranks: Any) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -108,6 +293,7 @@ class Sharded:
             )
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         self._model = model
+        self._ranks = ranks
         self._reduced: Reduce | None = None
         self._places: dict[str, tuple[Reduce, int, torch.Size]] = {}
         self._alone: dict[str, Tensor] = {}
@@ -170,10 +356,11 @@ class Sharded:
             return
         self.wait()
         for part, rank in self._uneven:
-            dist.broadcast(part, rank)
+            self._ranks.spread("rows of a tensor", part, rank)
         world: Any = dist.group.WORLD
         for number in (len(self._groups) - 1, *range(len(self._groups) - 1)):  # embeddings first
             if self._even[number][0]:
+                self._ranks.note(f"rows of group {number}")
                 self._coming[number] = world.allgather_into_tensor_coalesced(*self._even[number])
 
     def wait(self) -> None:
@@ -184,7 +371,7 @@ class Sharded:
     def _wait_for(self, number: int, *call: Any) -> None:
         coming = self._coming.pop(number, None)
         if coming is not None:
-            coming.wait()
+            self._ranks.wait(coming)
 
     # Gradients.
 
@@ -273,6 +460,15 @@ def device_here() -> torch.device:
 
 
 @cache
-def joined() -> Ranks:
+def _group() -> list[Group]:
+    """The group of this process, once it is there: it is made once."""
+    return []
+
+
+def joined(patience: Patience) -> Ranks:
     """The processes of this run, once they have met; alone, if there are no others."""
-    return ALONE if launch.world() == 1 else Group(device_here())
+    if launch.world() == 1:
+        return ALONE
+    if not _group():
+        _group().append(Group(device_here(), patience))
+    return _group()[0]

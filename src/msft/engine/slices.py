@@ -32,12 +32,14 @@ class Slices:
         """Of tensors of which each rank has a slice, those that this one owns, whole."""
         found: dict[str, Tensor] = {}
         for kind in _kinds(slices, self._whole):
-            for turn in self.rounds:
+            for place, turn in enumerate(self.rounds):
                 mine = turn[self.ranks.rank]
                 sent = [slices[name + kind].reshape(-1) for names in turn for name in names]
                 sizes = [self._numbers(names, self.ranks.rank) for names in turn]
                 wanted = [self._numbers(mine, rank) for rank in range(self.ranks.world)]
-                got = torch.split(self.ranks.exchange(torch.cat(sent), sizes, wanted), wanted)
+                here = f"whole tensors {place}{kind}"
+                flat = self.ranks.exchange(here, torch.cat(sent), sizes, wanted)
+                got = torch.split(flat, wanted)
                 for name in mine:
                     found[name + kind] = slices[name + kind].new_empty(self._whole[name])
                 for rank, flat in enumerate(got):
@@ -53,8 +55,9 @@ class Slices:
         here: slices of the same shapes.
         """
         found: dict[str, Tensor] = {}
-        for kind in sorted(set().union(*self.ranks.gather(_kinds(whole, self._whole)))):
-            for turn in self.rounds:
+        kinds = _kinds(whole, self._whole)
+        for kind in sorted(set().union(*self.ranks.gather("kinds of tensors", kinds))):
+            for place, turn in enumerate(self.rounds):
                 mine, world = turn[self.ranks.rank], range(self.ranks.world)
                 sent = [
                     self.slice(whole[name + kind], rank).reshape(-1)
@@ -65,7 +68,8 @@ class Slices:
                 wanted = [self._numbers(names, self.ranks.rank) for names in turn]
                 device = next(iter(here.values())).device
                 flat = torch.cat(sent).to(device) if sent else torch.empty(0, device=device)
-                got = torch.split(self.ranks.exchange(flat, sizes, wanted), wanted)
+                flat = self.ranks.exchange(f"slices {place}{kind}", flat, sizes, wanted)
+                got = torch.split(flat, wanted)
                 for names, piece in zip(turn, got, strict=True):
                     pieces = torch.split(piece, [here[name].numel() for name in names])
                     for name, part in zip(names, pieces, strict=True):

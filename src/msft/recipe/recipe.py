@@ -76,6 +76,9 @@ class Recipe:
     merge_adapter: the result is a plain model folder, not an adapter.
     lanes: parts of a batch whose gradients are added up; auto: processes at the first start.
     sharding: what several processes divide between them: the optimizer, or the weights too.
+    ddp_timeout: seconds that one of several processes waits for the others in a step.
+    rendezvous_timeout: the same, until all have started. torchrun's own wait comes before it.
+    saving_timeout: the same, while another one loads, compiles, evaluates or saves.
     chat_template: of conversations, instead of the tokenizer's: a .jinja file, or its text.
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
@@ -127,6 +130,9 @@ class Recipe:
     merge_adapter: bool = False
     lanes: Annotated[Literal["auto"] | int, AtLeast(1)] = "auto"
     sharding: Literal["auto", "optimizer", "full"] = "auto"
+    ddp_timeout: Annotated[int, AtLeast(1)] = 600
+    rendezvous_timeout: Annotated[int, AtLeast(1)] = 60
+    saving_timeout: Annotated[int, AtLeast(1)] = 7200
     chat_template: str | None = None
     completion_only_loss: bool = True
     num_fewshot: Annotated[int | None, AtLeast(0)] = None

@@ -66,25 +66,29 @@ class RankedDisk:
         self._ordered.add(key)
         self._open[self._mine(key)] = self._orders
         self._doomed.pop(key, None)
-        self._writer.put(self._mine(key), payload)
+        with self._ranks.busy("writing"):
+            self._writer.put(self._mine(key), payload)
 
     def get(self, key: str) -> Any | None:
         """The payload; None in all ranks, if one of them does not have its part as written."""
         if key in self._ordered:
-            payload = self._writer.get(self._mine(key))
-            if not least(self._ranks, payload is not None):
+            with self._ranks.busy("reading"):
+                payload = self._writer.get(self._mine(key))
+            if not least(self._ranks, f"own part of {key}", payload is not None):
                 self.drop(key)  # what is left of it
         else:
             parts = self._found(key)
             whole = bool(parts) and self._are_whole(parts)
             payload = self._read(parts) if whole else None
-        return payload if least(self._ranks, payload is not None) else None
+        return payload if least(self._ranks, f"content of {key}", payload is not None) else None
 
     def is_whole(self, key: str) -> bool:
         """Whether all parts are on disk as they were written; damaged ones are set aside."""
         if key in self._ordered:
             waits = self._mine(key) in self._writer.waiting()
-            found = self._ranks.gather([waits, waits or self._writer.is_whole(self._mine(key))])
+            with self._ranks.busy("reading"):
+                whole = waits or self._writer.is_whole(self._mine(key))
+            found = self._ranks.gather(f"own parts of {key}", [waits, whole])
             if not all(whole for _, whole in found):
                 self.drop(key)  # what is left of it
                 return False
@@ -106,19 +110,20 @@ class RankedDisk:
     def listed(self) -> list[str]:
         """What is there in all its parts; what a crash left of others is removed."""
         self.flush()
-        return from_first(self._ranks, self._cleaned)
+        return from_first(self._ranks, "checkpoints on disk", self._cleaned)
 
     def flush(self) -> None:
         """Wait until everything is done in all ranks, removals too."""
-        together(self._ranks, self._writer.flush)
+        together(self._ranks, "writing", self._writer.flush)
         self.settle()
-        self._ranks.gather(None)  # rank 0 has removed
+        self._ranks.gather("removals", None)  # rank 0 has removed
 
     def settle(self) -> None:
         """Remove what may be removed by now; the ranks meet here."""
         waiting = {*self._writer.waiting()}
         self._open = {name: order for name, order in self._open.items() if name in waiting}
-        done = least(self._ranks, min(self._open.values(), default=self._orders + 1) - 1)
+        mine = min(self._open.values(), default=self._orders + 1) - 1
+        done = least(self._ranks, "orders that are done", mine)
         for key in [key for key, order in self._doomed.items() if order <= done]:
             del self._doomed[key]
             if self._ranks.rank == 0:
@@ -129,7 +134,11 @@ class RankedDisk:
 
     def _found(self, key: str) -> list[str]:
         """The parts of a checkpoint that an earlier process wrote, whatever its ranks were."""
-        return from_first(self._ranks, lambda: [] if key in self._doomed else self._complete(key))
+        return from_first(
+            self._ranks,
+            f"parts of {key}",
+            lambda: [] if key in self._doomed else self._complete(key),
+        )
 
     def _complete(self, key: str) -> list[str]:
         for name in (key, *sorted(path.name for path in self._folder.glob(f"{key}.*-of-*"))):
@@ -143,11 +152,14 @@ class RankedDisk:
     def _are_whole(self, parts: Sequence[str]) -> bool:
         """Each rank looks at its share of the parts."""
         mine = parts[self._ranks.rank :: self._ranks.world]
-        return bool(least(self._ranks, all(self._disk.is_whole(part) for part in mine)))
+        with self._ranks.busy("reading"):
+            whole = all(self._disk.is_whole(part) for part in mine)
+        return bool(least(self._ranks, f"whole {parts[0]}", whole))
 
     def _read(self, parts: Sequence[str]) -> Any | None:
         try:
-            return self._codec.collect([self._folder / part for part in parts])
+            with self._ranks.busy("reading"):
+                return self._codec.collect([self._folder / part for part in parts])
         except OSError:
             return None
 

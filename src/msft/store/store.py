@@ -40,11 +40,14 @@ class CheckpointStore:
         disk: DurableTier | None = None,
         weights_bytes: int = 0,
         training_bytes: int = 0,
+        note: Callable[[str], None] = lambda what: None,
     ) -> None:
+        """note: is told what is taken, so that ranks find out if they take different ones."""
         if not memory and disk is None:
             raise ValueError("a store needs at least one tier")
         self._memory = memory
         self._disk = disk
+        self._note = note
         self._weights_bytes = weights_bytes
         self._training_bytes = training_bytes
         self._ledger: dict[CheckpointId, set[str]] = {}
@@ -121,6 +124,7 @@ class CheckpointStore:
     def get(self, checkpoint: CheckpointId, part: Part) -> Any | None:
         """From the fastest tier that has it; None if no tier has it any more."""
         key = _key(checkpoint, part)
+        self._note(key)
         tiers = self._tiers(checkpoint)
         if self._disk is not None and key in (self._leftover or ()):
             tiers.append(self._disk)
@@ -186,7 +190,7 @@ class CheckpointStore:
         self._moments &= needed.training
         self._copies = self._usage()[0]
         if self._disk is not None and self._leftover is not None:
-            for key in self._leftover - self._planned():
+            for key in sorted(self._leftover - self._planned()):
                 self._disk.drop(key)
             self._leftover = None
 
@@ -205,7 +209,7 @@ class CheckpointStore:
 
     def _bring_back(self, needed: Retained) -> None:
         """Memory that was emptied gets back what the disk has of it and may drop from now on."""
-        for checkpoint in needed.weights:
+        for checkpoint in [each for each in self._ledger if each in needed.weights]:
             tier = self._tiers(checkpoint)[0]
             for part in parts_of(checkpoint, needed.training):
                 key = _key(checkpoint, part)

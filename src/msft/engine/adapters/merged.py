@@ -102,7 +102,7 @@ def merged_of(
     layers: of the model that trains; those of the plain one are like them.
     ranks: all of them go the same way, and meet at `kept`.
     """
-    if adapted is None or not least(ranks, adapted.is_merged_for_scores()):
+    if adapted is None or not least(ranks, "merged for scores", adapted.is_merged_for_scores()):
         return None
     fused = layers.way.path == "fused"
     return MergedModel(adapted, kept, layers_of(adapted.evaluated.model, fused))

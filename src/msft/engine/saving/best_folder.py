@@ -57,15 +57,19 @@ class BestFolder:
         What is the same for all checkpoints is written once.
         """
         if checkpoint != BASE and not self._is_whole(checkpoint):
-            from_first(self._ranks, self._take_away_damaged)
+            from_first(self._ranks, "best/ as it is", self._take_away_damaged)
             return False
         sources = [] if checkpoint == BASE else self._folders(checkpoint)
         linked = checkpoint != BASE and isinstance(self._engine, LinksWeights)
         if not linked:
-            from_first(self._ranks, self._empty)
-            weights = together(self._ranks, lambda: self._read(sources))
+            from_first(self._ranks, "an empty best/", self._empty)
+            weights = together(self._ranks, "weights of best/", lambda: self._read(sources))
             self._engine.export(weights, self._fresh)  # each rank has a part of it
-        from_first(self._ranks, lambda: self._update(sources if linked else [], card))
+        from_first(
+            self._ranks,
+            f"best/ of {checkpoint}",
+            lambda: self._update(sources if linked else [], card),
+        )
         self._holds = checkpoint
         return True
 
@@ -120,9 +124,9 @@ class BestFolder:
     def is_damaged(self) -> bool:
         """Whether its weights are not what was put there."""
         if self._holds in (None, BASE) or not isinstance(self._engine, LinksWeights):
-            return from_first(self._ranks, lambda: False)
+            return from_first(self._ranks, "best/ is damaged", lambda: False)
         holds = self._holds
-        return from_first(self._ranks, lambda: self._fault(holds) is not None)
+        return from_first(self._ranks, "best/ is damaged", lambda: self._fault(holds) is not None)
 
     def give_back(self, checkpoint: CheckpointId) -> None:
         """Let a finished run's checkpoint that is gone be the weights of this folder again, if
@@ -130,7 +134,7 @@ class BestFolder:
         linked = isinstance(self._engine, LinksWeights) and checkpoint != BASE
         there = linked and any(kind_of(folder) for folder in self._folders(checkpoint))
         if linked and not there:
-            from_first(self._ranks, lambda: self._give_back(checkpoint))
+            from_first(self._ranks, "best/ given back", lambda: self._give_back(checkpoint))
 
     def _give_back(self, checkpoint: CheckpointId) -> None:
         target, files = self._source(checkpoint), _weights_in([self._folder])
