@@ -44,7 +44,7 @@ class Running:
     def __init__(
         self,
         world: int,
-        command: Callable[[int], Sequence[str]],
+        command: Sequence[str] | Callable[[int], Sequence[str]],
         before: str = "",
         folders: Sequence[Path] = (),
         seeds: Sequence[int] = (),
@@ -63,7 +63,12 @@ class Running:
             environment = {**others, **pinned, "MASTER_ADDR": "127.0.0.1"}
             with self._file(rank).open("w") as output:
                 rank_process = subprocess.Popen(
-                    [python, str(PROGRAM), before, *command(rank)],
+                    [
+                        python,
+                        str(PROGRAM),
+                        before,
+                        *(command(rank) if callable(command) else command),
+                    ],
                     cwd=folders[rank] if folders else None,
                     env=environment | {key: str(number) for key, number in places.items()},
                     stdin=subprocess.DEVNULL,
@@ -71,6 +76,9 @@ class Running:
                     stderr=subprocess.STDOUT,
                 )
             self._ranks.append(rank_process)
+
+    def is_over(self) -> bool:
+        return all(each.poll() is not None for each in self._ranks)
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """To the rank's process; one that is killed has no time for anything."""
@@ -107,7 +115,8 @@ def in_processes(
     codes: list[list[int]] = [[] for _ in range(world)]
     said = [""] * world
     for number in range(len(given(0))):
-        running = Running(world, lambda rank, number=number: given(rank)[number], before, folders)  # type: ignore[misc]
+        each = [given(rank)[number] for rank in range(world)]
+        running = Running(world, each.__getitem__, before, folders)
         for rank, (code, text) in enumerate(zip(*running.ended(), strict=True)):
             codes[rank].append(code)
             said[rank] += text

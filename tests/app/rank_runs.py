@@ -2,6 +2,7 @@
 
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,30 @@ def at_step(rank: int, step: int, act: signal.Signals) -> str:
     """A rank gets a signal before its step; Python for `in_processes`."""
     here = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import rank_runs; "
     return f"{here}rank == {rank} and rank_runs.get_signal({step}, {int(act)})"
+
+
+def before_call(rank: int, of: str, act: str, times: int = 1) -> str:
+    """A rank does something before one of its calls of a function, `module:Class.method`, say;
+    Python for `in_processes`."""
+    here = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import rank_runs; "
+    return f"{here}rank == {rank} and rank_runs.act_before({of!r}, {act!r}, {times})"
+
+
+def act_before(of: str, act: str, times: int) -> None:
+    module, _, path = of.partition(":")
+    owner: Any = import_module(module)
+    *owners, name = path.split(".")
+    for each in owners:
+        owner = getattr(owner, each)
+    known, calls = getattr(owner, name), [0]
+
+    def acting(*given: Any, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == times:
+            exec(act, {})  # noqa: S102  of a test
+        return known(*given, **more)
+
+    setattr(owner, name, acting)
 
 
 def get_signal(step: int, number: int) -> None:

@@ -1,6 +1,7 @@
 """One run in several processes leaves the bytes of one process with the same lanes."""
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -8,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from rank_processes import Ended, in_processes
-from rank_runs import at_step, left_by, recipe, train
+from rank_processes import Ended, Running, in_processes
+from rank_runs import at_step, before_call, left_by, recipe, train
 from toys import write_data
 
-from mortal import quick_folder
+from mortal import files_of, quick_folder
 from msft.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one test
@@ -208,3 +209,120 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
         assert ended.codes == [[2], [2]], ended.said
         assert expected in said(ended)
         assert not out.exists()
+
+
+TERM = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+PLACES = {
+    "before the ranks meet": ("msft.app.commands:recipe_of", 1),
+    "while data is read": ("msft.app.train:load_data", 1),
+    "in an evaluation": ("msft.app.session:Session._score", 2),
+    "while a checkpoint is written": ("msft.store.ranked_disk:RankedDisk.put", 1),
+    "while the result is written": ("msft.app.session:Session._show_result", 1),
+}
+
+
+def test_a_signal_to_one_rank_ends_all_with_4_wherever_it_comes(
+    data: Path, alone: Callable[[str], dict[str, Any]]
+) -> None:
+    file = recipe(data, "signals", method="soup", **METHODS["soup"])
+    for number, (where, (of, times)) in enumerate(PLACES.items()):
+        command = train(file, data / "signals" / str(number))
+        ended = in_processes(2, [command], before_call(number % 2, of, TERM, times))
+        assert ended.codes == [[4], [4]], (where, ended.said)
+        assert said(ended).startswith("stopped by SIGTERM; nothing is lost"), where
+        if number in (2, 3):
+            ended = in_processes(2, [command])
+            assert ended.codes == [[0], [0]], (where, ended.said)
+            assert left_by(data / "signals" / str(number)) == alone("soup"), where
+
+
+def test_a_rank_that_waits_in_vain_ends_in_time_and_says_for_whom(data: Path) -> None:
+    file, out = recipe(data, "late", method="sft"), data / "late"
+    slow = "import time; time.sleep(6)"
+    step, load = "msft.engine.train.engine:FastEngine.work", "msft.app.train:load_data"
+    for number, (key, act, expected) in enumerate(
+        (
+            ("rendezvous", ("msft.app.commands:recipe_of", KILL), "for the other 1 of 2 processes"),
+            ("ddp", (step, slow), "for rank 1 at 'losses of step 0'; see whether it hangs"),
+            ("saving", (load, slow), "for rank 1 at 'data': rank 1 is at data; see whether it h"),
+        )
+    ):
+        command = train(file, out / str(number), "--set", f"{key}_timeout=2")
+        begun = time.monotonic()
+        ended = in_processes(2, [command], before_call(1, *act))
+        assert time.monotonic() - begun < 60, "not minutes"
+        assert ended.codes[0] == [1], (key, ended.said)
+        assert ended.codes[1] == ([-SIGKILL] if act[1] == KILL else [1])
+        found = " ".join(ended.said[0].split())
+        assert f"msft: rank 0 has waited 2 s {expected}" in found
+        assert f"or give {key}_timeout more seconds" in found
+
+
+def test_a_rank_that_dies_before_training_ends_the_other_at_once(data: Path) -> None:
+    file = recipe(data, "dies", method="sft")
+    before = before_call(0, "msft.app.train:load_data", KILL)
+    ended = in_processes(2, [train(file, data / "dies")], before)
+    assert ended.codes == [[-SIGKILL], [1]]
+    found = " ".join(ended.said[1].split())
+    assert "another process of this run has ended or cannot be reached" in found
+    assert "(rank 1 waited for it at 'data')" in found, "rank 0 cannot say it"
+
+
+def test_ranks_that_take_different_checkpoints_fail_and_say_which(data: Path) -> None:
+    """As two orders of one set would have it."""
+    file, out = recipe(data, "msft", method="msft", **METHODS["msft"]), data / "mixed"
+    assert in_processes(2, [train(file, out)], at_step(1, 6, SIGTERM)).codes == [[4], [4]]
+    log = (out / "run.jsonl").read_bytes()
+    other_order = (
+        "from msft.store.store import CheckpointStore as S; known = S._bring_back\n"
+        "def turned(self, needed):\n"
+        "    held = self._ledger\n"
+        "    self._ledger = dict(reversed(held.items())) if rank else held\n"
+        "    known(self, needed)\n"
+        "    self._ledger = held\n"
+        "S._bring_back = turned\n"
+    )
+    ended = in_processes(2, [train(file, out)], other_order)
+    assert ended.codes == [[1], [1]], ended.said
+    found = said(ended)
+    assert "ranks meet at different places: rank 0 is at 'r0-t" in found, found
+    assert ", rank 1 is at 'r0-t" in found
+    assert (out / "run.jsonl").read_bytes() == log
+
+
+def test_ranks_at_meetings_of_different_kinds_do_not_wait_for_each_other() -> None:
+    meet = (
+        "import os, torch; from msft.engine.ranks import joined\n"
+        "from msft.ranks import Patience\n"
+        "ranks = joined(Patience()); numbers = torch.ones(3)\n"
+        "try:\n"
+        "    ranks.total('losses', numbers)\n"
+        "    ranks.gather('a line', 1) if rank else ranks.spread('weights', numbers, 1)\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error, flush=True); os._exit(1)\n"
+    )
+    running = Running(2, [], meet)
+    codes, said = running.ended(60)
+    assert codes == [1, 1], said
+    where = "ranks meet at different places: rank 0 is at 'weights', rank 1 is at 'a line'"
+    assert all(where in text for text in said), said
+
+
+def test_the_order_of_sets_reaches_no_file(data: Path) -> None:
+    """The same runs in processes with different hash seeds leave the same files, byte for byte."""
+    left: list[dict[str, bytes]] = []
+    for seed in range(2):
+        place = data / f"hash-seed-{seed}"
+        for method, keys in METHODS.items():
+            file = recipe(data, method, method=method, **keys)
+            codes, texts = Running(1, train(file, place / method), seeds=[seed]).ended()
+            assert codes == [0], texts
+        timed = ("environment.json", "steps.jsonl", "run.lock")
+        found = {
+            name: text for name, text in files_of(place).items() if Path(name).name not in timed
+        }
+        left.append({name: text.replace(str(place).encode(), b"") for name, text in found.items()})
+    assert left[0].keys() == left[1].keys()
+    assert [name for name in left[0] if left[0][name] != left[1][name]] == []
+    assert any("best/" in name for name in left[0])

@@ -84,7 +84,7 @@ def test_the_bits_of_slices_in_bf16_are_those_of_one_process() -> None:
     expected = {name: left_by(ALONE, **way) for name, way in WAYS.items()}
 
     here = f"import sys; sys.path[:0] = {sys.path!r}; "
-    running = Running(2, lambda rank: [], f"{here}from test_full_sharding import work; work()")
+    running = Running(2, [], f"{here}from test_full_sharding import work; work()")
     for said in running.ended()[1]:
         assert said.startswith("{"), said
         found = json.loads(said)

@@ -1,6 +1,6 @@
 """Random kills, file faults and hostile inputs against the real program, for as long as you like.
 
-    python tests/faults/soak.py --minutes 60 [--seed 7] [--out FILE]
+    python tests/faults/soak.py --minutes 60 [--seed 7] [--out FILE] [--ranks]
 
 Every trial is drawn from the seed and its number: `--seed 7 --trial 123` repeats one. A trial that
 does not end as it must is printed with its command and kept in FILE, one JSON line a trial; then
@@ -12,6 +12,10 @@ the exit code is 1.
   the same log and weights, or refuse in words and change nothing.
 - input: a recipe or a data file is damaged before the start. `msft` must train, or refuse with exit
   code 2 or 3 and in words, within a minute.
+- ranks (with --ranks, and then nothing else): a run of two or three processes, each with a hash
+  seed of its own, is interrupted one to four times: a rank or all of them are killed, or one is
+  asked to stop. The others must end by themselves. Resumed by one to three processes, it must leave
+  what one process leaves that was left alone, but for the fields `disk` and `crc`.
 """
 
 import argparse
@@ -30,8 +34,12 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "app"))  # a process of its own knows no pytest
+sys.path.append(str(Path(__file__).parents[1]))  # a process of its own knows no pytest
+sys.path.append(str(Path(__file__).parents[1] / "app"))
 from program import Ended, run, toy_recipe
+from rank_processes import Running
+
+from warm_python import NO_REPORTS
 
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {},
@@ -49,6 +57,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "continual": {},
 }
 """Runs of a second or two; what stands before the first dash is the method."""
+
+RANKS: dict[str, dict[str, Any]] = {
+    **METHODS,
+    "sft-adapter": {"use_peft": True, "lora_r": 4, "learning_rate": 1e-2},
+}
+LANES = 6
+"""Of runs in several processes, so that each number of them divides it."""
+HASH_SEEDS = 3
 
 KEPT = ("run.jsonl", "summary.json", "best/model.safetensors")
 """What a run that was damaged must leave as it was; verdicts that were damaged may be lost."""
@@ -70,15 +86,21 @@ class Soak:
         self._folder = folder
         self._seed = seed
         self._alone: dict[str, tuple[dict[str, str], float]] = {}
+        self.kills = 0
+        """Processes that were killed among several, and signals that one of them got."""
 
-    def trial(self, number: int) -> Outcome:
+    def trial(self, number: int, ranks: bool = False) -> Outcome:
         random = Random(f"{self._seed} {number}")
         kind = random.choice(("kill", "kill", "fault", "fault", "input"))
         method = random.choice([*METHODS])
+        if ranks:
+            kind, method = "ranks", random.choice([*RANKS])
         place = self._folder / "trial"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        if kind == "input":
+        if kind == "ranks":
+            what, wrong = self._ranks(method, place, random)
+        elif kind == "input":
             what, wrong = self._input(method, place, random)
         else:
             what, wrong = self._interrupted(kind, method, place, random)
@@ -107,6 +129,52 @@ class Soak:
             _forget_findings(place / "out" / "summary.json", self._folder / method / "out")
         return what, _differs(done, alone, _hashes(place / "out"), KEPT)
 
+    def _ranks(self, method: str, place: Path, random: Random) -> tuple[str, str]:
+        os.environ[NO_REPORTS] = "1"
+        folder = self._folder / f"ranks-{method}"
+        alone, recipe = folder / "out", folder / "recipe.yaml"
+        train = ["train", str(recipe), "--quiet", "--out"]
+        if not alone.exists():
+            folder.mkdir()
+            keys = {"lanes": LANES, "train_batch_size": 12, **RANKS[method]}
+            toy_recipe(folder, method=method.split("-")[0], **keys)
+            codes, said = Running(1, [*train, str(alone)]).ended()
+            if codes != [0]:
+                raise RuntimeError(f"{method}, left alone: exit code {codes[0]}: {said[0]}")
+        sharding = "optimizer" if "adapter" in method else random.choice(("optimizer", "full"))
+        command = [*train, str(place / "out"), "--set", f"sharding={sharding}"]
+        happened = [sharding]
+        for _ in range(random.randint(1, 4)):
+            world = random.randint(2, 3)
+            seeds = [random.randrange(HASH_SEEDS) for _ in range(world)]
+            what = random.choice(("one", "one", "all", "stop"))
+            one = random.randrange(world)
+            running = Running(world, command, seeds=seeds)
+            _at_event(place / "out" / "run.jsonl", random, running)
+            number = signal.SIGTERM if what == "stop" else signal.SIGKILL
+            for rank in range(world) if what == "all" else [one]:
+                running.signal(rank, number)
+            try:
+                codes, said = running.ended()
+            except AssertionError as error:
+                return ", ".join(happened), str(error)
+            happened.append(f"{what} of {world} (rank {one}): {codes}")
+            if any(codes):  # else it had ended before
+                self.kills += 1
+            ends = {0, 1, -signal.SIGKILL} if what != "stop" else {0, 4}
+            if not {*codes} <= ends:
+                return ", ".join(happened), f"exit codes {codes}: {said}"
+        world = random.randint(1, 3)
+        seeds = [random.randrange(HASH_SEEDS) for _ in range(world)]
+        codes, said = Running(world, command, seeds=seeds).ended()
+        happened.append(f"resumed by {world}")
+        wrong = "" if not any(codes) else f"exit codes {codes}: {said}"
+        if not wrong:
+            wanted, found = _left_by_ranks(alone), _left_by_ranks(place / "out")
+            other = [name for name in wanted if wanted[name] != found[name]]
+            wrong = f"differs: {', '.join(other)}" if other else ""
+        return f"{method}, {', '.join(happened)}", wrong
+
     def _input(self, method: str, place: Path, random: Random) -> tuple[str, str]:
         toy_recipe(place, method=method.split("-")[0], **METHODS[method])
         files = sorted(path for path in place.iterdir() if path.is_file())
@@ -131,6 +199,47 @@ class Soak:
                 raise RuntimeError(f"{method}, left alone: exit code {done.code}: {done.err}")
             self._alone[method] = _hashes(place / "out"), done.seconds
         return self._alone[method]
+
+
+def _at_event(log: Path, random: Random, running: Running) -> None:
+    """Wait for some lines more than the log has, and then a moment; or until the end."""
+    lines = random.randint(0, 8)
+    moment = random.uniform(0, 0.5)
+    before = _lines(log)
+    until = time.monotonic() + 60
+    while _lines(log) < before + lines and not running.is_over() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(moment)
+
+
+def _lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def _left_by_ranks(folder: Path) -> dict[str, Any]:
+    """What must be the same, however many processes wrote it."""
+    from safetensors import safe_open
+
+    def without(line: str) -> dict[str, Any]:
+        return {key: value for key, value in json.loads(line).items() if key not in OWN_FIELDS}
+
+    weights: dict[str, bytes] = {}
+    for file in sorted((folder / "best").glob("*.safetensors")):
+        with safe_open(file, "pt") as held:
+            for name in held.keys():  # noqa: SIM118
+                weights[name] = held.get_tensor(name).numpy().tobytes()
+    return {
+        "run.jsonl": [without(line) for line in (folder / "run.jsonl").read_text().splitlines()],
+        "verdicts.jsonl": (folder / "verdicts.jsonl").read_bytes(),
+        "samples.jsonl": (folder / "samples.jsonl").read_bytes(),
+        "summary.json": without((folder / "summary.json").read_text()),
+        "schedule.json": (folder / "schedule.json").read_bytes(),
+        "weights": weights,
+    }
+
+
+OWN_FIELDS = ("disk", "crc")
+"""They depend on how much memory was free."""
 
 
 def _forget_findings(summary: Path, alone: Path) -> None:
@@ -276,6 +385,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--trial", type=int, help="only this one")
     parser.add_argument("--out", type=Path, default=Path("soak.jsonl"))
+    parser.add_argument("--ranks", action="store_true", help="runs of several processes")
     options = parser.parse_args()
     begun, counts, wrong = time.monotonic(), Counter[str](), 0
     print(f"seed {options.seed}, {options.minutes:g} minutes; trials go to {options.out}")
@@ -283,7 +393,7 @@ def main() -> int:
         soak = Soak(Path(folder), options.seed)
         number = 0 if options.trial is None else options.trial
         while options.trial is None or number == options.trial:
-            outcome = soak.trial(number)
+            outcome = soak.trial(number, options.ranks)
             counts[outcome.kind] += 1
             line = {"seed": options.seed, "trial": number, **vars(outcome)}
             file.write(json.dumps(line) + "\n")
@@ -297,6 +407,8 @@ def main() -> int:
     minutes = (time.monotonic() - begun) / 60
     each = ", ".join(f"{count} {kind}s" for kind, count in sorted(counts.items()))
     print(f"{number} trials in {minutes:.1f} minutes: {each}; {wrong} not right")
+    if options.ranks:
+        print(f"{soak.kills} times processes were killed or asked to stop")
     return 1 if wrong else 0
 
 

@@ -226,6 +226,23 @@ def test_what_was_parked_is_found_by_the_next_process_as_it_was(tmp_path: Path) 
     assert all(f"{checkpoint}.weights" in memories[1] for checkpoint in (A, B, C))
 
 
+def test_what_memory_gets_back_comes_in_the_order_of_the_ledger(tmp_path: Path) -> None:
+    """Each is a meeting of ranks, and sets have another order in every process."""
+    every = [checkpoint_id(0, tick) for tick in range(1, 13)]
+    disk = DiskTier(tmp_path, JsonCodec())
+    for checkpoint in every:
+        disk.put(f"{checkpoint}.weights", checkpoint)
+    noted: list[str] = []
+    store = CheckpointStore([MemoryTier("host", 99)], disk, note=noted.append)
+    for checkpoint in every:
+        store.enter(checkpoint)
+    store.go_live()
+    store.keep(Retained(ids(*every), ids(), ids()))
+    assert noted == [f"{checkpoint}.weights" for checkpoint in every]
+    assert disk.listed() == []
+    assert [store.get(checkpoint, "weights") for checkpoint in every] == every
+
+
 def test_nothing_is_parked_before_the_log_is_at_its_end(tmp_path: Path) -> None:
     disk = DiskTier(tmp_path, JsonCodec())
     store = CheckpointStore([MemoryTier("host", 9)], disk)

@@ -27,6 +27,8 @@ from msft.stopping import asked
 
 LOOK = timedelta(seconds=1)
 """How long a rank waits until it looks after the others, and then between two looks."""
+SLACK = 60
+"""Seconds that gloo itself waits beyond the limits that are kept here."""
 BLOCK, COUNT = 256, 8
 """Bytes of the message that every JSON meeting has; those that say how long its text is. What does
 not fit in there comes in a second message."""
@@ -54,7 +56,8 @@ class Group:
             raise self._not_there() from error
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._direct = direct
-        _let_wait(self._host or dist.group.WORLD, self._patience.saving)  # less is seen to here
+        longest = max(self._patience.saving, self._patience.step) + SLACK  # less is seen to here
+        _let_wait(self._host or dist.group.WORLD, longest)
         if direct:
             _let_wait(dist.group.WORLD, self._patience.step)
         self._staged = device.type == "cuda" and not direct

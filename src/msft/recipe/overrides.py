@@ -33,7 +33,8 @@ def _text_of(file: Path) -> str:
         with file.open("rb") as stream:
             raw = stream.read(4 * MAX_CHARACTERS + 1)
     except FileNotFoundError:
-        names = [path.name for path in file.parent.iterdir()] if file.parent.is_dir() else []
+        beside = file.parent.iterdir() if file.parent.is_dir() else ()
+        names = sorted(path.name for path in beside)
         near = get_close_matches(file.name, names, n=1)
         hint = f"did you mean {file.parent / near[0]}?" if near else "`msft init` writes one"
         raise RecipeError(f"{file}: there is no such file; {hint}") from None

@@ -87,7 +87,7 @@ class MergedModel:
         """Layers without an adapter beside one that has: both may be laid together, and what the
         trained model has must stay where it is."""
         model = self._adapted.evaluated.model
-        owners = {layer.name.rpartition(".")[0] for layer in self._adapted.layers}
+        owners = dict.fromkeys(layer.name.rpartition(".")[0] for layer in self._adapted.layers)
         known = {id(layer.twin) for layer in self._adapted.layers}
         known |= {id(twin) for _, twin in self._adapted.frozen}
         children = [each for owner in owners for each in model.get_submodule(owner).children()]

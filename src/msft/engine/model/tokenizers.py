@@ -200,7 +200,8 @@ def _refuse_missing(name: str) -> None:
     path = Path(name)
     if path.exists():
         return
-    models = {file.parent.name: str(file.parent) for file in path.parent.glob("*/config.json")}
+    files = sorted(path.parent.glob("*/config.json"))
+    models = {file.parent.name: str(file.parent) for file in files}
     near = get_close_matches(path.name, models, n=1)
     hint = f"; did you mean {models[near[0]]!r}?" if near else ""
     raise RecipeError(f"there is no folder {name!r}{hint}")
