@@ -129,12 +129,13 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _serve(folder: Path) -> None:
+    parent = os.getppid()
     for library in LIBRARIES:
         import_module(library)
     sys.executable = str(folder / "python")  # processes of forks are forks too
     vars(os)["fsync"] = lambda handle: None  # as in conftest.py
     gc.freeze()
-    parent, listener = os.getppid(), socket.socket(socket.AF_UNIX)
+    listener = socket.socket(socket.AF_UNIX)
     os.chdir(folder)
     listener.bind("new")
     listener.listen()

@@ -271,8 +271,10 @@ def test_a_rank_that_dies_before_training_ends_the_other_at_once(data: Path) -> 
 
 def test_ranks_that_take_different_checkpoints_fail_and_say_which(data: Path) -> None:
     """As two orders of one set would have it."""
-    file, out = recipe(data, "msft", method="msft", **METHODS["msft"]), data / "mixed"
+    file = recipe(data, "mixed", method="soup", evals_per_epoch=6)
+    out = data / "mixed"
     assert in_processes(2, [train(file, out)], at_step(1, 6, SIGTERM)).codes == [[4], [4]]
+    assert len({path.name.split(".")[0] for path in (out / "checkpoints").iterdir()}) > 2
     log = (out / "run.jsonl").read_bytes()
     other_order = (
         "from msft.store.store import CheckpointStore as S; known = S._bring_back\n"
@@ -307,6 +309,22 @@ def test_ranks_at_meetings_of_different_kinds_do_not_wait_for_each_other() -> No
     assert codes == [1, 1], said
     where = "ranks meet at different places: rank 0 is at 'weights', rank 1 is at 'a line'"
     assert all(where in text for text in said), said
+
+
+def test_a_rank_that_compiles_is_waited_for_longer_than_one_in_a_step() -> None:
+    meet = (
+        "import os, time, torch; from msft.ranks import Patience\n"
+        "from msft.engine.ranks import excuse_compiling, joined\n"
+        "def slow(graph, inputs):\n"
+        "    time.sleep(4)\n"
+        "    return graph.forward\n"
+        "ranks = joined(Patience(step=2)); excuse_compiling()\n"
+        "ranks.gather('both are there', None)\n"
+        "rank and torch.compile(torch.nn.ReLU(), backend=slow)(torch.ones(2))\n"
+        "print(ranks.gather('compiled', rank), flush=True); os._exit(0)\n"
+    )
+    codes, said = Running(2, [], "import torch._dynamo\n" + meet).ended()
+    assert (codes, said) == ([0, 0], ["[0, 1]\n"] * 2)
 
 
 def test_the_order_of_sets_reaches_no_file(data: Path) -> None:

@@ -37,7 +37,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))  # a process of its own knows no pytest
 sys.path.append(str(Path(__file__).parents[1] / "app"))
 from program import Ended, run, toy_recipe
-from rank_processes import Running
+from rank_processes import SEEDS, Running
 
 from warm_python import NO_REPORTS
 
@@ -64,7 +64,6 @@ RANKS: dict[str, dict[str, Any]] = {
 }
 LANES = 6
 """Of runs in several processes, so that each number of them divides it."""
-HASH_SEEDS = 3
 
 KEPT = ("run.jsonl", "summary.json", "best/model.safetensors")
 """What a run that was damaged must leave as it was; verdicts that were damaged may be lost."""
@@ -146,7 +145,7 @@ class Soak:
         happened = [sharding]
         for _ in range(random.randint(1, 4)):
             world = random.randint(2, 3)
-            seeds = [random.randrange(HASH_SEEDS) for _ in range(world)]
+            seeds = _hash_seeds(world, random)
             what = random.choice(("one", "one", "all", "stop"))
             one = random.randrange(world)
             running = Running(world, command, seeds=seeds)
@@ -165,7 +164,7 @@ class Soak:
             if not {*codes} <= ends:
                 return ", ".join(happened), f"exit codes {codes}: {said}"
         world = random.randint(1, 3)
-        seeds = [random.randrange(HASH_SEEDS) for _ in range(world)]
+        seeds = _hash_seeds(world, random)
         codes, said = Running(world, command, seeds=seeds).ended()
         happened.append(f"resumed by {world}")
         wrong = "" if not any(codes) else f"exit codes {codes}: {said}"
@@ -199,6 +198,12 @@ class Soak:
                 raise RuntimeError(f"{method}, left alone: exit code {done.code}: {done.err}")
             self._alone[method] = _hashes(place / "out"), done.seconds
         return self._alone[method]
+
+
+def _hash_seeds(world: int, random: Random) -> list[int]:
+    """Different ones for neighbours."""
+    first = random.randrange(SEEDS)
+    return [(first + rank) % SEEDS for rank in range(world)]
 
 
 def _at_event(log: Path, random: Random, running: Running) -> None:

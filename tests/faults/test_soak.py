@@ -15,6 +15,15 @@ def test_trials_end_as_they_must(number: int, tmp_path: Path) -> None:
     assert outcome.kind in ("kill", "fault", "input")
 
 
+def test_a_trial_with_ranks_ends_as_it_must_and_something_is_killed(
+    tmp_path: Path, no_reports: None
+) -> None:
+    soak = Soak(tmp_path, seed=5)
+    outcome = soak.trial(0, ranks=True)
+    assert (outcome.kind, outcome.wrong) == ("ranks", ""), outcome
+    assert soak.kills > 0
+
+
 def test_a_difference_and_a_traceback_are_not_right() -> None:
     done = Ended(0, "", "", 1.0)
     assert _differs(done, {"run.jsonl": "a"}, {"run.jsonl": "a"}) == ""

@@ -67,7 +67,7 @@ class Group:
         self._met: list[str] = []
         """Meetings since the last one at which the ranks found that they agree."""
         self._agreed = 0
-        self._stopped = False
+        self._stopped = self._excused = False
         atexit.register(self._leave)
 
     def _leave(self) -> None:
@@ -140,14 +140,29 @@ class Group:
 
     @contextmanager
     def busy(self, work: str) -> Iterator[None]:
-        self._work.append(work)
-        self._say("busy", work)
+        self._begin(work)
         try:
             yield
         finally:
-            self._work.pop()
-            with suppress(RuntimeError):  # an error of its own may be on its way
-                self._say("busy", self._work[-1] if self._work else "")
+            self._end()
+
+    def _begin(self, work: str) -> None:
+        self._work.append(work)
+        self._say("busy", work)
+
+    def _end(self) -> None:
+        self._work.pop()
+        with suppress(RuntimeError):  # an error of its own may be on its way
+            self._say("busy", self._work[-1] if self._work else "")
+
+    def excuse_compiling(self) -> None:
+        """From now on the others wait longer while layers are compiled here."""
+        if not self._excused:
+            from torch._dynamo.callback import callback_handler
+
+            self._excused = True
+            callback_handler.register_start_callback(lambda trigger: self._begin("compiling"))
+            callback_handler.register_end_callback(lambda trigger: self._end())
 
     def wait(self, work: Any, host: bool = False) -> None:
         """Until a meeting is over. NCCL's go on by themselves; it has a watchdog of its own."""
@@ -475,3 +490,9 @@ def joined(patience: Patience) -> Ranks:
     if not _group():
         _group().append(Group(device_here(), patience))
     return _group()[0]
+
+
+def excuse_compiling() -> None:
+    """The others of this process's group, if there is one, wait while it compiles."""
+    for group in _group():
+        group.excuse_compiling()

@@ -18,6 +18,7 @@ from torch._dynamo.exc import TorchDynamoException
 from msft.engine.accel.joined_linears import JoinedProjections
 from msft.engine.packing import answer_losses
 from msft.engine.paths import Way, cause_of, say_once
+from msft.engine.ranks import excuse_compiling
 
 RECOMPUTED = {"ban_recompute_materialized_backward": False, "ban_recompute_used_far_apart": False}
 """What torch's partitioner may compute again, although a matrix product reads it there."""
@@ -30,6 +31,7 @@ class FusedLayers:
 
     def __init__(self, model: nn.Module, backend: Backend = "inductor") -> None:
         torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
+        excuse_compiling()
         self.way = Way("fused")
         self._joined = JoinedProjections(model)
         if self._joined.with_adapters:
