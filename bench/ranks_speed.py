@@ -85,7 +85,7 @@ def engine_of(
 
 
 def step(engine: FastEngine, ranks: Ranks, turn: int) -> Any:
-    ranks.gather(None)  # as a run asks at each step whether a signal came
+    ranks.gather("step", None)  # as a run asks at each step whether a signal came
     first = turn % BATCHES * ROWS
     return engine.work(Batch(tuple(("a", first + number) for number in range(ROWS))))[0]
 
@@ -172,7 +172,7 @@ def digests(size: str, ranks: Ranks, lora: bool) -> dict[str, str]:
         name: sha256(weight.cpu().numpy().tobytes()).hexdigest()
         for name, weight in engine.weights().items()
     }
-    return {name: digest for part in ranks.gather(mine) for name, digest in part.items()}
+    return {name: digest for part in ranks.gather("digests", mine) for name, digest in part.items()}
 
 
 def in_process(size: str, rank: int, world: int, port: int, lora: bool) -> "subprocess.Popen[str]":

@@ -101,12 +101,12 @@ def test_what_this_process_wrote_and_lost_is_written_again(tmp_path: Path) -> No
     def work(ranks: ThreadRanks) -> list[Any]:
         disk = disk_of(tmp_path, ranks)
         disk.put(KEY, {str(ranks.rank): ranks.rank})
-        ranks.gather(None)
+        ranks.gather("here", None)
         whole = disk.is_whole(KEY)
-        ranks.gather(None)
+        ranks.gather("here", None)
         if ranks.rank == 1:
             (tmp_path / f"{KEY}.2-of-2" / "part.json").write_text("{}")
-        ranks.gather(None)
+        ranks.gather("here", None)
         damaged = disk.is_whole(KEY)
         gone = KEY not in disk
         disk.put(KEY, {str(ranks.rank): ranks.rank})
@@ -132,15 +132,15 @@ def test_rank_0_removes_only_when_all_have_written_what_came_before(tmp_path: Pa
         disk.drop("r0-t1.weights")
         assert "r0-t1.weights" not in disk
         disk.settle()
-        ranks.gather(None)
+        ranks.gather("here", None)
         there = sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".")
         assert there[:2] == ["r0-t1.weights.1-of-2", "r0-t1.weights.2-of-2"], "rank 1 still writes"
-        ranks.gather(None)
+        ranks.gather("here", None)
         slow.set()
         disk.flush()
         there = sorted(path.name for path in tmp_path.iterdir())
         assert there == ["r0-t2.weights.1-of-2", "r0-t2.weights.2-of-2"]
-        ranks.gather(None)
+        ranks.gather("here", None)
 
     in_threads(2, work)
 

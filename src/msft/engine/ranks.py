@@ -96,7 +96,7 @@ class Group:
     def total(self, meeting: str, numbers: Tensor) -> Tensor:
         held = self._here(numbers)
         self._met.append(meeting)
-        self.wait(dist.all_reduce(held, async_op=True))
+        self.wait(dist.all_reduce(held, async_op=not self._direct))
         return numbers.copy_(held) if self._staged else held
 
     def exchange(
@@ -105,13 +105,14 @@ class Group:
         held = self._here(given)
         got = held.new_empty(sum(wanted))
         self._met.append(meeting)
-        self.wait(dist.all_to_all_single(got, held, [*wanted], [*sizes], async_op=True))
+        later = not self._direct
+        self.wait(dist.all_to_all_single(got, held, [*wanted], [*sizes], async_op=later))
         return got.to(given.device)
 
     def spread(self, meeting: str, numbers: Tensor, source: int) -> None:
         held = self._here(numbers)
         self._met.append(meeting)
-        self.wait(dist.broadcast(held, source, async_op=True))
+        self.wait(dist.broadcast(held, source, async_op=not self._direct))
         if self._staged:
             numbers.copy_(held)
 
@@ -165,9 +166,13 @@ class Group:
             callback_handler.register_end_callback(lambda trigger: self._end())
 
     def wait(self, work: Any, host: bool = False) -> None:
-        """Until a meeting is over. NCCL's go on by themselves; it has a watchdog of its own."""
+        """Until a meeting is over. NCCL's go on beside the host, and it has a watchdog of its own.
+
+        work: as torch gives it; None: NCCL has put it behind what the device has to do.
+        """
         if self._direct and not host:
-            work.wait()
+            if work is not None:
+                work.wait()
             return
         begun = time.monotonic()
         while True:
@@ -215,9 +220,9 @@ class Group:
         found: dict[int, tuple[list[str], str]] = {}
         for rank in range(self.world):
             if rank != self.rank:
-                agreed, met = self._said("at", rank) or (-1, [])
-                here = met if agreed == self._agreed else []
-                found[rank] = here, self._said("busy", rank) or ""
+                agreed, met = self._said("at", rank) or (None, None)
+                waits = agreed == self._agreed
+                found[rank] = met if waits else [], self._said("busy", rank) or ""
         return found
 
     def _say(self, what: str, content: Any) -> None:
@@ -257,7 +262,7 @@ class Group:
                 return error
         return self._ended(f"{LOST} (rank {self.rank} waited for it at '{self._met[-1]}')")
 
-    def _not_there(self) -> Exception:
+    def _not_there(self) -> BaseException:
         signal = asked()
         if signal:
             return Stopped(signal)
