@@ -1,6 +1,7 @@
 """Adapter folders of peft: an adapter's weights, and the name of the base that they belong to.
 
-Importing this file imports neither torch nor peft. A base that cannot be found is said before anything is loaded.
+Importing this file imports neither torch nor peft: a base that cannot be found is refused before
+anything is loaded.
 """
 
 import importlib.util
