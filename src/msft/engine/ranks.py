@@ -220,9 +220,9 @@ class Group:
         found: dict[int, tuple[list[str], str]] = {}
         for rank in range(self.world):
             if rank != self.rank:
-                agreed, met = self._said("at", rank) or (None, None)
-                waits = agreed == self._agreed
-                found[rank] = met if waits else [], self._said("busy", rank) or ""
+                said = self._said("at", rank)
+                met = said[1] if said and said[0] == self._agreed else []
+                found[rank] = met, self._said("busy", rank) or ""
         return found
 
     def _say(self, what: str, content: Any) -> None:
