@@ -271,6 +271,94 @@ def test_a_mixture_of_trl(here: Path) -> None:
     assert draft.left["datasets[1].split"].startswith("msft reads the split train")
 
 
+def test_a_mixture_of_alignment_handbook(here: Path) -> None:
+    """A weight is a subsample of the rows. A split other than train is said."""
+    draft = draft_of(
+        "model_name_or_path: a\nmax_seq_length: 64\ndataset_mixture:\n  datasets:\n"
+        "    - {id: rows/own.jsonl, weight: 0.5, columns: [messages]}\n"
+        "    - {id: owner/two, config: en, split: train_sft, weight: 1.0}\n"
+        "  seed: 0\n  test_split_size: 0.2\n"
+    )
+    own, two = draft.datasets
+    assert (own["train"], own["train_rows"]) == ("rows/own.jsonl", 6)
+    assert (two["name"], two["path"], "train_rows" in two) == ("two", "owner/two:en", False)
+    assert [spec["validation_fraction"] for spec in draft.datasets] == [0.2, 0.2]
+    assert "dataset_mixture[1].split" in draft.changes
+    assert draft.keys["max_length"] == 64
+    older = draft_of("model_name_or_path: a\ndataset_mixer: {owner/a: 1.0, owner/b: 0.5}\n")
+    assert [spec["path"] for spec in older.datasets] == ["owner/a", "owner/b"]
+    assert older.datasets[1]["weight"] == 0.5
+
+
+NEWER = """
+model: Qwen/Qwen3-4B
+model_class: llm
+peft_config: {name: lora, r: 4, target_modules: all, use_dora: true}
+quant_config: {name: bnb, quantization_bit: 4}
+dist_config: {name: fsdp2}
+train_dataset: data/mixture.yaml
+micro_batch_size: 2
+global_batch_size: 16
+cutoff_len: 256
+batching_strategy: normal
+"""
+
+
+def test_the_newer_layout_of_llama_factory(here: Path) -> None:
+    Path("data/mixture.yaml").write_text(
+        "own: {path: rows/own.jsonl, source: local, converter: alpaca, size: 5}\n"
+        "hub: {path: owner/hub, split: train}\n"
+    )
+    Path("newer.yaml").write_text(NEWER)
+    recipe = made("newer.yaml")
+    own, hub = recipe.datasets
+    assert (own.name, own.train, own.train_rows) == ("own", "../rows/own.jsonl", 5)
+    assert (hub.name, hub.path) == ("hub", "owner/hub")
+    assert (recipe.model_name_or_path, recipe.train_batch_size) == ("Qwen/Qwen3-4B", 16)
+    assert (recipe.max_length, recipe.learning_rate, recipe.weight_decay) == (256, 1e-4, 0.01)
+    assert (recipe.lr_scheduler_type, recipe.num_train_epochs) == ("constant", 3)
+    assert (recipe.use_peft, recipe.lora_r, recipe.lora_alpha) == (True, 4, 16)
+    assert (recipe.lora_target_modules, recipe.load_in_4bit) == ("all-linear", True)
+    assert recipe.use_dora is True
+    full = draft_of("model: a\ntrain_dataset: owner/a\noptim_config: {name: muon, wd: 0.1}\n")
+    assert "use_peft" not in full.keys
+    assert "optim_config.name" in full.changes
+    assert full.keys["weight_decay"] == 0.1
+    packed = draft_of("model: a\ntrain_dataset: owner/a\nbatching_strategy: dynamic_batching\n")
+    assert "packed sequences" in packed.left["micro_batch_size"]
+
+
+SWIFT = """
+model: Qwen/Qwen2.5-7B-Instruct
+tuner_type: lora
+target_modules: [q_proj, v_proj]
+dataset:
+  - rows/own.jsonl#5
+  - hf::owner/pairs:en#500
+  - AI-ModelScope/alpaca-gpt4-data-en
+split_dataset_ratio: 0.05
+per_device_train_batch_size: 4
+"""
+
+
+def test_ms_swift(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("swift.yaml").write_text(SWIFT)
+    recipe = made("swift.yaml")
+    own, pairs, alpaca = recipe.datasets
+    assert (own.train, own.train_rows) == ("../rows/own.jsonl", 5)
+    assert (pairs.path, pairs.train_rows) == ("owner/pairs:en", 500)
+    assert (alpaca.path, alpaca.train_rows) == ("AI-ModelScope/alpaca-gpt4-data-en", None)
+    assert {spec.validation_fraction for spec in recipe.datasets} == {0.05}
+    assert (recipe.train_batch_size, recipe.learning_rate) == (16, 1e-4)
+    assert (recipe.lr_scheduler_type, recipe.weight_decay) == ("cosine", 0.1)
+    assert (recipe.lora_r, recipe.lora_alpha, recipe.lora_dropout) == (8, 32, 0.05)
+    assert recipe.lora_target_modules == ["q_proj", "v_proj"]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "dataset: names of ModelScope: see that Hugging Face has them" in shown
+    full = draft_of("model: a\ntrain_type: full\ndataset: a.jsonl\n")
+    assert (full.keys["use_peft"], full.keys["learning_rate"]) == (False, 1e-5)
+
+
 def test_adapters(here: Path) -> None:
     axolotl, factory, trl = (draft_of(text).keys for text in (AXOLOTL, FACTORY, TRL))
     assert [axolotl[key] for key in ("use_peft", "load_in_4bit", "lora_r")] == [True, True, 16]
