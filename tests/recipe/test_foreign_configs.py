@@ -290,6 +290,45 @@ def test_a_mixture_of_alignment_handbook(here: Path) -> None:
     assert older.datasets[1]["weight"] == 0.5
 
 
+def test_a_dataset_that_is_named_once_for_each_of_its_splits_is_read_once(here: Path) -> None:
+    """msft reads the split train only, which two sub-datasets would have twice."""
+    draft = draft_of(
+        "model_name_or_path: a\ndataset_mixture:\n  datasets:\n"
+        "    - {id: owner/a, config: en, split: train_sft}\n"
+        "    - {id: owner/a, config: en, split: test_sft}\n"
+        "    - {id: owner/a, config: de, split: train_sft}\n"
+    )
+    assert [spec["path"] for spec in draft.datasets] == ["owner/a:en", "owner/a:de"]
+    assert "dataset_mixture[1]" in draft.changes
+
+
+@pytest.mark.parametrize(
+    ("given", "changing"),
+    [
+        ("datasets: [{path: o/a, type: alpaca}]", None),
+        ("datasets: [{path: o/a, type: chat_template, roles_to_train: [assistant]}]", None),
+        ("datasets: [{path: o/a, type: 'alpaca:phi'}]", "datasets[0].type"),
+        ("datasets: [{path: o/a, roles_to_train: [user]}]", "datasets[0].roles_to_train"),
+        ("datasets: [{path: o/a}]\nlora_model_dir: adapter", "lora_model_dir"),
+        ("datasets: [{path: o/a}]\nunfrozen_parameters: [lm_head]", "unfrozen_parameters"),
+        ("datasets: [{path: o/a}]\nspecial_tokens: {pad_token: <pad>}", None),
+        ("datasets: [{path: o/a}]\nspecial_tokens: {eos_token: <end>}", "special_tokens"),
+        ("datasets: [{path: o/a}]\nload_in_8bit: true", "load_in_8bit"),
+        ("datasets: [{path: o/a}]\nadam_beta2: 0.999\nchat_template: tokenizer_default", None),
+    ],
+)
+def test_what_changes_the_run_is_told_apart(given: str, changing: str | None) -> None:
+    draft = draft_of(f"base_model: a\n{given}\n")
+    assert draft.changes == ([] if changing is None else [changing])
+
+
+def test_fp16_is_not_fp32() -> None:
+    draft = draft_of("base_model: a\ndatasets: [{path: o/a}]\nbf16: false\nfp16: true\n")
+    assert "bf16" not in draft.keys
+    draft = draft_of("base_model: a\ndatasets: [{path: o/a}]\nbf16: false\n")
+    assert draft.keys["bf16"] is False
+
+
 NEWER = """
 model: Qwen/Qwen3-4B
 model_class: llm

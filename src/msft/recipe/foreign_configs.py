@@ -23,6 +23,7 @@ from msft.recipe.foreign_defaults import (
     NEWER,
     RATES,
     SWIFT,
+    TEMPLATED,
     TRL,
     WHOLE_CONVERSATIONS,
 )
@@ -61,6 +62,8 @@ def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda dr
         draft.remarks["adam_beta2"] = "ms-swift's is 0.95, AdamW's here is the usual 0.999"
         if "max_length" not in draft.keys:
             _unlimited(draft)
+    if tool in (FACTORY, NEWER, SWIFT) and "template" not in draft.left:
+        draft.remarks["template"] = TEMPLATED
     read_steps(draft, place, lengths)
     if tool == TRL and "completion_only_loss" not in draft.keys:
         draft.remarks["completion_only_loss"] = WHOLE_CONVERSATIONS
@@ -209,7 +212,6 @@ def _trackers(value: Any) -> Any:
 _VALUES: dict[str, Callable[[Any], Any]] = {
     "lr_scheduler_type": _scheduler,
     "optim": _optimizer,
-    "bf16": _switch,
     "torch_compile": _switch,
     "gradient_checkpointing": _recomputed,
     "report_to": _trackers,
@@ -286,6 +288,20 @@ def _special(draft: Draft, key: str, value: Any) -> None:
         draft.leave(key)
 
 
+def _changes(draft: Draft, key: str, value: Any) -> None:
+    draft.leave(key, changes=True)
+
+
+def _half(draft: Draft, key: str, value: Any) -> None:
+    """Where computing is fp16, it is not meant to be fp32."""
+    if _switch(value) is None:
+        draft.leave(key, f"bf16 here has no {shown(value)}", changes=True)
+    elif value is False and draft.config.get("fp16"):
+        draft.leave(key, "fp16 is bf16 here, where the device has it")
+    else:
+        draft.carry(key, key, value)
+
+
 def _revision(draft: Draft, key: str, value: Any) -> None:
     (draft.silent.append if value == "main" else draft.leave)(key)
 
@@ -305,6 +321,11 @@ _MEANINGS: dict[str, Callable[[Draft, str, Any], None]] = {
     "wandb_project": _wandb,
     "hub_model_id": _hub,
     "special_tokens": _special,
+    "bf16": _half,
+    "lora_model_dir": _changes,
+    "adapter_name_or_path": _changes,
+    "unfrozen_parameters": _changes,
+    "freeze_trainable_layers": _changes,
     "model_revision": _revision,
     "revision": _revision,
     "revision_of_model": _revision,

@@ -79,6 +79,10 @@ MOST_VALUES = 10_000
 """Keys and values of a config. It takes a second to read so many; long ones have 500."""
 WARM_UP = (0.03, 100)
 """Axolotl's: this share of the steps, but at most so many."""
+TEMPLATED = (
+    "they write rows with instruction and output as turns of a conversation, by the model's "
+    "template; msft gives those rows Alpaca's prompt: write them as messages for the same text"
+)
 WHOLE_CONVERSATIONS = (
     "TRL trains on all of a conversation or a text, and on the completion alone where rows have a "
     "prompt and a completion; msft on answers only: completion_only_loss: false adds the prompts"

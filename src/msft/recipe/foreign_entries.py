@@ -22,6 +22,8 @@ _TURNS = ("message_field_role", "message_field_content", "message_property_mappi
 """Keys that say how a turn of a conversation is written."""
 _WRITTEN = ("format", "no_input_format", "system_prompt", "system_format", "field_system")
 """Keys of a prompt of the user's own, in Axolotl's `type`."""
+_PLAIN = ("alpaca", "chat_template", "chat_template.default", "sharegpt")
+"""Axolotl's types whose prompts are those that msft writes."""
 _COLUMNS = {
     "prompt": "instruction",
     "query": "input",
@@ -56,6 +58,7 @@ def add_entry(
     spec |= source
     note = "" if _found(source, place) else "no such file here yet"
     (ours,) = source
+    twins = [each for each in draft.datasets if ours in each]
     listed = " + ".join(f"{where}.{key}" for key in _PLACE if entry.get(key) is not None)
     told = listed if where.endswith("]") else where
     draft.carried.append(Carried(told, f"datasets: {ours}", source[ours], note))
@@ -84,10 +87,17 @@ def add_entry(
         elif key == "type" and str(value).startswith(("completion", "pretrain")):
             why = "plain text has no prompt and answer: name them under columns"
             draft.leave(at, why, changes=True)
+        elif key == "type" and isinstance(value, str) and value not in _PLAIN:
+            draft.leave(at, f"rows get no prompt of {value}, but as their columns say", True)
         elif key in ("type", "formatting", "columns", "converter"):
             draft.leave(at, "the format of rows is recognised by their columns")
+        elif key == "roles_to_train" and value in (["assistant"], ["gpt"], ["assistant", "gpt"]):
+            draft.silent.append(at)
         else:
             draft.leave(at)
+    if f"{where}.split" in draft.changes and any(each[ours] == source[ours] for each in twins):
+        draft.leave(where, "the same split train as another dataset, so it is named once", True)
+        return
     if any(ours != theirs for ours, theirs in columns.items()):
         spec["columns"] = _ours(columns)
     spec["metric"] = "nll"

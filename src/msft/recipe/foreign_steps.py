@@ -197,7 +197,8 @@ def _read_evaluations(draft: Draft, place: Path) -> None:
         return
     an_epoch = _an_epoch(draft, place)
     is_number = isinstance(given, int | float) and not isinstance(given, bool) and given > 0
-    if an_epoch is None or not is_number or "evals_per_epoch" in draft.keys:
+    off = "no" in (draft.config.get("eval_strategy"), draft.config.get("evaluation_strategy"))
+    if an_epoch is None or off or not is_number or "evals_per_epoch" in draft.keys:
         draft.leave("eval_steps")
         return
     apart = given if given >= 1 else given * an_epoch * float(draft.keys["num_train_epochs"])

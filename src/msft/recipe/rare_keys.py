@@ -102,13 +102,16 @@ RARE_KEYS = {
     ),
     "leave it out: the model's tokenizer and its template decide": (
         "cache_dir tokenizer_use_mistral_common "
-        "eot_tokens tokens default_system default_system_prompt is_llama_derived_model "
+        "eot_tokens tokens is_llama_derived_model "
         "is_falcon_derived_model is_mistral_derived_model tokenizer_use_fast tokenizer_legacy "
         "tokenizer_save_jinja_files split_special_tokens use_fast_tokenizer add_tokens "
         "add_special_tokens enable_thinking resize_token_embeddings_to_32x "
         "mean_resizing_embeddings skip_special_tokens chat_template_kwargs tool_format "
         "reasoning_effort preserve_thinking new_special_tokens_config init_special_tokens "
         "shrink_embeddings embeddings_skip_upcast added_tokens_overrides fix_untrained_tokens"
+    ),
+    "not there; leave it out: put a turn of the system into the rows": (
+        "default_system default_system_prompt system"
     ),
     "not there; leave it out: the model is loaded as its config.json says": (
         "rope_scaling rope_theta overrides_of_model_config overrides_of_model_kwargs "
