@@ -17,6 +17,11 @@ def counted(amount: float, noun: str) -> str:
     return f"{text} {noun}" if text == "1" else f"{text} {noun}s"
 
 
+def one_line(text: str) -> str:
+    """Text in which whatever is no letter, sign or blank is escaped, breaks of lines among them."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def si(amount: float) -> str:
     """Three digits and a prefix: 1234567 is 1.23 M."""
     step = 0

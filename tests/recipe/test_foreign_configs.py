@@ -158,7 +158,7 @@ def test_axolotl(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (chat.columns, chat.weight) == ({"messages": "turns"}, 0.5)
     assert {spec.validation_fraction for spec in recipe.datasets} == {0.02}
     assert {spec.metric for spec in recipe.datasets} == {"nll"}
-    assert (recipe.method, recipe.train_batch_size, recipe.max_length) == ("sft", 8, 4096)
+    assert (recipe.method, recipe.max_length) == ("sft", 4096)
     assert (recipe.num_train_epochs, recipe.learning_rate) == (2, 2e-5)
     assert (recipe.lr_scheduler_type, recipe.warmup_steps) == ("cosine", 100)
     assert (recipe.optim, recipe.weight_decay, recipe.max_grad_norm) == ("adamw_bf16", 0.1, 1.0)
@@ -271,6 +271,133 @@ def test_a_mixture_of_trl(here: Path) -> None:
     assert draft.left["datasets[1].split"].startswith("msft reads the split train")
 
 
+def test_a_mixture_of_alignment_handbook(here: Path) -> None:
+    """A weight is a subsample of the rows. A split other than train is said."""
+    draft = draft_of(
+        "model_name_or_path: a\nmax_seq_length: 64\ndataset_mixture:\n  datasets:\n"
+        "    - {id: rows/own.jsonl, weight: 0.5, columns: [messages]}\n"
+        "    - {id: owner/two, config: en, split: train_sft, weight: 1.0}\n"
+        "  seed: 0\n  test_split_size: 0.2\n"
+    )
+    own, two = draft.datasets
+    assert (own["train"], own["train_rows"]) == ("rows/own.jsonl", 6)
+    assert (two["name"], two["path"], "train_rows" in two) == ("two", "owner/two:en", False)
+    assert [spec["validation_fraction"] for spec in draft.datasets] == [0.2, 0.2]
+    assert "dataset_mixture[1].split" in draft.changes
+    assert draft.keys["max_length"] == 64
+    older = draft_of("model_name_or_path: a\ndataset_mixer: {owner/a: 1.0, owner/b: 0.5}\n")
+    assert [spec["path"] for spec in older.datasets] == ["owner/a", "owner/b"]
+    assert older.datasets[1]["weight"] == 0.5
+
+
+def test_a_dataset_that_is_named_once_for_each_of_its_splits_is_read_once(here: Path) -> None:
+    """msft reads the split train only, which two sub-datasets would have twice."""
+    draft = draft_of(
+        "model_name_or_path: a\ndataset_mixture:\n  datasets:\n"
+        "    - {id: owner/a, config: en, split: train_sft}\n"
+        "    - {id: owner/a, config: en, split: test_sft}\n"
+        "    - {id: owner/a, config: de, split: train_sft}\n"
+    )
+    assert [spec["path"] for spec in draft.datasets] == ["owner/a:en", "owner/a:de"]
+    assert "dataset_mixture[1]" in draft.changes
+
+
+@pytest.mark.parametrize(
+    ("given", "changing"),
+    [
+        ("datasets: [{path: o/a, type: alpaca}]", None),
+        ("datasets: [{path: o/a, type: chat_template, roles_to_train: [assistant]}]", None),
+        ("datasets: [{path: o/a, type: 'alpaca:phi'}]", "datasets[0].type"),
+        ("datasets: [{path: o/a, roles_to_train: [user]}]", "datasets[0].roles_to_train"),
+        ("datasets: [{path: o/a}]\nlora_model_dir: adapter", "lora_model_dir"),
+        ("datasets: [{path: o/a}]\nunfrozen_parameters: [lm_head]", "unfrozen_parameters"),
+        ("datasets: [{path: o/a}]\nspecial_tokens: {pad_token: <pad>}", None),
+        ("datasets: [{path: o/a}]\nspecial_tokens: {eos_token: <end>}", "special_tokens"),
+        ("datasets: [{path: o/a}]\nload_in_8bit: true", "load_in_8bit"),
+        ("datasets: [{path: o/a}]\nadam_beta2: 0.999\nchat_template: tokenizer_default", None),
+    ],
+)
+def test_what_changes_the_run_is_told_apart(given: str, changing: str | None) -> None:
+    draft = draft_of(f"base_model: a\n{given}\n")
+    assert draft.changes == ([] if changing is None else [changing])
+
+
+def test_fp16_is_not_fp32() -> None:
+    draft = draft_of("base_model: a\ndatasets: [{path: o/a}]\nbf16: false\nfp16: true\n")
+    assert "bf16" not in draft.keys
+    draft = draft_of("base_model: a\ndatasets: [{path: o/a}]\nbf16: false\n")
+    assert draft.keys["bf16"] is False
+
+
+NEWER = """
+model: Qwen/Qwen3-4B
+model_class: llm
+peft_config: {name: lora, r: 4, target_modules: all, use_dora: true}
+quant_config: {name: bnb, quantization_bit: 4}
+dist_config: {name: fsdp2}
+train_dataset: data/mixture.yaml
+micro_batch_size: 2
+global_batch_size: 16
+cutoff_len: 256
+batching_strategy: normal
+"""
+
+
+def test_the_newer_layout_of_llama_factory(here: Path) -> None:
+    Path("data/mixture.yaml").write_text(
+        "own: {path: rows/own.jsonl, source: local, converter: alpaca, size: 5}\n"
+        "hub: {path: owner/hub, split: train}\n"
+    )
+    Path("newer.yaml").write_text(NEWER)
+    recipe = made("newer.yaml")
+    own, hub = recipe.datasets
+    assert (own.name, own.train, own.train_rows) == ("own", "../rows/own.jsonl", 5)
+    assert (hub.name, hub.path) == ("hub", "owner/hub")
+    assert (recipe.model_name_or_path, recipe.train_batch_size) == ("Qwen/Qwen3-4B", 16)
+    assert (recipe.max_length, recipe.learning_rate, recipe.weight_decay) == (256, 1e-4, 0.01)
+    assert (recipe.lr_scheduler_type, recipe.num_train_epochs) == ("constant", 3)
+    assert (recipe.use_peft, recipe.lora_r, recipe.lora_alpha) == (True, 4, 16)
+    assert (recipe.lora_target_modules, recipe.load_in_4bit) == ("all-linear", True)
+    assert recipe.use_dora is True
+    full = draft_of("model: a\ntrain_dataset: owner/a\noptim_config: {name: muon, wd: 0.1}\n")
+    assert "use_peft" not in full.keys
+    assert "optim_config.name" in full.changes
+    assert full.keys["weight_decay"] == 0.1
+    packed = draft_of("model: a\ntrain_dataset: owner/a\nbatching_strategy: dynamic_batching\n")
+    assert "packed sequences" in packed.left["micro_batch_size"]
+
+
+SWIFT = """
+model: Qwen/Qwen2.5-7B-Instruct
+tuner_type: lora
+target_modules: [q_proj, v_proj]
+dataset:
+  - rows/own.jsonl#5
+  - hf::owner/pairs:en#500
+  - AI-ModelScope/alpaca-gpt4-data-en
+split_dataset_ratio: 0.05
+per_device_train_batch_size: 4
+"""
+
+
+def test_ms_swift(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("swift.yaml").write_text(SWIFT)
+    recipe = made("swift.yaml")
+    own, pairs, alpaca = recipe.datasets
+    assert (own.train, own.train_rows) == ("../rows/own.jsonl", 5)
+    assert (pairs.path, pairs.train_rows) == ("owner/pairs:en", 500)
+    assert (alpaca.path, alpaca.train_rows) == ("AI-ModelScope/alpaca-gpt4-data-en", None)
+    assert {spec.validation_fraction for spec in recipe.datasets} == {0.05}
+    assert (recipe.train_batch_size, recipe.learning_rate) == (16, 1e-4)
+    assert (recipe.lr_scheduler_type, recipe.weight_decay) == ("cosine", 0.1)
+    assert (recipe.lora_r, recipe.lora_alpha, recipe.lora_dropout) == (8, 32, 0.05)
+    assert recipe.lora_target_modules == ["q_proj", "v_proj"]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "dataset: names of ModelScope: see that Hugging Face has them" in shown
+    full = draft_of("model: a\ntrain_type: full\ndataset: a.jsonl\n")
+    assert (full.keys["use_peft"], full.keys["learning_rate"]) == (False, 1e-5)
+
+
 def test_adapters(here: Path) -> None:
     axolotl, factory, trl = (draft_of(text).keys for text in (AXOLOTL, FACTORY, TRL))
     assert [axolotl[key] for key in ("use_peft", "load_in_4bit", "lora_r")] == [True, True, 16]
@@ -317,7 +444,7 @@ EXAMPLES = {
     "flash_attn enable_liger_kernel use_unsloth rope_scaling attn shift_attn neftune_noise_alpha "
     "gradient_checkpointing predict_with_generate compute_accuracy optim use_galore use_badam "
     "use_apollo mixture_of_depths freeze_trainable_layers upcast_layernorm seed "
-    "include_num_input_tokens_seen image_max_pixels video_max_pixels push_to_hub hub_model_id",
+    "include_num_input_tokens_seen push_to_hub hub_model_id",
     "TRL": "model_name_or_path model_revision dtype attn_implementation use_peft lora_r lora_alpha "
     "lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
     "use_rslora use_dora load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant "
@@ -350,6 +477,8 @@ SAMPLES = {
     "test_datasets": [{"path": "x"}],
     "dataset_dir": "data",
     "interleave_probs": "0.5,0.5",
+    "loss_type": "nll",
+    "lora_task_type": "CAUSAL_LM",
 }
 
 

@@ -115,7 +115,7 @@ def test_a_batch_of_axolotl_is_batch_size_or_its_factors() -> None:
         ("", 4),
         ("warmup_steps: 0", None),
         ("warmup_ratio: 0.1\nlr_scheduler: constant", None),
-        ("warmup_ratio: 0.1\nmax_steps: 50", None),
+        ("warmup_ratio: 0.1\nmax_steps: 50", 5),
     ],
 )
 def test_a_share_of_the_steps_becomes_a_number(
@@ -326,7 +326,7 @@ def test_names_of_a_turn_that_msft_does_not_read_are_told() -> None:
 
 
 def test_what_is_refused_says_what_was_asked_for() -> None:
-    with pytest.raises(Exception, match="asks for 'pretraining_dataset', but msft does supervised"):
+    with pytest.raises(Exception, match="asks for 'pretraining_dataset', a key of pre-training"):
         draft_of("base_model: a\npretraining_dataset: [{path: owner/a}]")
     with pytest.raises(Exception, match="asks for 'reward_model'"):
         draft_of(f"{AXOLOTL_SILENT}reward_model: true")

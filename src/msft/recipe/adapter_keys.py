@@ -17,7 +17,12 @@ FOREIGN_ADAPTER_KEYS = {
         "lora_target_modules",
     ),
     **same(
-        "load_in_8bit quantization_bit quantization_method bnb_4bit_quant_type "
+        "load_in_8bit",
+        "not there; write load_in_4bit: true (NF4, quantised twice), the only quantisation",
+        "load_in_4bit",
+    ),
+    **same(
+        "quantization_bit quantization_method bnb_4bit_quant_type double_quantization "
         "bnb_4bit_use_double_quant use_bnb_nested_quant bnb_4bit_compute_dtype quantization_config "
         "bits use_4bit",
         "write load_in_4bit: true (NF4, quantised twice), the only quantisation there is",

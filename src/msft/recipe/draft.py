@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msft.recipe.foreign import NOT_THERE
 from msft.recipe.foreign_keys import FOREIGN, FOREIGN_OF_DATASETS
 from msft.recipe.recipe import recipe_keys
 
 DEFAULT = "their default"
+UNKNOWN = "msft has no such key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Draft:
     folder: of their file; data is looked for there, and in the working folder.
     keys: of our recipe; datasets: its sub-datasets.
     carried: key by key; left: why each of the others was not carried over.
+    changes: those whose absence changes the run, so that a user has something to decide.
     silent: keys that are empty or off, so that nothing is lost.
     remarks: what their tool does by default, and msft does otherwise.
     """
@@ -43,6 +46,7 @@ class Draft:
     datasets: list[dict[str, Any]] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
 
@@ -55,12 +59,33 @@ class Draft:
         else:
             self.carried.append(Carried(theirs, ours, value, note))
 
-    def leave(self, theirs: str, why: str = "") -> None:
-        """Say why a key was not carried over; by default as a recipe with it would be told."""
+    def leave(self, theirs: str, why: str = "", changes: bool = False) -> None:
+        """Say why a key was not carried over; by default as a recipe with it would be told.
+
+        changes: the run is another one without it. It also is where msft lacks what the key asks.
+        """
         *_, name = theirs.split(".")
         table = FOREIGN_OF_DATASETS if "." in theirs and name in FOREIGN_OF_DATASETS else FOREIGN
-        known = table[name].answer if name in table else "msft has no such key"
+        known = table[name].answer if name in table else UNKNOWN
         self.left[theirs] = why or known.replace("leave it out: ", "")
+        if changes or (not why and known.startswith((NOT_THERE, UNKNOWN))):
+            self.changes.append(theirs)
+
+    def take_back(self, ours: str, why: str) -> None:
+        """A key of theirs that was carried over does not count, by another one."""
+        for each in [each for each in self.carried if each.ours == ours]:
+            self.carried.remove(each)
+            del self.keys[ours]
+            if each.note != DEFAULT:
+                self.leave(each.theirs, why)
+
+    def reasons(self, changing: bool) -> list[str]:
+        """What was not carried over and why, a line for each reason."""
+        found: dict[str, list[str]] = {}
+        for key, why in self.left.items():
+            if (key in self.changes) is changing:
+                found.setdefault(why, []).append(key)
+        return [f"  {', '.join(keys)}: {why}" for why, keys in found.items()]
 
     def note_of(self, ours: str) -> str:
         """What a key of ours is from and what is different, for a comment behind it."""

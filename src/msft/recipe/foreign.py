@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+NOT_THERE = "not there;"
+"""How the answer begins where msft lacks what a key asks for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Foreign:

@@ -6,24 +6,44 @@ from typing import Any
 
 from msft.checks import shown
 from msft.recipe.draft import DEFAULT, Draft
-from msft.recipe.foreign_defaults import ADAPTER, AXOLOTL, FACTORY, LORA_DEFAULTS, TRL
+from msft.recipe.foreign_defaults import (
+    ADAPTER,
+    AXOLOTL,
+    FACTORY,
+    LORA_DEFAULTS,
+    NEWER,
+    SWIFT,
+    TRL,
+)
 
 _NAMES = {
     AXOLOTL: {"peft_use_dora": "use_dora", "peft_use_rslora": "use_rslora"},
     FACTORY: {"lora_rank": "lora_r"},
     TRL: {},
+    SWIFT: {"lora_rank": "lora_r"},
+    NEWER: {
+        "peft_config.r": "lora_r",
+        **{f"peft_config.{key}": key for key in ("lora_alpha", "lora_dropout")},
+        **{f"peft_config.{key}": key for key in ("use_dora", "use_rslora")},
+    },
 }
 """Keys that have another name here."""
 _SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "use_dora", "use_rslora")
-_SWITCHES = {AXOLOTL: "adapter", FACTORY: "finetuning_type", TRL: "use_peft"}
+_SWITCHES = {
+    AXOLOTL: "adapter",
+    FACTORY: "finetuning_type",
+    TRL: "use_peft",
+    SWIFT: "tuner_type",
+    NEWER: "peft_config.name",
+}
+_BITS = ("quantization_bit", "quant_bits", "quant_config.quantization_bit")
 _LORA = (True, "lora", "qlora")
 _TARGETS = "lora_target_modules"
 
 
 def adapter_keys(tool: str) -> set[str]:
     """Keys that are read here."""
-    own = {_SWITCHES[tool], "quantization_bit", "lora_target_linear", "lora_target", _TARGETS}
-    return {*own, *_NAMES[tool], *_SAME}
+    return {_SWITCHES[tool], *_BITS, *_TARGETS_OF, *_NAMES[tool], *_SAME}
 
 
 def read_adapter(draft: Draft) -> None:
@@ -41,11 +61,13 @@ def read_adapter(draft: Draft) -> None:
             draft.carry(key, ours, value, "" if key in config else DEFAULT)
     if kind == "qlora" and "load_in_4bit" not in config:
         draft.carry(switch, "load_in_4bit", True, _told(kind))
-    bits = config.get("quantization_bit")
-    if bits == 4:
-        draft.carry("quantization_bit", "load_in_4bit", True, "theirs is 4")
-    elif bits is not None:
-        draft.leave("quantization_bit", f"the base is in 4 bits or in bf16, not in {shown(bits)}")
+    for key in [key for key in _BITS if config.get(key) is not None]:
+        bits = config[key]
+        if bits == 4:
+            draft.carry(key, "load_in_4bit", True, "theirs is 4")
+        else:
+            why = f"the base is in 4 bits or in bf16, not in {shown(bits)}"
+            draft.leave(key, why, changes=True)
     if tool == FACTORY and "lora_alpha" not in config:
         draft.carry("lora_alpha", "lora_alpha", 2 * draft.keys["lora_r"], DEFAULT)
     _read_targets(draft)
@@ -64,7 +86,8 @@ def _read_none(draft: Draft, given: list[str], kind: Any) -> None:
     switch = _SWITCHES[draft.tool]
     for key in given:
         if key == switch and kind not in (False, None, "full"):
-            draft.leave(key, f"msft has no {shown(kind)}: this recipe trains all weights")
+            why = f"msft has no {shown(kind)}: this recipe trains all weights"
+            draft.leave(key, why, changes=True)
         elif draft.config[key] == "full":
             draft.carry(key, "use_peft", False, _told(kind))
         elif draft.config[key] is False:
@@ -75,7 +98,7 @@ def _read_none(draft: Draft, given: list[str], kind: Any) -> None:
 
 def _read_targets(draft: Draft) -> None:
     config, every = draft.config, "all-linear"
-    keys = [key for key in ("lora_target_linear", "lora_target", _TARGETS) if config.get(key)]
+    keys = [key for key in _TARGETS_OF if config.get(key)]
     if not keys:
         found = LORA_DEFAULTS[draft.tool].get(_TARGETS)
         if found:
@@ -100,11 +123,14 @@ def _read_names(draft: Draft, key: str) -> None:
     elif all(re.fullmatch(r"[\w.]+", str(name)) for name in names):
         draft.carry(key, _TARGETS, names)
     else:
-        draft.leave(key, "a pattern; msft takes names of layers, and this recipe has all-linear")
+        why = "a pattern; msft takes names of layers, and this recipe has all-linear"
+        draft.leave(key, why, changes=True)
 
 
 _TARGETS_OF: dict[str, Callable[[Draft, str], None]] = {
     "lora_target_linear": _read_linear,
     "lora_target": _read_names,
     _TARGETS: _read_names,
+    "target_modules": _read_names,
+    "peft_config.target_modules": _read_names,
 }

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from msft.checks import shown
-from msft.errors import RecipeError
+from msft.errors import RecipeError, YamlError
 from msft.recipe.draft import Carried, Draft
+from msft.recipe.foreign_defaults import AXOLOTL, FACTORY, MOST_VALUES, NEWER, SWIFT, TRL
 from msft.recipe.foreign_entries import (
     add_entry,
     is_file,
@@ -17,12 +18,14 @@ from msft.recipe.foreign_entries import (
     trained_in,
     used_in,
 )
+from msft.recipe.strict_yaml import parse
 
 DATASETS_OF = (
     *("datasets", "test_datasets", "val_set_size", "test_split_size"),
     *("dataset", "dataset_dir", "eval_dataset", "val_size", "max_samples"),
     *("mix_strategy", "interleave_probs"),
     *("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"),
+    *("dataset_mixture", "dataset_mixer", "train_dataset", "split_dataset_ratio", "val_dataset"),
 )
 """Keys that are read here."""
 
@@ -42,6 +45,10 @@ def trl_datasets(draft: Draft, place: Path) -> None:
     """`dataset_name`, or a mixture under `datasets`."""
     config = draft.config
     single = ("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split")
+    for key in ("dataset_mixture", "dataset_mixer"):
+        if key in config:
+            _mixed(draft, key, place)
+            return
     if "datasets" in config:
         _listed(draft, place)
         _shared_out(draft, place)
@@ -51,14 +58,107 @@ def trl_datasets(draft: Draft, place: Path) -> None:
         _held_out(draft, "test_split_size", place)
         return
     name, subset, train, test = single
+    if name not in config:
+        raise RecipeError(
+            "dataset_name is missing; write it into the config, if it stands on the command line"
+        )
     add_entry(draft, place, name, {"path": config[name], "name": config.get(subset)})
     if subset in config:
         draft.carried.append(Carried(subset, "datasets: path", config[subset]))
     if train in config:
-        read_split(draft, train, draft.datasets[0], config[train])
+        read_split(draft, train, draft.datasets[0], config[train], place)
     if test in config:
         draft.leave(test, "msft reports on the split test, and chooses on rows held out")
     _held_out(draft, "", place)
+
+
+def _mixed(draft: Draft, key: str, place: Path) -> None:
+    """Alignment Handbook's `{datasets: [{id, config, split, weight}], test_split_size}`, and the
+    `{id: weight}` of its older versions."""
+    mixture = draft.config[key]
+    if not isinstance(mixture, Mapping):
+        raise RecipeError(f"{key} is {shown(mixture)}; expected datasets")
+    listed = mixture.get("datasets")
+    if key == "dataset_mixer":
+        listed = [{"id": name, "weight": weight} for name, weight in mixture.items()]
+    if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+        raise RecipeError(f"{key} is {shown(mixture)}; expected a list of datasets with id")
+    names = {"id": "path", "config": "name"}
+    for number, entry in enumerate(listed):
+        renamed = {names.get(name, name): value for name, value in entry.items()}
+        add_entry(draft, place, f"{key}[{number}]", renamed)
+    if "seed" in mixture and key == "dataset_mixture":
+        draft.leave(f"{key}.seed", "seed of the recipe draws rows, too")
+    size = mixture.get("test_split_size") if key == "dataset_mixture" else None
+    _held_out(draft, f"{key}.test_split_size", place, size)
+    for split in [each for each in ("dataset_splits", "dataset_configs") if each in draft.config]:
+        why = f"msft reads the split train, whole, and not {shown(draft.config[split])}"
+        draft.leave(split, why, changes=True)
+
+
+def swift_datasets(draft: Draft, place: Path) -> None:
+    """`dataset: [path or id:subset#rows]`."""
+    listed = draft.config.get("dataset")
+    names = [listed] if isinstance(listed, str) else listed
+    if not isinstance(names, list) or not names:
+        raise RecipeError("dataset is missing; expected a list of files or names")
+    hub = False
+    for number, name in enumerate(names):
+        given, _, rows = str(name).partition("#")
+        source, _, rest = given.rpartition("::")
+        path, _, subset = rest.partition(":")
+        entry: dict[str, Any] = {"path": path, "name": subset or None}
+        if rows:
+            entry["num_samples"] = int(rows) if rows.isdigit() else rows
+        add_entry(draft, place, f"dataset[{number}]", entry)
+        hub = hub or (source != "hf" and "path" in draft.datasets[-1])
+    if hub and not draft.config.get("use_hf"):
+        draft.leave("dataset", "names of ModelScope: see that Hugging Face has them", changes=True)
+    else:
+        draft.carried.append(Carried("dataset", "datasets", listed))
+    _held_out(draft, "split_dataset_ratio", place)
+    _evaluated(draft, "val_dataset")
+
+
+def newer_datasets(draft: Draft, place: Path) -> None:
+    """`train_dataset: FILE`, a YAML file of datasets, or a file or name itself."""
+    named = draft.config["train_dataset"]
+    if not isinstance(named, str):
+        raise RecipeError(f"train_dataset is {shown(named)}; expected a file or a name")
+    entries: Any = {Path(named).name.split(".")[0]: {"path": named}}
+    folders = (Path(), draft.folder, *draft.folder.resolve().parents)
+    if named.endswith((".yaml", ".yml")):
+        file = next((f / named for f in folders if (f / named).is_file()), None)
+        if file is None:
+            raise RecipeError(
+                f"train_dataset is {shown(named)}, and there is no such file here or beside the "
+                "config; its datasets are needed"
+            )
+        entries = _listed_in(file)
+    for name, entry in entries.items():
+        where = f"train_dataset.{name}"
+        if not isinstance(entry, Mapping):
+            raise RecipeError(f"{where} is {shown(entry)}; expected path")
+        apart = ("source", "size", "streaming")
+        rest = {key: value for key, value in entry.items() if key not in apart}
+        path = str(rest.get("path", ""))
+        near = [f / path for f in folders if (f / path).exists()]
+        above = near and not any((f / path).exists() for f in folders[:2])
+        rest |= {"path": str(near[0]) if above else path, "num_samples": entry.get("size")}
+        add_entry(draft, place, where, rest, str(name))
+    draft.carried.append(Carried("train_dataset", "datasets", named))
+    _held_out(draft, "", place)
+    _evaluated(draft, "eval_dataset")
+
+
+def _listed_in(file: Path) -> Any:
+    try:
+        found = parse(file.read_text(encoding="utf-8"), MOST_VALUES).value
+    except (OSError, ValueError, YamlError) as error:
+        raise RecipeError(f"{file} cannot be read: {error}; mend it") from error
+    if not isinstance(found, Mapping):
+        raise RecipeError(f"{file} has {shown(found)}; expected names of datasets, each with path")
+    return found
 
 
 def _listed(draft: Draft, place: Path) -> None:
@@ -127,9 +227,9 @@ def factory_datasets(draft: Draft, place: Path) -> None:
     _evaluated(draft, "eval_dataset")
 
 
-def _held_out(draft: Draft, key: str, place: Path) -> None:
+def _held_out(draft: Draft, key: str, place: Path, size: Any = None) -> None:
     """Rows for validation: their share or number of each, or a tenth."""
-    size = draft.config.get(key)
+    size = draft.config.get(key, size)
     told = {"validation_fraction": HELD_OUT}
     if isinstance(size, float | int) and 0 < size < 1:
         told = {"validation_fraction": size}
@@ -208,3 +308,12 @@ def _interleaved(draft: Draft, place: Path) -> None:
 
 def _are_numbers(words: Sequence[str]) -> bool:
     return bool(words) and all(re.fullmatch(r"\d*\.?\d+", word) for word in words)
+
+
+READERS = {
+    AXOLOTL: axolotl_datasets,
+    FACTORY: factory_datasets,
+    TRL: trl_datasets,
+    SWIFT: swift_datasets,
+    NEWER: newer_datasets,
+}

@@ -10,10 +10,11 @@ from typing import Any
 from msft.errors import RecipeError
 from msft.recipe.draft import Carried, Draft
 from msft.recipe.foreign_defaults import TRL
+from msft.recipe.foreign_refusals import refuse_entry
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
 _SLICE = re.compile(r"(\w+)\[:(\d+)(%?)\]")
-_LARGEST = 500_000_000
+LARGEST = 500_000_000
 """Bytes of a file whose rows are counted."""
 _PLACE = ("path", "data_files", "name")
 """Keys that say where rows are."""
@@ -21,6 +22,8 @@ _TURNS = ("message_field_role", "message_field_content", "message_property_mappi
 """Keys that say how a turn of a conversation is written."""
 _WRITTEN = ("format", "no_input_format", "system_prompt", "system_format", "field_system")
 """Keys of a prompt of the user's own, in Axolotl's `type`."""
+_PLAIN = ("alpaca", "chat_template", "chat_template.default", "sharegpt")
+"""Axolotl's types whose prompts are those that msft writes."""
 _COLUMNS = {
     "prompt": "instruction",
     "query": "input",
@@ -49,11 +52,13 @@ def add_entry(
     path, files = entry.get("path"), entry.get("data_files")
     if not isinstance(path, str):
         raise RecipeError(f"{where} has no path; expected a file, a folder or a name on the hub")
+    refuse_entry(where, entry)
     spec: dict[str, Any] = {"name": _free(draft, called or _stem(path, files))}
     source = _source(draft, place, path, files, entry.get("name"))
     spec |= source
     note = "" if _found(source, place) else "no such file here yet"
     (ours,) = source
+    twins = [each for each in draft.datasets if ours in each]
     listed = " + ".join(f"{where}.{key}" for key in _PLACE if entry.get(key) is not None)
     told = listed if where.endswith("]") else where
     draft.carried.append(Carried(told, f"datasets: {ours}", source[ours], note))
@@ -66,11 +71,12 @@ def add_entry(
         if key in _PLACE or value in (None, {}):
             continue
         if key in more and key in _WRITTEN:
-            draft.leave(at, "prompts are written as the columns say: put this text into the rows")
+            why = "prompts are written as the columns say: put this text into the rows"
+            draft.leave(at, why, changes=True)
         elif key in _TURNS:
             _read_turns(draft, at, entry)
         elif key == "split":
-            read_split(draft, at, spec, value)
+            read_split(draft, at, spec, value, place)
         elif key == "fraction" and draft.tool == TRL:
             continue  # its shares are read together
         elif key in ("weight", "num_samples"):
@@ -79,13 +85,19 @@ def add_entry(
             columns[_COLUMNS[key] or field] = value
             draft.carried.append(Carried(at, "datasets: columns", value))
         elif key == "type" and str(value).startswith(("completion", "pretrain")):
-            draft.leave(at, "plain text has no prompt and answer: name them under columns")
-        elif key in ("type", "formatting", "columns"):
+            why = "plain text has no prompt and answer: name them under columns"
+            draft.leave(at, why, changes=True)
+        elif key == "type" and isinstance(value, str) and value not in _PLAIN:
+            draft.leave(at, f"rows get no prompt of {value}, but as their columns say", True)
+        elif key in ("type", "formatting", "columns", "converter"):
             draft.leave(at, "the format of rows is recognised by their columns")
-        elif key == "ranking" and value is True:
-            raise RecipeError(f"{where} has pairs of answers to rank; msft trains on one answer")
+        elif key == "roles_to_train" and value in (["assistant"], ["gpt"], ["assistant", "gpt"]):
+            draft.silent.append(at)
         else:
             draft.leave(at)
+    if f"{where}.split" in draft.changes and any(each[ours] == source[ours] for each in twins):
+        draft.leave(where, "the same split train as another dataset, so it is named once", True)
+        return
     if any(ours != theirs for ours, theirs in columns.items()):
         spec["columns"] = _ours(columns)
     spec["metric"] = "nll"
@@ -178,18 +190,25 @@ def _free(draft: Draft, name: str) -> str:
     return next(each for each in numbered if each.casefold() not in taken)
 
 
-def read_split(draft: Draft, at: str, spec: dict[str, Any], value: Any) -> None:
+def read_split(draft: Draft, at: str, spec: dict[str, Any], value: Any, place: Path) -> None:
+    """`train`, or the first rows or percent of it where they can be counted."""
     cut = _SLICE.fullmatch(str(value))
+    rows = int(cut[2]) if cut and cut[1] == "train" else None
+    if rows is not None and cut and cut[3]:
+        every = rows_in(spec, place)
+        rows = None if every is None else max(1, round(every * rows / 100))
     if value == "train":
         draft.carried.append(
             Carried(at, f"datasets: {'path' if 'path' in spec else 'train'}", value)
         )
-    elif cut and cut[1] == "train" and not cut[3]:
-        spec["train_rows"] = int(cut[2])
-        draft.carried.append(Carried(at, "datasets: train_rows", int(cut[2]), "drawn by seed"))
+    elif rows is not None:
+        spec["train_rows"] = rows
+        draft.carried.append(Carried(at, "datasets: train_rows", rows, "drawn by seed"))
     else:
         draft.leave(
-            at, f"msft reads the split train, whole, and not {value}; train_rows takes fewer"
+            at,
+            f"msft reads the split train, whole, and not {value}; train_rows takes fewer",
+            changes=True,
         )
 
 
@@ -216,7 +235,7 @@ def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
     """The rows of a sub-dataset's file; None where they cannot be counted quickly."""
     named = spec.get("train")
     file = place / named if isinstance(named, str) else None
-    if file is None or not file.is_file() or file.stat().st_size > _LARGEST:
+    if file is None or not file.is_file() or file.stat().st_size > LARGEST:
         return None
     try:
         if file.suffix == ".jsonl":

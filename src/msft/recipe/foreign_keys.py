@@ -152,7 +152,9 @@ FOREIGN: dict[str, Foreign] = {
         "use_liger_kernel enable_liger_kernel use_unsloth use_cache torch_compile_backend tf32",
         _KERNELS,
     ),
-    **same("fp16 pure_bf16 torch_dtype dtype compute_type", _PRECISION, "bf16"),
+    **same(
+        "fp16 pure_bf16 torch_dtype dtype compute_type float16 bfloat16 float32", _PRECISION, "bf16"
+    ),
     **same(
         "packing sample_packing eval_packing eval_sample_packing neat_packing padding_free "
         "packing_strategy pad_to_sequence_len multipack_real_batches",
@@ -196,11 +198,12 @@ FOREIGN: dict[str, Foreign] = {
     **same("mask_history", _TURNS),
     **same("train_on_eos", _END),
     **same(
-        "tokenizer tokenizer_name tokenizer_type tokenizer_config special_tokens added_tokens "
-        "eos_token pad_token resize_vocab",
+        "tokenizer tokenizer_name tokenizer_config special_tokens added_tokens eos_token "
+        "resize_vocab",
         _TOKENIZER,
     ),
-    **same("model_type", "leave it out: the model's own config.json says it"),
+    **same("pad_token", "leave it out: no token of padding is trained"),
+    **same("model_type tokenizer_type", "leave it out: the model's own config.json says it"),
     **same(
         "model_revision revision",
         "not there; download that revision and give its folder as model_name_or_path",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.strict_yaml import MAX_CHARACTERS, Marked, Places, parse, place_of
 
 
-def read_recipe(file: Path, overrides: Sequence[str]) -> tuple[Any, Places]:
-    """Keys and values of a recipe file after the overrides, nothing checked but the YAML."""
-    marked = _parsed(_text_of(file), str(file))
+def read_recipe(file: Path, overrides: Sequence[str], most: float = inf) -> tuple[Any, Places]:
+    """Keys and values of a recipe file after the overrides, nothing checked but the YAML.
+
+    most: keys and values in it.
+    """
+    marked = _parsed(_text_of(file), str(file), most)
     places = {place: f"{file}, line {line}" for place, line in marked.lines.items()}
     if marked.value is None:
         raise RecipeError(f"{file}: the file is empty; `msft init` writes a recipe to start from")
@@ -47,9 +51,9 @@ def _text_of(file: Path) -> str:
         raise RecipeError(f"{file}, line {line}: not UTF-8; save the file as UTF-8") from error
 
 
-def _parsed(text: str, where: str) -> Marked:
+def _parsed(text: str, where: str, most: float = inf) -> Marked:
     try:
-        return parse(text)
+        return parse(text, most)
     except YamlError as error:
         at = where if error.line is None else f"{where}, line {error.line}"
         raise RecipeError(f"{at}: {error}") from error

@@ -19,16 +19,17 @@ RARE_KEYS = {
         "lora_embedding_kernel unsloth_lora_mlp unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm "
         "unsloth_rope batch_flattening flash_optimum llama4_linearized_experts use_reentrant_gc "
         "use_kv_cache gc_steps experimental_skip_move_to_device max_packed_sequence_len "
-        "packing_similarity_threshold packing_embedding_model"
+        "packing_similarity_threshold packing_embedding_model kernel_config liger_swiglu attn_impl "
+        "use_kt kt_config kt_cpu_activation use_dsv4_kernels recompute_granularity "
+        "overlap_grad_reduce gptq_disable_exllama batching_strategy batching_workers"
     ),
-    "leave it out: computing is bf16 or fp32; there is no fp8 and no quantised training of "
-    "all weights": (
-        "fp8 fp8_enable_fsdp_float8_all_gather fp8_backend qat quantization gptq float16 "
-        "bfloat16 torchdistx_path bnb_4bit_quant_storage "
-        "double_quantization float32 quantize_moe_experts use_onebitllms quantization_type "
+    "not there; leave it out: computing is bf16 or fp32; there is no fp8 and no quantised "
+    "training of all weights": (
+        "fp8 fp8_enable_fsdp_float8_all_gather fp8_backend qat quantization gptq torchdistx_path "
+        "bnb_4bit_quant_storage quantize_moe_experts use_onebitllms quantization_type "
         "quantization_device_map bnb_config_kwargs gptq_groupsize gptq_model_v1"
     ),
-    "leave it out: LoRA has the options use_peft, lora_r, lora_alpha, lora_dropout, "
+    "not there; leave it out: LoRA has the options use_peft, lora_r, lora_alpha, lora_dropout, "
     "lora_target_modules, load_in_4bit, use_dora and use_rslora": (
         "lora_fan_in_fan_out lora_target_parameters lora_task_type lora_on_cpu "
         "loraplus_lr_ratio loraplus_lr_embedding peft_init_lora_weights "
@@ -65,9 +66,13 @@ RARE_KEYS = {
         "low_cpu_mem_usage max_memory gpu_memory_limit use_cpu ignore_bias_buffers "
         "dp_replicate_size fsdp_transformer_layer_cls_to_wrap fsdp_final_state_dict_type "
         "ring_attn_func device devices world_size num_gpus n_gpu nproc_per_node ddp use_mca "
-        "ray_storage_path ray_storage_filesystem placement_strategy ray_init_kwargs offload_folder"
+        "dist_config init_config cp_size cp_mode dp_size device_groups "
+        "expert_parallel_size mixed_precision ray_storage_path ray_storage_filesystem "
+        "placement_strategy ray_init_kwargs offload_folder"
     ),
     "leave it out: log, report and trackers need no settings": (
+        "swanlab_experiment_name swanlab_description use_otel_metrics otel_metrics_port "
+        "otel_metrics_host "
         "wandb_watch wandb_mode log_level log_level_replica log_on_each_node "
         "logging_nan_inf_filter disable_tqdm project trackio_space_id trackio_bucket_id "
         "trackio_static_space_id include_num_input_tokens_seen include_for_metrics "
@@ -96,13 +101,17 @@ RARE_KEYS = {
         "pretrain_multipack_attn"
     ),
     "leave it out: the model's tokenizer and its template decide": (
-        "eot_tokens tokens default_system default_system_prompt is_llama_derived_model "
+        "cache_dir tokenizer_use_mistral_common "
+        "eot_tokens tokens is_llama_derived_model "
         "is_falcon_derived_model is_mistral_derived_model tokenizer_use_fast tokenizer_legacy "
         "tokenizer_save_jinja_files split_special_tokens use_fast_tokenizer add_tokens "
         "add_special_tokens enable_thinking resize_token_embeddings_to_32x "
         "mean_resizing_embeddings skip_special_tokens chat_template_kwargs tool_format "
         "reasoning_effort preserve_thinking new_special_tokens_config init_special_tokens "
         "shrink_embeddings embeddings_skip_upcast added_tokens_overrides fix_untrained_tokens"
+    ),
+    "not there; leave it out: put a turn of the system into the rows": (
+        "default_system default_system_prompt system"
     ),
     "not there; leave it out: the model is loaded as its config.json says": (
         "rope_scaling rope_theta overrides_of_model_config overrides_of_model_kwargs "
@@ -111,8 +120,8 @@ RARE_KEYS = {
         "image_max_pixels video_max_pixels mixture_of_depths image_min_pixels "
         "image_do_pan_and_scan crop_to_patches video_min_pixels video_fps video_maxlen "
         "use_audio_in_video audio_sampling_rate processor_type processor_config type_of_model "
-        "use_pose pose_split_on_token_ids pose_max_context_len pose_num_chunks "
-        "train_from_scratch cache_dir revision_of_model"
+        "model_config use_pose pose_split_on_token_ids pose_max_context_len pose_num_chunks "
+        "train_from_scratch revision_of_model"
     ),
     "not there; leave it out: one learning rate for all weights, and the plain schedule": (
         "cosine_constant_lr_ratio embedding_lr embedding_lr_scale lr_quadratic_warmup lr_groups "
@@ -129,6 +138,8 @@ RARE_KEYS = {
     "leave it out: run `hf auth login` or set HF_TOKEN": (
         "hf_hub_token ms_hub_token om_hub_token hf_use_auth_token"
     ),
-    "leave it out: it does nothing here": "strict debug test_value include_tkps",
+    "leave it out: it does nothing here": (
+        "model_class sample_backend strict debug test_value include_tkps"
+    ),
 }
 """What to do, and for which keys."""

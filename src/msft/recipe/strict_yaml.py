@@ -8,6 +8,7 @@ rules: `1e-5` is a number, `no` is text.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import yaml
@@ -33,12 +34,17 @@ class Marked:
     lines: Mapping[Place, int]
 
 
-def parse(text: str) -> Marked:
-    """The one document in `text`; null if there is none."""
+def parse(text: str, most: float = inf) -> Marked:
+    """The one document in `text`; null if there is none.
+
+    most: keys and values in it.
+    """
     if len(text) > MAX_CHARACTERS:
         raise YamlError(f"more than {MAX_CHARACTERS:,} characters; a recipe is a short text")
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        loader.most = most
+        root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
@@ -63,6 +69,8 @@ class _Loader(yaml.SafeLoader):
     """Refuses what could do harm as it comes, before a node is made of it."""
 
     depth = 0
+    values = 0
+    most = inf
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -81,6 +89,9 @@ class _Loader(yaml.SafeLoader):
             )
         if self.depth > MAX_DEPTH:
             raise YamlError(f"nested more than {MAX_DEPTH} levels deep", _line(event))
+        self.values += 1
+        if self.values > self.most:
+            raise YamlError(f"more than {self.most:,} keys and values", _line(event))
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
