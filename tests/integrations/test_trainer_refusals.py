@@ -229,6 +229,7 @@ def dpo_trainer(folder: Path) -> Any:
     pair = {"prompt": "add 1 =", "chosen": " 7", "rejected": " 8"}
     return DPOTrainer(
         model=tiny_model(len(TOKENIZER)),
+        ref_model=tiny_model(len(TOKENIZER)),
         args=DPOConfig(**settings(folder)),
         train_dataset=Dataset.from_list([pair] * 2),
         processing_class=TOKENIZER,
