@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, OTHER_FAMILIES, SHAPE, model_of, own_model_of
+from families import FAMILIES, OTHER_FAMILIES, SHAPE, loaded, model_of, own_model_of, rows_of
 from torch import Tensor, nn
 from transformers import BertConfig, BertLMHeadModel
 
 from msft.engine.attention import NAME
-from msft.engine.isolation import leak_of, sees_ahead
+from msft.engine.isolation import fault_of, leak_of, padding_leak, sees_ahead
+from msft.engine.simple import answer_nll
 
 
 @pytest.mark.parametrize("sharpen", [1.0, 4.0])
@@ -109,3 +110,73 @@ def test_only_a_model_that_looks_ahead_is_no_decoder() -> None:
     assert sees_ahead(bert)
     for family in ("llama", "mamba", "falcon"):
         assert not sees_ahead(own_model_of(family))
+
+
+# Rows that outgrow a window.
+
+
+OUTGROWN = {
+    "phimoe": "sliding_window",
+    "llama4": "attention_chunk_size",
+    "longrope": "original_max_position_embeddings",
+}
+"""The fast engine passes over these; short rows do not show it."""
+
+
+@pytest.mark.parametrize("family", OUTGROWN)
+def test_a_window_that_is_passed_over_is_found_where_rows_outgrow_it(family: str) -> None:
+    model = model_of(family)
+    assert f"in rows beyond its {OUTGROWN[family]}" in str(leak_of(model))
+    assert f"in rows beyond its {OUTGROWN[family]}" in str(leak_of(model, longest=40))
+    assert leak_of(model, longest=32) is None
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+def test_a_window_that_is_kept_is_no_reason(family: str) -> None:
+    model = own_model_of(family, sliding_window=64)
+    model.set_attn_implementation(NAME)
+    assert leak_of(model) is None
+    assert model.config.sliding_window == 64
+    inside = {getattr(module, "sliding_window", None) for module in model.modules()}
+    assert inside <= {64, None}
+
+
+def test_the_proof_leaves_windows_and_frequencies_as_they_were() -> None:
+    model = model_of("longrope")
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    config = model.config.to_dict()
+    leak_of(model)
+    assert model.config.to_dict() == config
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in model.named_buffers())
+
+
+# Rows that are padded.
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mamba", "qwen3_next", "lfm2"])
+def test_a_padded_row_has_the_loss_that_it_has_alone(family: str) -> None:
+    assert padding_leak(loaded(own_model_of(family))) is None
+
+
+@pytest.mark.parametrize("family", ["deepseek_v32", "longrope"])
+def test_a_row_that_padding_changes_is_found_out(family: str) -> None:
+    model = own_model_of(family)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4.0)
+        rows = rows_of(8, longest=100)
+        alone = [answer_nll(model, [row]).item() for row in rows]
+        padded = answer_nll(model, rows).tolist()
+    assert padded != pytest.approx(alone, rel=1e-4)
+    assert "a row of a padded batch has another loss than alone" in str(padding_leak(loaded(model)))
+
+
+def test_a_model_that_changes_its_embeddings_in_place_can_be_tried() -> None:
+    assert fault_of(own_model_of("ctrl")) is None
+
+
+def test_a_model_that_takes_rows_of_some_lengths_only_is_at_fault() -> None:
+    fault = str(fault_of(own_model_of("reformer")))
+    assert fault.startswith("it cannot train a row of 11 tokens (")
+    assert "sequence_length: 11" in fault

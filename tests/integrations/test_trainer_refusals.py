@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
-from trainers import TOKENIZER, answers, mixture, plain_trainer, sft_trainer, tokenized
+from trainers import (
+    TOKENIZER,
+    answers,
+    mixture,
+    plain_trainer,
+    settings,
+    sft_trainer,
+    tokenized,
+)
 from transformers import EarlyStoppingCallback
 from transformers.trainer_pt_utils import AcceleratorConfig
 
@@ -211,6 +220,83 @@ def test_a_model_with_nothing_to_train_is_refused(
 ) -> None:
     monkeypatch.setattr(trainer, "model", tiny_model(len(TOKENIZER)).requires_grad_(False))
     assert "every weight of the LlamaForCausalLM is frozen" in refusal(trainer, tmp_path)
+
+
+def dpo_trainer(folder: Path) -> Any:
+    from datasets import Dataset  # type: ignore[import-untyped]
+    from trl import DPOConfig, DPOTrainer  # type: ignore[attr-defined]
+
+    pair = {"prompt": "add 1 =", "chosen": " 7", "rejected": " 8"}
+    return DPOTrainer(
+        model=tiny_model(len(TOKENIZER)),
+        ref_model=tiny_model(len(TOKENIZER)),
+        args=DPOConfig(**settings(folder)),
+        train_dataset=Dataset.from_list([pair] * 2),
+        processing_class=TOKENIZER,
+    )
+
+
+def test_a_trainer_of_another_loss_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    said = refusal(dpo_trainer(tmp_path), tmp_path)
+    assert said.startswith("trainer is a DPOTrainer of TRL, whose rows and loss are not those of ")
+    assert "SFTTrainer or a transformers Trainer" in said
+    assert "formatting_func" not in said
+
+
+def test_a_trainer_of_ones_own_over_sfttrainer_is_not(tmp_path: Path, trainer: Any) -> None:
+    class Mine(type(trainer)):  # type: ignore[misc]
+        pass
+
+    kept, trainer.__class__ = trainer.__class__, Mine
+    try:
+        assert "packing" in refusal(trainer, tmp_path, packing=True)  # not its kind
+    finally:
+        trainer.__class__ = kept
+
+
+SHAPE: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+SHAPE |= {"num_attention_heads": 4, "vocab_size": len(TOKENIZER)}
+
+
+def _llava() -> Any:
+    vision = {**SHAPE, "model_type": "clip_vision_model", "image_size": 8, "patch_size": 4}
+    text = {**SHAPE, "model_type": "llama"}
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text)
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+def _of(config: str, model: str) -> Any:
+    return getattr(transformers, model)(getattr(transformers, config)(**SHAPE))
+
+
+MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "classifier": (
+        lambda: _of("LlamaConfig", "LlamaForSequenceClassification"),
+        "the model is a LlamaForSequenceClassification, which is no causal language model; load "
+        "it with AutoModelForCausalLM",
+    ),
+    "masked": (
+        lambda: _of("BertConfig", "BertForMaskedLM"),
+        "the model is a BertForMaskedLM, which is no causal language model",
+    ),
+    "body": (lambda: _of("LlamaConfig", "LlamaModel"), "the model is a LlamaModel, which is no"),
+    "multimodal": (
+        _llava,
+        "the model is a LlavaForConditionalGeneration: llava is a multimodal model; msft trains "
+        "text-only decoder models, such as Llama, Qwen or Mamba; its text part is a llama model: "
+        "give a folder or hub name of a LlamaForCausalLM",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_that_is_no_causal_one_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    make, words = MODELS[kind]
+    trainer = plain_trainer(tmp_path)
+    monkeypatch.setattr(trainer, "model", make())
+    assert refusal(trainer, tmp_path).startswith(words)
 
 
 ROWS = answers("add", 0, 4, 7)

@@ -78,7 +78,12 @@ def logits_of(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # layouts change; fused layers do not
 def _attention(
-    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attention_mask: Tensor | None,  # some models give it by this name
+    **options: Any,
 ) -> tuple[Tensor, None]:
     if not _layouts:
         raise RuntimeError("this model runs inside msft's `with layout(...)` only")

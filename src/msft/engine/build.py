@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from msft.data.corpus import Corpus, load_corpus
+from msft.data.generation_limits import SLACK
 from msft.engine.adapters.injection import adapted
 from msft.engine.decode.decoder import Decoder
-from msft.engine.isolation import leak_of, sees_ahead
+from msft.engine.isolation import fault_of, leak_of, padding_leak
 from msft.engine.memory_model import (
     EVALUATED_TOKENS,
     FP32,
@@ -39,18 +40,24 @@ SIMPLE_TOKENS = 4096
 
 
 def load_suited(
-    recipe: Recipe, name: str, device: torch.device, tokenizer: Any, notice: Callable[[str], None]
+    recipe: Recipe,
+    name: str,
+    corpus: Corpus,
+    device: torch.device,
+    tokenizer: Any,
+    notice: Callable[[str], None],
 ) -> tuple[LoadedModel, bool]:
     """Load a model for the engine that the recipe asks for; True: for the fast one.
 
     `auto` is the fast engine where it suits the model (see `isolation.py`), else the simple one;
-    `notice` is told why. RecipeError where `fast` does not suit, or no engine does.
+    `notice` is told why, and where the simple one cannot pad rows. RecipeError where `fast` does
+    not suit, or no engine does.
     """
-    trust = recipe.trust_remote_code
+    trust, longest = recipe.trust_remote_code, _longest(corpus, tokenizer)
     if recipe.engine != "simple":
         try:
             loaded = load_model(name, device, trust, tokenizer)
-            leak = leak_of(loaded.model)
+            leak = leak_of(loaded.model, longest=longest)
         except Unsuited as error:
             leak = str(error)
         if leak is None:
@@ -63,14 +70,29 @@ def load_suited(
             )
         notice(f"the fast engine does not suit {name}: {leak}; the simple engine takes over")
     loaded = load_model(name, device, trust, tokenizer, own_attention=True)
-    if sees_ahead(loaded.model):
-        kind = loaded.model.config.model_type
+    fault = fault_of(loaded.model, longest)
+    if fault is not None:
         raise RecipeError(
-            f"{name} is a {kind} model whose tokens see those that come after them; expected a "
-            "decoder-only language model",
+            f"no engine can train {name}, a {loaded.model.config.model_type} model: {fault}; "
+            "expected a decoder-only text model, such as Llama, Qwen or Mamba",
             ("model_name_or_path",),
         )
-    return loaded, False
+    leak = padding_leak(loaded, longest)
+    if leak is not None:
+        notice(f"the simple engine takes one row at a time, which is slower: {leak}")
+    return replace(loaded, padded=leak is None), False
+
+
+def _longest(corpus: Corpus, tokenizer: Any) -> int:
+    """Tokens of the longest row that is trained, or scored with its exemplars and its answer."""
+    longest = 0
+    for dataset in corpus.datasets.values():
+        shots = len(tokenizer.encode(dataset.shots)) if dataset.shots else 0
+        for split in (dataset.train, dataset.validation, dataset.test):
+            rows = split.rows if split is not None else ()
+            most = max((len(row.tokens) for row in rows), default=0)
+            longest = max(longest, most + shots + (dataset.spec.max_new_tokens or SLACK))
+    return longest
 
 
 def engine_of(
@@ -84,7 +106,7 @@ def engine_of(
     """The engine that a recipe asks for, with its model loaded."""
     name = recipe.model()
     first = _first_device(recipe, name, device)
-    needs = (recipe, name, first, tokenizer, notice)
+    needs = (recipe, name, corpus, first, tokenizer, notice)
     loaded, fast = together(ranks, "model", lambda: load_suited(*needs))
     return engine_over(loaded, fast, recipe, corpus, device, ranks)
 
@@ -202,7 +224,7 @@ def load_evaluator(
             notice(
                 f"{dataset.name}: it has no {split} rows, so it is not scored and not in the mean"
             )
-    loaded, fast = load_suited(recipe, name, device, tokenizer, notice)
+    loaded, fast = load_suited(recipe, name, corpus, device, tokenizer, notice)
     bf16, tokens = in_bf16(recipe, device), _evaluated_tokens(recipe, device)
     predictor: Predictor
     if fast:

@@ -135,7 +135,7 @@ class SimpleEngine:
         self._adamw.zero_grad()
         answer_tokens = sum(row.answer_tokens for row in rows)
         losses: list[float] = []
-        for part in _padded_batches(rows, self._settings.micro_batch_tokens):
+        for part in _padded_batches(rows, self._settings.micro_batch_tokens, self._loaded.padded):
             with torch.set_grad_enabled(gradients):
                 sums = answer_nll(self._model, part, self._settings.bf16)
                 if gradients:
@@ -163,7 +163,8 @@ class SimpleEngine:
         return Losses(before, after)
 
     def how(self) -> str:
-        return "simple engine: the model's own attention, padded rows, torch's AdamW"
+        rows = "padded rows" if self._loaded.padded else "one row at a time"
+        return f"simple engine: the model's own attention, {rows}, torch's AdamW"
 
     def _moved(self) -> None:
         if self._merged is not None:
@@ -180,7 +181,8 @@ class SimpleEngine:
 
 
 class SimplePredictor:
-    """Likelihoods of padded rows, and `generate` over prompts of equal length.
+    """Likelihoods of padded rows, and `generate` over prompts of equal length; one row at a time
+    where the model is not what it is alone (`LoadedModel.padded`).
 
     more_ends: tokens that end a text, besides those that the model knows.
     """
@@ -192,7 +194,7 @@ class SimplePredictor:
         bf16: bool = False,
         more_ends: Sequence[int] = (),
     ) -> None:
-        self._model = loaded.model
+        self._model, self._padded = loaded.model, loaded.padded
         self._ends = sorted({*end_tokens(loaded), *more_ends})
         self._most_tokens = most_tokens
         self._bf16 = bf16
@@ -201,7 +203,7 @@ class SimplePredictor:
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
         self._model.eval()
         sums: list[float] = []
-        for part in _padded_batches(rows, self._most_tokens):
+        for part in _padded_batches(rows, self._most_tokens, self._padded):
             sums += answer_nll(self._model, part, self._bf16).tolist()
         likelihoods = Likelihoods(sums, sum(len(row.tokens) for row in rows))
         return lambda: likelihoods
@@ -218,7 +220,8 @@ class SimplePredictor:
         texts = Texts(frozenset(self._ends), limits, leaves)
         for length in sorted({len(prompt) for prompt in prompts}):
             numbers = [n for n, prompt in enumerate(prompts) if len(prompt) == length]
-            for places in batches((length + limits[n] for n in numbers), self._most_tokens):
+            most = self._most_tokens if self._padded else 0
+            for places in batches((length + limits[n] for n in numbers), most):
                 part = [numbers[place] for place in places]
                 tokens = torch.tensor([prompts[n] for n in part], device=self._model.device)
                 said = self._said(tokens, max(limits[n] for n in part))
@@ -261,10 +264,11 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
 
 
-def _padded_batches(rows: Sequence[Encoded], most_tokens: int) -> list[list[Encoded]]:
-    """Rows in their order, in batches whose tokens with padding are at most so many."""
+def _padded_batches(rows: Sequence[Encoded], most_tokens: int, padded: bool) -> list[list[Encoded]]:
+    """Rows in their order, in batches whose tokens with padding are at most so many; where rows
+    cannot be padded, each is a batch."""
     longest = max(len(row.tokens) for row in rows)
-    places = batches([longest] * len(rows), most_tokens)
+    places = batches([longest] * len(rows), most_tokens if padded else 0)
     return [[rows[place] for place in part] for part in places]
 
 

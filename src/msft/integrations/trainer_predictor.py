@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.attention import RowLayout, logits_of
 from msft.engine.decode.decoder import Decoder
-from msft.engine.isolation import leak_of
+from msft.engine.isolation import leak_of, padding_leak
 from msft.engine.memory_model import EVALUATED_TOKENS
 from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.paths import HALF
@@ -37,14 +38,20 @@ class TrainerPredictor:
         self._decoder: Decoder | SimplePredictor = Decoder(self._model, ends, most)
         with self._ours(exact=True), _in_fp32(self._model) as half:
             self._leak = leak_of(self._model, half)
+        self._padding: str | None = None
         if self._leak is not None:
+            self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
+            with self._ours(exact=True), _in_fp32(self._model):
+                self._padding = padding_leak(plain)
+            plain = replace(plain, padded=self._padding is None)
             self._decoder = SimplePredictor(plain, most, self._bf16, more_ends)
 
     def how(self) -> str:
         """Who decodes, for people to read."""
         if self._leak is None:
             return "msft's decoder answers"
-        return f"transformers generates, which is slower ({self._leak})"
+        alone = f"; one row at a time: {self._padding}" if self._padding else ""
+        return f"transformers generates, which is slower ({self._leak}{alone})"
 
     def generate(
         self,

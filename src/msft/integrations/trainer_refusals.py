@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from msft.engine.model.kinds import wrong_class
 from msft.errors import RecipeError, UsageError
+from msft.integrations.trainer_predictor import inner_model
 from msft.run.environment import version_of
 from msft.run.folder import RunFolder, write_json
 from msft.search.methods import ROLLING_BACK
@@ -46,6 +48,7 @@ def refuse_trainer(trainer: Any, method: str) -> None:
             f"trainer is a {type(trainer).__name__}; expected a transformers Trainer or a TRL "
             "SFTTrainer, with its model, args and processing_class"
         )
+    _refuse_other_work(trainer)
     wrong = [
         *_wrong_kind(trainer),
         *_wrong_model(trainer.model),
@@ -59,6 +62,23 @@ def refuse_trainer(trainer: Any, method: str) -> None:
         raise UsageError(
             "\n  ".join([f"{counted(len(wrong), 'thing')} must change first:", *wrong])
         )
+
+
+def _refuse_other_work(trainer: Any) -> None:
+    """UsageError for a trainer or a model that is for something else than this one is for; then
+    nothing else that is wrong matters."""
+    kinds = type(trainer).__mro__
+    of_trl = next((kind for kind in kinds if kind.__module__.split(".")[0] == "trl"), None)
+    if of_trl is not None and of_trl.__name__ != "SFTTrainer":
+        raise UsageError(
+            f"trainer is a {of_trl.__name__} of TRL, whose rows and loss are not those of "
+            "supervised fine-tuning; msft trains prompts with one answer each: use TRL's "
+            "SFTTrainer or a transformers Trainer, or train with this one before or after msft"
+        )
+    model = getattr(trainer, "model", None)
+    wrong = wrong_class(inner_model(model)) if hasattr(model, "config") else None
+    if wrong is not None:
+        raise UsageError(wrong)
 
 
 def _wrong_kind(trainer: Any) -> Iterator[str]:

@@ -40,7 +40,8 @@ def refuse_broken_config(folder: Path) -> None:
         raise _broken(folder / CONFIG, f"{found}; expected the name of an architecture")
     for key, value in _entries(config):
         last = key.rsplit("_", 1)[-1]
-        if key in COUNTS and value is not None and not _is_count(value):
+        counts = value if isinstance(value, list) and value else [value]  # one for each layer
+        if key in COUNTS and value is not None and not all(map(_is_count, counts)):
             raise _broken(folder / CONFIG, f"{key} is {shown(value)}; expected a whole number > 0")
         if isinstance(value, int) and value > MOST.get(last, value):
             raise _broken(folder / CONFIG, f"{key} is {value:,}; expected {MOST[last]:,} at most")

@@ -38,11 +38,15 @@ CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A causal language model in fp32 with its tokenizer."""
+    """A causal language model in fp32 with its tokenizer.
+
+    padded: the simple engine may pad rows: each has the loss that it has alone (`isolation.py`).
+    """
 
     model: Any
     tokenizer: Any
     name: str
+    padded: bool = True
 
 
 def load_model(
@@ -81,7 +85,7 @@ def load_model(
 
 def _checked_model(name: str, trust: bool, options: dict[str, Any]) -> Any:
     """A model whose weights are all from its file; WrongWeights says which are not."""
-    refuse_other_numbers(name)
+    refuse_other_numbers(name, trust)
     model, found = pretrained(
         "AutoModelForCausalLM", name, trust, {**WEIGHTS, **CHECKED, **options}
     )

@@ -103,13 +103,14 @@ def shape_of(model: Any) -> ModelShape:
     dim = getattr(text, "head_dim", None) or hidden // max(1, heads)
     key_heads = getattr(text, "num_key_value_heads", None) or heads
     layers = int(text.num_hidden_layers)
+    inner = getattr(text, "intermediate_size", None) or 4 * hidden
     linears = list(_linears(model))
     head = next((each for each, module in linears if module is model.get_output_embeddings()), None)
     return ModelShape(
         sum(parameter.numel() for parameter in model.parameters()),
         layers,
         hidden,
-        int(getattr(text, "intermediate_size", None) or 4 * hidden),
+        int(max(inner) if isinstance(inner, list) else inner),  # Gemma3n has one for each layer
         int(text.vocab_size),
         int(2 * layers * key_heads * dim),
         tuple(each for each, _ in linears if each is not head),

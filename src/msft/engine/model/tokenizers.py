@@ -19,6 +19,7 @@ from msft.engine.model.folders import (
     refuse_broken_weights,
 )
 from msft.engine.model.gguf import read_header, read_once
+from msft.engine.model.kinds import wrong_kind
 from msft.errors import Explained, RecipeError
 from msft.memory_errors import is_out_of_memory
 from msft.recipe.recipe import Recipe
@@ -103,23 +104,11 @@ def load_context(name: str, trust_remote_code: bool = False) -> int | None:
         places = header[0].get(f"{header[0].get('general.architecture')}.context_length")
         return places
     config = pretrained("AutoConfig", name, trust_remote_code, {})
-    _refuse_kind(config, name)
+    wrong = wrong_kind(config)
+    if wrong is not None:
+        raise RecipeError(f"{name!r}: {wrong}", PLACE)
     places = getattr(config, "max_position_embeddings", None)
     return places
-
-
-def _refuse_kind(config: Any, name: str) -> None:
-    """RecipeError for what is no decoder-only text model."""
-    kind = config.model_type
-    expected = "expected a decoder-only text model, such as Llama, Qwen or Mamba"
-    if getattr(config, "is_encoder_decoder", False):
-        raise RecipeError(f"{name!r}: {kind} is an encoder-decoder; {expected}", PLACE)
-    if hasattr(config, "vocab_size") and not hasattr(config, "vision_config"):
-        return
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not getattr(config, "auto_map", None):
-        raise RecipeError(f"{name!r}: {kind} is no decoder-only text model; {expected}", PLACE)
 
 
 def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:

@@ -72,9 +72,9 @@ def refuse_other_type(name: str, config: Any) -> None:
         )
 
 
-def refuse_other_numbers(name: str) -> None:
-    """WrongWeights where a local folder's tensors are no floating-point numbers. What is quantized
-    says so in its config.json."""
+def refuse_other_numbers(name: str, trust_remote_code: bool = False) -> None:
+    """WrongWeights where a local folder's tensors are no floating-point numbers, and the model has
+    no tensor of whole numbers by that name. What is quantized says so in its config.json."""
     folder = Path(name)
     if not (folder / CONFIG).is_file():
         return
@@ -92,11 +92,31 @@ def refuse_other_numbers(name: str) -> None:
             odd += [f"{key} is {kind}" for key, kind in kinds.items() if kind not in FLOATS]
     except SafetensorError:
         return  # who loads it says what is wrong
-    if odd := [each for each in odd if not _MASKS.search(each.split(" ")[0])]:
+    odd = [each for each in odd if not _MASKS.search(each.split(" ")[0])]
+    whole = _whole_numbers(name, trust_remote_code) if odd else set()
+    if odd := [each for each in odd if each.split(" ")[0].rpartition(".")[2] not in whole]:
         raise WrongWeights(
             f"model {name!r}: {'; '.join(_counted(odd, 'no weights'))}, expected floating-point "
             "numbers (F32, BF16, F16); get the safetensors of this model as they were published"
         )
+
+
+def _whole_numbers(name: str, trust_remote_code: bool) -> set[str]:
+    """The last names of tensors that a model has whole numbers in, such as tables of its experts.
+    Files may have other names before them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=trust_remote_code
+            )
+    except Exception:  # who loads it says what is wrong
+        return set()
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return {key.rpartition(".")[2] for key, each in tensors if not each.is_floating_point()}
 
 
 def _files(folder: Path) -> list[Path]:
