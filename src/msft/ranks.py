@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from msft import launch
 from msft.errors import FAILED, RankFailed
+from msft.system_errors import worded
 
 Made = TypeVar("Made")
 
@@ -97,7 +98,7 @@ def _tried(work: Callable[[], Made]) -> tuple[list[Made], Exception | None]:
     try:
         return [work()], None
     except Exception as error:
-        return [], error
+        return [], worded(error)
 
 
 def _said(error: Exception | None) -> list[Any] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from msft.errors import DataError
+from msft.files import expanded
 
 KINDS = (".jsonl", ".json", ".csv", ".parquet")
 PACKED = ".gz"
@@ -63,13 +64,13 @@ def refuse_bomb(path: Path, unpacked: int, most: int) -> None:
 
 def files_named(written: str, folder: Path) -> list[Path]:
     """The file that this names, or those that fit the pattern, by name; from `folder`."""
-    path = folder / Path(written).expanduser()
+    path = folder / expanded(written)
     _refuse_endless(path)
     with in_words(path):  # a name may be too long to be asked for
         is_name = not _PATTERN.search(written) or path.exists()
     if is_name:
         return [path]
-    pattern = str(Path(written).expanduser())
+    pattern = str(expanded(written))
     names = glob.glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207  may be absolute
     found = [folder / name for name in sorted(names) if (folder / name).is_file()]
     if not found:
@@ -82,10 +83,10 @@ def fixed_name(written: str, folder: Path, or_name: bool = False) -> str:
 
     or_name: what is no file here may be a name of something else, and stays as it was written.
     """
-    path = folder / Path(written).expanduser()
+    path = folder / expanded(written)
     if path.exists():
         return str(path)
-    if _PATTERN.search(written) and not Path(written).expanduser().is_absolute():
+    if _PATTERN.search(written) and not expanded(written).is_absolute():
         return f"{glob.escape(str(folder))}/{written}"
     return written if or_name else str(path)
 

@@ -220,8 +220,24 @@ class Log:
         line = to_line(event)
         self.agree(event, line)
         if self._file is not None and self.path is not None:
+            self.refuse_gone()
             append(self._file, self.path, self._chain.seal(line))
         self.events.append(event)
+
+    def refuse_gone(self) -> None:
+        """LogError where the file is no longer at its place: a handle still writes to it."""
+        if self._file is None or self.path is None:
+            return
+        try:
+            there = os.path.samestat(os.fstat(self._file.fileno()), self.path.lstat())
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
+            raise LogError(
+                f"{self.path.parent} was removed, renamed or replaced while the run went on, so "
+                "nothing more can be saved there; if it was renamed, give its new name with --out "
+                "to go on, else run the same command to begin again"
+            )
 
     def close(self) -> None:
         if self._file is not None:

@@ -17,6 +17,7 @@ from msft.run.summary import summary_of
 from msft.run.verdicts import Verdict
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import Number, overall
+from msft.system_errors import worded
 
 Groups = Mapping[str, str]
 """The group of each sub-dataset that has one."""
@@ -177,7 +178,7 @@ def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> Fold
             summary = summary_of(history)
             found.runs.append(ComparedRun(label, folder, history, summary, older_groups))
         except (LogError, OSError) as error:
-            found.unreadable[label] = str(error)
+            found.unreadable[label] = str(worded(error))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             why = f"{log}: its events do not fit together ({error!r}); restore it"
             found.unreadable[label] = why
