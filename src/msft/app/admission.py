@@ -113,7 +113,8 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     others = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
     others -= {*FREE, *_moved(before, now, (recipe.folder or Path()).resolve())}
     changed = [
-        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}" for key in sorted(others, key=str)
+        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
+        for key in sorted(others, key=str)
     ]
     if changed:
         raise RecipeError(
