@@ -24,6 +24,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
 }
+DAMAGED: tuple[type[Exception], ...] = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, RecursionError),
+)
+"""What the reading of a file can end in that is not as we wrote it."""
+
 FILE, FOLDER = _KINDS[stat.S_IFREG], _KINDS[stat.S_IFDIR]
 
 
@@ -62,6 +68,11 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path) -> str:
     return read_bytes(path).decode()
+
+
+def shown_text(path: Path) -> str:
+    """Text for people to read, also of a damaged file."""
+    return read_bytes(path).decode(errors="replace")
 
 
 def open_to_read(path: Path) -> IO[bytes]:

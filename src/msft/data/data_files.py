@@ -68,7 +68,8 @@ def refuse_bomb(path: Path, unpacked: int, most: int, what: str = "bytes") -> No
     if unpacked > most:
         raise DataError(
             f"{path}: a file of {path.stat().st_size:,} bytes that unpacks to more than {most:,} "
-            f"{what}; expected text that is not made to fill memory: unpack it, or convert it to .jsonl"
+            f"{what}; expected text that is not made to fill memory: unpack it, or convert it to "
+            ".jsonl"
         )
 
 
