@@ -17,6 +17,7 @@ from msft.layout import fitted, screen_width
 from msft.own_code import in_words
 from msft.parser import Parser, count, numbers, positive, seconds
 from msft.stopping import catch_signals, farewell, said, stop_on_signals
+from msft.system_errors import explaining
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
-        with stop_on_signals(), signals_wait():
+        with stop_on_signals(), signals_wait(), explaining():
             getattr(commands, options.function)(options)
     except BrokenPipeError:
         return DONE

@@ -104,6 +104,10 @@ class DiskFull(Explained, OSError):
     """A file could not be written for lack of space; what was there before is whole."""
 
 
+class SystemFault(Explained, OSError):
+    """The system does not do what a file needs; the message names the file and what to do."""
+
+
 class StoreError(Explained):
     """A checkpoint that is needed cannot be kept or found."""
 

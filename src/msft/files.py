@@ -4,24 +4,16 @@ Somebody who can write into a run folder may have put anything under a name that
 all code that reads or writes such a file uses these functions.
 """
 
-import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from msft.errors import DiskFull, NotAFile
+from msft.errors import NotAFile, UsageError
+from msft.system_errors import explaining
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-_FULL = {
-    errno.ENOSPC: "No space left on device",
-    errno.EDQUOT: "Disk quota exceeded",
-    errno.EFBIG: "File too large (a limit on the size of files, see `ulimit -f`)",
-}
 
 _KINDS = {
     stat.S_IFREG: "a file",
@@ -32,6 +24,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
 }
+DAMAGED: tuple[type[Exception], ...] = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, RecursionError),
+)
+"""What the reading of a file can end in that is not as we wrote it."""
+
 FILE, FOLDER = _KINDS[stat.S_IFREG], _KINDS[stat.S_IFDIR]
 
 
@@ -44,6 +42,18 @@ def kind_of(path: Path) -> str | None:
     return _KINDS.get(stat.S_IFMT(mode), "something unknown")
 
 
+def expanded(written: str) -> Path:
+    """A path with the home folder in place of `~` or `~user`."""
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        name = Path(written).parts[0]
+        raise UsageError(
+            f"{written}: {name} is the home folder of a user that is not known here; write the "
+            "whole path"
+        ) from None
+
+
 def refuse_other_kind(path: Path, expected: str = FILE) -> None:
     """NotAFile where something else is at a place; nothing there is fine."""
     found = kind_of(path)
@@ -52,12 +62,17 @@ def refuse_other_kind(path: Path, expected: str = FILE) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    with open_to_read(path) as file:
+    with explaining(path), open_to_read(path) as file:
         return file.read()
 
 
 def read_text(path: Path) -> str:
     return read_bytes(path).decode()
+
+
+def shown_text(path: Path) -> str:
+    """Text for people to read, also of a damaged file."""
+    return read_bytes(path).decode(errors="replace")
 
 
 def open_to_read(path: Path) -> IO[bytes]:
@@ -74,7 +89,7 @@ def append(file: IO[bytes], path: Path, data: bytes) -> None:
     """Add to a file all or nothing, and have it on disk."""
     end = os.fstat(file.fileno()).st_size
     try:
-        with saying_full(path, len(data)):
+        with explaining(path, len(data)):
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) :]
@@ -90,7 +105,7 @@ def replace_bytes(path: Path, data: bytes) -> None:
     remove(temporary)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        with saying_full(path, len(data)), os.fdopen(_opened(temporary, new), "wb") as file:
+        with explaining(path, len(data)), os.fdopen(_opened(temporary, new), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -117,29 +132,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         raise
     except OSError:
         shutil.copyfile(source, target, follow_symlinks=False)
-
-
-@contextmanager
-def saying_full(path: Path, needed: int) -> Iterator[None]:
-    """DiskFull, with what to do, where the system only says that there is no space.
-
-    needed: bytes that were to be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = _FULL.get(error.errno or 0)
-        if reason is None or isinstance(error, DiskFull):
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise DiskFull(
-            f"{reason}: {path} needs {_size(needed)}, and the disk has {_size(free)} free. What "
-            "was saved before is whole: make room, then run the same command again to go on"
-        ) from error
-
-
-def _size(count: int) -> str:
-    return f"{count:,} bytes" if count < 1e5 else f"{count / 1e6:,.1f} MB"
 
 
 def _opened(path: Path, flags: int) -> int:

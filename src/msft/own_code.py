@@ -11,6 +11,7 @@ from typing import Any
 
 from msft.files import read_bytes
 from msft.memory_errors import CURE, is_out_of_memory
+from msft.system_errors import worded
 
 _RUNNING: dict[str, bytes] = {}
 """The files of modules as they were when they were imported."""
@@ -93,7 +94,7 @@ def in_words(error: BaseException) -> str:
         return f"a method or metric of yours called sys.exit({error}); raise an exception instead"
     if is_out_of_memory(error):
         return CURE
-    return str(error).strip() or type(error).__name__
+    return str(worded(error)).strip() or type(error).__name__
 
 
 def _said(error: Exception) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from msft import launch
 from msft.errors import FAILED, RankFailed
+from msft.system_errors import worded
 
 Made = TypeVar("Made")
 LOST = (
@@ -143,7 +144,7 @@ def attempt(work: Callable[[], Made]) -> Tried[Made]:
     try:
         return [work()], None
     except Exception as error:
-        return [], error
+        return [], worded(error)
 
 
 def _said(error: Exception | None) -> list[Any] | None:

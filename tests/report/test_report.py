@@ -244,7 +244,7 @@ def test_a_log_with_at_most_the_base_models_scores(method: str, folder: Path) ->
 
 
 def test_a_folder_that_is_none_is_refused(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no run\.jsonl; expected"):
+    with pytest.raises(UsageError, match=r"has no run\.jsonl; expected"):
         write_report(folder)
     (folder / "run.jsonl").write_bytes(b'{"event":')
     with pytest.raises(UsageError, match="no events yet"):

@@ -6,8 +6,6 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from msft.app.hub_upload import refuse_unpushable
 from msft.app.tracker_backends import refuse_missing
 from msft.data.data_files import fixed_name
@@ -26,6 +24,7 @@ from msft.recipe.blocks import is_template
 from msft.recipe.dataset_sources import names_files
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
+from msft.recipe.strict_yaml import parse
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
 
@@ -112,14 +111,13 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
     """A started run goes on with its own recipe only."""
     if not folder.recipe.exists() or not folder.log.exists():
         return
-    before, now = (
-        {**DEFAULTS, **_flat(yaml.safe_load(text))}  # keys that are younger than the folder
-        for text in (read_text(folder.recipe), resolved(recipe).to_yaml())
-    )
+    before = {**DEFAULTS, **_recorded(folder.recipe)}  # with keys that are younger than the folder
+    now = {**DEFAULTS, **_flat(parse(resolved(recipe).to_yaml()).value)}
     others = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
     others -= {*FREE, *_moved(before, now, (recipe.folder or Path()).resolve())}
     changed = [
-        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}" for key in sorted(others)
+        f"  {key} was {before.get(key)!r}, now it is {now.get(key)!r}"
+        for key in sorted(others, key=str)
     ]
     if changed:
         raise RecipeError(
@@ -127,6 +125,17 @@ def refuse_changed(recipe: Recipe, folder: RunFolder) -> None:
             + "\n".join(changed[:5])
             + "\nundo the change, or give another --out"
         )
+
+
+def _recorded(file: Path) -> dict[str, Any]:
+    """The keys of a run's recipe.yaml."""
+    try:
+        return _flat(parse(read_text(file)).value)
+    except (ValueError, AttributeError, LookupError, TypeError) as error:
+        raise RecipeError(
+            f"{file} is damaged: it is not the recipe that msft wrote there; restore it, or remove "
+            "it: the same command writes it again if the log fits your recipe"
+        ) from error
 
 
 def _moved(before: dict[str, Any], now: dict[str, Any], folder: Path) -> list[str]:
@@ -143,7 +152,7 @@ def _moved(before: dict[str, Any], now: dict[str, Any], folder: Path) -> list[st
 def _root(old: list[Any], new: list[Any], folder: str) -> str | None:
     """The folder in which files lay as they lie in this one now; None if there is no such one."""
     inside = [str(each).removeprefix(folder) for each in new]
-    root = str(old[0]).removesuffix(inside[0])
+    root = str(next(iter(old), "")).removesuffix(inside[0])
     same = [f"{root}{each}" for each in inside] == old
     return root if same and root.endswith("/") else None
 

@@ -12,7 +12,7 @@ from msft.app.options import aside, noting, overrides_of, print_json, recipe_of
 from msft.app.terminal.screen import say, show, show_path, show_paths, width
 from msft.errors import LogError, UsageError
 from msft.ranks import Patience, attempt, settled
-from msft.run.folder import RunFolder, write_json
+from msft.run.folder import RunFolder, read_history, write_json
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -105,7 +105,6 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     from msft.app.interface import shown_progress
     from msft.app.terminal.result_text import result_text
     from msft.app.train import train
-    from msft.run.history import History
 
     finished = folder.is_finished()
     showing = shown_progress(recipe, folder.path, options.quiet or finished, schedule is not None)
@@ -120,7 +119,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
         return
     if finished:
         show(f"{folder.path} is finished already; this is its result")
-    history = History(folder.events())
+    history = read_history(folder.path)
     metrics = {name: history.unit_of(name) for name in history.start.datasets}
     show(result_text(result.summary, recipe.report_split, metrics, width()))
     show_path("model", result.best)

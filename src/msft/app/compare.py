@@ -15,11 +15,13 @@ from msft.errors import RunsFailed, UsageError
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.locks import is_being_written
 from msft.search.methods import METHODS
+from msft.system_errors import explaining
 
 if TYPE_CHECKING:
     from msft.report.compare.compared_run import FolderRuns
 
 
+@explaining()
 def compare(
     recipe: str | Path,
     out: str | Path,

@@ -10,7 +10,7 @@ from typing import Any
 
 from msft.app.model_card import is_hub_name
 from msft.errors import HubError, RecipeError
-from msft.files import kind_of, read_text
+from msft.files import DAMAGED, kind_of, read_text
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, write_json
 from msft.store.manifests import MANIFEST
@@ -78,5 +78,5 @@ def _uploaded(folder: RunFolder) -> dict[str, Any]:
     """What `hub.json` says; nothing where there is none, or one that cannot be read."""
     try:
         return dict(json.loads(read_text(folder.hub))) if kind_of(folder.hub) else {}
-    except (OSError, ValueError, TypeError):
+    except DAMAGED:
         return {}

@@ -22,11 +22,13 @@ from msft.checks import shown
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.search.scores import SELECTION, TEST
+from msft.system_errors import explaining
 
 AnyRecipe = Recipe | Path | str
 """A recipe, or where its file is."""
 
 
+@explaining()
 def train(
     recipe: AnyRecipe,
     out: Path | str | None = None,
@@ -67,6 +69,7 @@ def train(
         return carry_out(recipe, folder, shown, told, schedule, engine, datasets=datasets)
 
 
+@explaining()
 def evaluate(
     model: Path | str,
     recipe: AnyRecipe,
@@ -96,6 +99,7 @@ def evaluate(
     return {**found.content, "answers": found.lines()} if answers else found.content
 
 
+@explaining()
 def plan(
     recipe: AnyRecipe,
     out: Path | str | None = None,

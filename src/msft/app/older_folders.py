@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from msft.benchmarks import PUBLIC
-from msft.files import read_text
+from msft.files import DAMAGED, read_text
 from msft.run.folder import RunFolder
 
 
@@ -22,6 +22,6 @@ def groups_by_recipe(folder: Path, names: Sequence[str]) -> dict[str, str]:
             for name in names if key in PUBLIC else ():
                 if name == own or name.startswith(parts):
                     groups.setdefault(name, PUBLIC[key].group)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+    except (*DAMAGED, yaml.YAMLError):
         return {}
     return groups

@@ -20,6 +20,7 @@ from msft.data.corpus import Corpus
 from msft.engine.machine import free_disk
 from msft.engine.saving.best_folder import BestFolder
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
+from msft.own_code import in_words
 from msft.ranks import ALONE, Ranks, from_first, together
 from msft.recipe.adapters import packages_of
 from msft.recipe.recipe import Recipe
@@ -112,6 +113,9 @@ class Session:
         try:
             with graceful():
                 return self._carry_out(log)
+        except OSError:
+            log.refuse_gone()  # which says more than that a file is not there
+            raise
         finally:
             log.close()
 
@@ -217,11 +221,11 @@ class Session:
             self._show_best(history)
         except Exception as error:
             if error is not reason:
-                self._notice(f"not all could be saved, it will be trained again: {error}")
+                self._notice(f"not all could be saved, it will be trained again: {in_words(error)}")
         try:
             self._write_summary(history, stopped=True)
         except OSError as error:  # the log has all of it
-            self._notice(f"summary.json could not be written: {error}")
+            self._notice(f"summary.json could not be written: {in_words(error)}")
 
     def _finished(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
         found = findings_in(self._folder.path, history)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from msft.app.sample_texts import sample_texts
-from msft.files import read_text, remove
+from msft.files import DAMAGED, read_text, remove
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
 from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
@@ -251,5 +251,5 @@ def read_told(memory: Path) -> dict[str, Told]:
     try:
         raw = json.loads(read_text(memory))
         return {str(name): Told(**told) for name, told in raw.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except DAMAGED:
         return {}

@@ -27,6 +27,7 @@ from msft.data.sources import (
 from msft.data.splits import LoadedDataset, Reading, assembled, load_split, own_splits
 from msft.errors import DataError
 from msft.example import Example, Split
+from msft.files import expanded
 from msft.recipe.dataset_sources import Rows, names_files
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.recipe.recipe import Recipe
@@ -222,7 +223,7 @@ def _benchmark_sources(
     hub: without it, what is not here is left out.
     """
     if spec.path is not None:
-        path = (recipe.folder or Path()) / Path(spec.path).expanduser()
+        path = (recipe.folder or Path()) / expanded(spec.path)
         if is_folder(spec.path, path):
             return folder_sources(path), False
     elif recipe.data_dir is not None:

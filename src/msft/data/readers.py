@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from msft.data.data_files import (
     in_words,
     is_packed,
     kind_of,
+    most_rows,
     most_unpacked,
     opened,
     refuse_bomb,
+    refuse_gzip_bomb,
     refuse_unreadable,
 )
 from msft.errors import DataError
@@ -40,18 +43,20 @@ def read_rows(path: Path, bad: Bad) -> Iterator[Row]:
     """Every row of a .jsonl, .json, .csv or .parquet file; the first three may be packed (.gz)."""
     refuse_unreadable(path)
     with in_words(path):
-        yield from _READERS[kind_of(path)](path, bad)
+        rows = _READERS[kind_of(path)](path, bad)
+        most = most_rows(path) if is_packed(path) or kind_of(path) == ".parquet" else None
+        for number, row in enumerate(rows, 1):
+            if most is not None:
+                refuse_bomb(path, number, most, "rows")
+            yield row
 
 
 def _lines(path: Path, bad: Bad) -> Iterator[tuple[str, str]]:
     """The lines as text with their places; a line that is no text is bad."""
-    most = most_unpacked(path) if is_packed(path) else None
     with opened(path) as stream:
         number = 0
         while line := stream.readline(MAX_LINE + 1):
             number += 1
-            if most is not None:
-                refuse_bomb(path, stream.tell(), most)
             where = f"{path}, line {number}"
             try:
                 text = _decoded(line, where, first=number == 1)
@@ -84,6 +89,7 @@ def _jsonl(path: Path, bad: Bad) -> Iterator[Row]:
     if is_list:
         yield from _listed(path, "expected one JSON object per line, or one list of them")
         return
+    refuse_gzip_bomb(path, b"\n", rows=True)
     for where, line in _lines(path, bad):
         if line.strip():
             try:
@@ -100,11 +106,9 @@ def _json(path: Path, bad: Bad) -> Iterator[Row]:
 
 def _listed(path: Path, hint: str) -> Iterator[Row]:
     """The rows of a file that is one JSON value."""
-    most = most_unpacked(path) if is_packed(path) else MAX_JSON
+    refuse_gzip_bomb(path, b",{[", rows=False)
     with opened(path) as stream:
-        raw = stream.read(min(most, MAX_JSON) + 1)
-    if is_packed(path):
-        refuse_bomb(path, len(raw), most)
+        raw = stream.read(MAX_JSON + 1)
     if len(raw) > MAX_JSON:
         raise DataError(f"{path}: more than {MAX_JSON:,} bytes; convert it to one object per line")
     try:
@@ -146,6 +150,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _csv(path: Path, bad: Bad) -> Iterator[Row]:
+    refuse_gzip_bomb(path, b"\n", rows=False)  # a row may have lines
     limit = csv.field_size_limit(MAX_LINE)
     try:
         reader = csv.reader((line for _, line in _lines(path, _raise)), strict=True)
@@ -187,8 +192,9 @@ def _parquet(path: Path, bad: Bad) -> Iterator[Row]:
         with parquet.ParquetFile(os.fspath(path)) as file:
             groups = (file.metadata.row_group(each) for each in range(file.metadata.num_row_groups))
             refuse_bomb(path, sum(group.total_byte_size for group in groups), most)
+            refuse_bomb(path, file.metadata.num_rows, most_rows(path), "rows")
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in _unpacked(batch):
+                for row in _unpacked(batch, arrow, path, number):
                     number += 1
                     unpacked += _length(row)
                     refuse_bomb(path, unpacked, most)
@@ -198,12 +204,38 @@ def _parquet(path: Path, bad: Bad) -> Iterator[Row]:
         raise DataError(f"{path}: not a readable Parquet file after row {number}: {said}") from None
 
 
-def _unpacked(batch: Any) -> Iterator[Any]:
+def _unpacked(batch: Any, arrow: Any, path: Path, done: int) -> Iterator[Any]:
     """Rows of a batch; large ones one at a time, since all may be the same text that is there
-    once."""
+    once. Dates and times come as text, since Python has no value for some of them.
+
+    done: rows before the batch.
+    """
     step = 1 if batch.nbytes > LARGE_BATCH else len(batch)
+    for number, column in enumerate(batch.schema):
+        if arrow.types.is_temporal(column.type):
+            with suppress(arrow.ArrowException):  # a time zone that nobody knows
+                texts = batch.column(number).cast(arrow.string())
+                batch = batch.set_column(number, column.name, texts)
     for start in range(0, len(batch), max(1, step)):
-        yield from batch.slice(start, step).to_pylist()
+        part = batch.slice(start, step)
+        try:
+            yield from part.to_pylist()
+        except (ArithmeticError, ValueError, arrow.ArrowException) as error:
+            raise _unreadable(part, path, done + start, error) from error
+
+
+def _unreadable(part: Any, path: Path, done: int, error: Exception) -> DataError:
+    """The first value that has no place in Python, such as a date in the year 3000000."""
+    for row in range(len(part)):
+        for column, values in zip(part.schema, part.columns, strict=True):
+            try:
+                values[row].as_py()
+            except type(error) as found:
+                return DataError(
+                    f"{path}, row {done + row + 1}: a value of the column {shown(column.name)}, "
+                    f"{column.type}, cannot be read: {shown(str(found))}; convert it to text"
+                )
+    return DataError(f"{path}, row {done + 1}: cannot be read: {shown(str(error))}")
 
 
 def _length(value: Any) -> int:

@@ -11,6 +11,7 @@ from msft.data.data_files import SUFFIXES, files_named, kind_of, split_file
 from msft.data.hub import ask_only_where_it_is
 from msft.data.readers import Bad, Row, needed, read_rows
 from msft.errors import DataError
+from msft.files import expanded
 from msft.recipe.dataset_sources import Rows, names_files
 from msft.recipe.dataset_spec import DatasetSpec
 
@@ -57,7 +58,7 @@ def path_sources(spec: DatasetSpec, folder: Path, hub: bool) -> Sources:
     """The splits that the key `path` names."""
     if spec.path is None:
         return {}
-    path = folder / Path(spec.path).expanduser()
+    path = folder / expanded(spec.path)
     if is_folder(spec.path, path):
         return folder_sources(path)
     return hub_sources(spec.path) if hub else {}

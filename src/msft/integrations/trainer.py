@@ -21,7 +21,7 @@ from msft.app.train import Result
 from msft.data.corpus import Corpus
 from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
-from msft.files import remove
+from msft.files import expanded, remove
 from msft.integrations.trainer_engine import TrainerEngine
 from msft.integrations.trainer_keys import refuse_keys, unused_length
 from msft.integrations.trainer_log import TrainerLog
@@ -257,6 +257,6 @@ def _model_name(model: Any) -> str:
     """What the model was loaded from; its class where that is not known or not there any more."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     local = name.count("/") > 1 or name.startswith((".", "/", "~"))
-    if not name or (local and not Path(name).expanduser().exists()):
+    if not name or (local and not expanded(name).exists()):
         return type(inner_model(model)).__name__
     return name

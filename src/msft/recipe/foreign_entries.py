@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.errors import RecipeError
+from msft.files import expanded
 from msft.recipe.draft import Carried, Draft
 from msft.recipe.foreign_defaults import TRL
 from msft.recipe.foreign_refusals import refuse_entry
@@ -165,7 +166,7 @@ def _is_hub(draft: Draft, path: str) -> bool:
 
 def _from(draft: Draft, place: Path, path: str) -> str:
     """A file of theirs, which is beside their config or in the working folder, seen from ours."""
-    written = Path(path).expanduser()
+    written = expanded(path)
     if written.is_absolute():
         return str(written)
     here = next((f / written for f in (draft.folder, Path()) if (f / written).exists()), None)

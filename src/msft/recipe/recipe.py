@@ -23,6 +23,7 @@ from msft.checks import (
     shown,
 )
 from msft.errors import Place, RecipeError
+from msft.files import expanded
 from msft.recipe.adapters import ALL_LINEAR, low_rate, refuse_wrong_adapter, target_names
 from msft.recipe.agreements import (
     refuse_wrong_lanes,
@@ -51,6 +52,7 @@ from msft.search.methods import PreparedMethod, prepare
 from msft.search.peaks import PeakRule
 from msft.search.rollout import ticks_of
 from msft.search.scores import MeanRule
+from msft.system_errors import explaining
 
 _NOT_KEYS = ("notes", "folder", "places")
 
@@ -238,7 +240,7 @@ class Recipe:
     def model(self) -> str:
         """The model's file or folder, from here or beside the recipe; else it is a name."""
         written = self.model_name_or_path
-        path = Path(written).expanduser()
+        path = expanded(written)
         found = self._here_or_beside(path)
         if found is not None:
             return str(found)
@@ -253,7 +255,7 @@ class Recipe:
     def data_folder(self) -> Path:
         """The folder `data_dir`, from here or beside the recipe."""
         assert self.data_dir is not None
-        found = self._here_or_beside(Path(self.data_dir).expanduser())
+        found = self._here_or_beside(expanded(self.data_dir))
         if found is None or not found.is_dir():
             raise RecipeError(
                 f"data_dir is {shown(self.data_dir)}, and there is no such folder; expected one "
@@ -267,7 +269,7 @@ class Recipe:
         written = self.chat_template
         if written is None or is_template(written):
             return written
-        found = self._here_or_beside(Path(written).expanduser())
+        found = self._here_or_beside(expanded(written))
         at = place_of(("chat_template",), "", self.places)
         if found is None or not found.is_file():
             raise RecipeError(
@@ -294,6 +296,7 @@ class Recipe:
         return dump({**keys, "datasets": specs})
 
 
+@explaining()
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from a YAML file. overrides: `key=value`, as with --set."""
     file = Path(path)

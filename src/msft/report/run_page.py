@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.files import FILE, kind_of, read_text
+from msft.files import FILE, kind_of, shown_text
 from msft.report.averages import run_averages_table
 from msft.report.compare.compared_run import report_split_of
 from msft.report.compare.evidence import RecordedRows
@@ -92,7 +92,7 @@ def _reports(folder: Path) -> str:
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
     """What the page says of the folder and of how to get the run again."""
     method, folder = history.start.method, files.path.resolve().name
-    recipe = read_text(files.recipe) if kind_of(files.recipe) == FILE else None
+    recipe = shown_text(files.recipe) if kind_of(files.recipe) == FILE else None
     environments = read_environments(files.environment)
     return {
         "title": f"{method_name(method)} · {folder}",

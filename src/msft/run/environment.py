@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.errors import Diverged
-from msft.files import read_text
+from msft.files import DAMAGED, read_text
 from msft.run.folder import write_text
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
@@ -132,6 +132,6 @@ def read_groups(path: Path) -> dict[str, str] | None:
 def _items(path: Path) -> list[dict[str, Any]]:
     try:
         raw = json.loads(read_text(path))
-    except (OSError, ValueError):
+    except DAMAGED:
         return []
     return [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from msft.errors import UsageError
-from msft.files import kind_of, open_to_read, read_text, replace_bytes
-from msft.run.history import History
+from msft.files import DAMAGED, kind_of, open_to_read, read_text, replace_bytes
+from msft.run.history import History, history_in
 from msft.run.log import Ended, Event, read_log
 from msft.run.verdicts import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
 
@@ -68,8 +68,8 @@ def read_history(folder: Path) -> History:
     """The history of a run folder, or an error that says what is wrong with it."""
     log = RunFolder(folder).log
     if kind_of(log) is None:
-        raise FileNotFoundError(f"{folder} has no run.jsonl; expected the folder of a run")
-    history = History(read_log(log))
+        raise UsageError(f"{folder} has no run.jsonl; expected the folder of a run")
+    history = history_in(log)
     if history.opened is None:
         raise UsageError(f"{log} has no events yet; wait until the run has started")
     return history
@@ -84,7 +84,7 @@ def recipe_value(folder: Path, key: str) -> str | int | float | None:
             if line.startswith(f"{key}:"):
                 found = yaml.safe_load(line)[key]
                 return found if isinstance(found, str | int | float) else None
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+    except (*DAMAGED, yaml.YAMLError):
         return None
     return None
 
@@ -99,7 +99,7 @@ def verdicts_of(folder: Path) -> VerdictsByKey:
     """Row verdicts if they are there; a report can do without."""
     try:
         return read_verdicts(RunFolder(folder).verdicts)
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGED:
         return {}
 
 
@@ -107,7 +107,7 @@ def row_tokens_of(folder: Path) -> RowTokens:
     """Tokens of rows that have losses, if they are there; earlier versions wrote none."""
     try:
         return read_row_tokens(RunFolder(folder).verdicts)
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGED:
         return {}
 
 
@@ -125,7 +125,7 @@ def step_losses_of(folder: Path) -> StepLosses:
                 step = json.loads(line)
                 place = (int(step["rollout"]), int(step["tick"]))
                 found.setdefault(place, []).append(float(step["loss"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGED:
         return found
     return found
 
@@ -139,7 +139,7 @@ def seconds_of(folder: Path) -> float | None:
             for line in lines:
                 now = float(json.loads(line)["seconds"])
                 total, last = total + (last if now < last else 0.0), now
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGED:
         pass
     return total + last or None
 
@@ -157,6 +157,6 @@ def first_loss_of(folder: Path) -> tuple[float, int] | None:
                 total, rows = total + step["loss"] * step["rows"], rows + step["rows"]
                 if rows >= FIRST_ROWS:
                     return total, rows
-    except (OSError, ValueError, KeyError, TypeError):
+    except DAMAGED:
         return None
     return None

@@ -4,9 +4,14 @@ The run builds it event by event while it works; `summary`, `schedule`, `flops` 
 build it from a log file. So there is one answer to "what is the best checkpoint", not two.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
 
+from msft.checks import shown
+from msft.errors import LogError
+from msft.files import DAMAGED
 from msft.run.log import (
     Asked,
     Averaged,
@@ -17,10 +22,11 @@ from msft.run.log import (
     Opened,
     Reached,
     Tested,
+    read_log,
 )
 from msft.search.falls import Fall
 from msft.search.peaks import Curve, PeakRule
-from msft.search.rollout import BASE, CheckpointId, Tokens, place_of
+from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id, place_of
 from msft.search.scores import (
     SELECTION,
     TEST,
@@ -261,6 +267,92 @@ class History:
             height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
             self.candidates += 1
             self._best = _better(self._best, checkpoint, height)
+
+
+def history_in(log: Path) -> History:
+    """What a log tells. LogError, with the line, where no run can have written it: its checksums
+    find a changed byte, but logs of earlier versions and of others have none."""
+    history, made = History(), {BASE}
+    for line, event in enumerate(read_log(log), start=1):
+        try:
+            fault = _fault(history, event, made)
+            if not fault:
+                history.add(event)
+        except DAMAGED as error:
+            fault = f"it does not fit the lines before it ({shown(str(error))})"
+        if fault:
+            raise LogError(
+                f"{log}, line {line}: {fault}; expected a log as msft writes it: restore the file, "
+                "or start in another folder"
+            )
+        if isinstance(event, Reached | Averaged):
+            made.add(event.checkpoint)
+    return history
+
+
+def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> str | None:
+    """Why an event cannot follow those before it.
+
+    made: the checkpoints so far.
+    """
+    if isinstance(event, Opened):
+        return "a second run starts here" if history.opened else _setting_fault(event)
+    if history.opened is None or history.ended is not None:
+        where = "before the start" if history.opened is None else "after the end"
+        return f"the event {event.event!r} stands {where} of the run"
+    asked: list[CheckpointId] = []
+    names: list[str] = []
+    match event:
+        case Asked():
+            asked, names = [event.start], [*event.active, *event.rehearsed]
+            if event.rollout != len(history.stages) or event.ticks < 1 or not event.active:
+                return f"roll-out {event.rollout} cannot be the next one"
+        case Reached():
+            names, number = [*event.scores], len(history.stages) - 1
+            stage = history.stages[number] if number >= 0 else None
+            if stage is None or event.checkpoint != checkpoint_id(number, stage.ticks + 1):
+                return f"{event.checkpoint} is not the next tick"
+            known = event.scores.keys() & history.known(stage.asked.start).keys()
+            if lost := [name for name in stage.asked.active if name not in known]:
+                return f"{shown(lost[0])} has no score at this tick, or none at tick 0"
+        case Averaged():
+            asked = [*event.of]
+            if not asked:
+                return f"{event.checkpoint} is an average of nothing"
+        case Measured():
+            asked, names = [event.checkpoint], [*event.scores]
+            if event.split not in history.scores:
+                return f"the split is {shown(event.split)}"
+        case Decided():
+            asked, names = [event.checkpoint], [*event.names]
+        case Tested():
+            asked, names = [event.checkpoint], [*event.falls]
+            if not 0 <= event.rollout < len(history.stages):
+                return f"there is no roll-out {event.rollout}"
+        case Ended():
+            asked = [event.best]
+    unknown = [name for name in names if name not in history.opened.datasets]
+    missing = [checkpoint for checkpoint in asked if checkpoint not in made]
+    if unknown or missing:
+        what = f"sub-dataset {shown(unknown[0])}" if unknown else f"checkpoint {missing[0]}"
+        return f"the {what} is not one of this run"
+    if isinstance(event, Reached | Measured) and any(s.count < 1 for s in event.scores.values()):
+        return "a score is one of no rows"
+    return None
+
+
+def _setting_fault(opened: Opened) -> str | None:
+    """Which setting that others read from the log cannot be."""
+    settings = opened.settings
+    if not opened.datasets or min(opened.datasets.values()) < 0 or opened.num_parameters < 0:
+        return "the run has no sub-datasets, or sizes below 0"
+    PeakRule(**settings["peaks"])
+    whole = ("evals_per_epoch", "compute_budget", "train_ticks")
+    wrong = [key for key in whole if type(settings[key]) is not int or settings[key] < 1]
+    wrong += [key for key in ("mean",) if settings[key] not in get_args(MeanRule)]
+    nested = ("method", "rollout", "adapter")
+    wrong += [key for key in nested if not isinstance(settings.get(key, {}), dict)]
+    return f"the setting {wrong[0]} is {shown(settings[wrong[0]])}" if wrong else None
 
 
 def _better(best: Best | None, checkpoint: CheckpointId, height: Number) -> Best:

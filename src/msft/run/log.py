@@ -7,11 +7,15 @@ was killed and resumed leaves the same bytes as one that was not.
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from types import UnionType
+from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
+from msft.checks import shown
 from msft.errors import LogError
 from msft.files import append, open_to_append, read_bytes
 from msft.run.checksums import Chain
@@ -160,9 +164,62 @@ def from_line(line: bytes) -> Event:
         raw = json.loads(line)
         raw.pop("crc", None)
         kind = _KINDS[raw.pop("event")]
-        return kind(**{key: _typed(key, value) for key, value in raw.items()})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not an event: {error}") from error
+        event = kind(**{key: _typed(key, value) for key, value in raw.items()})
+        wrong = [part for part, fits in _checks(kind).items() if not fits(getattr(event, part))]
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not an event of msft: {error}") from error
+    if wrong:
+        found = shown(raw.get(wrong[0]))
+        raise ValueError(f"{wrong[0]!r} of the event {kind.event!r} is {found}, which cannot be")
+    return event
+
+
+_Check = Callable[[Any], bool]
+_ID = re.compile(r"base|r[0-9]{1,9}-t[1-9][0-9]{0,8}|a[0-9]{1,9}")
+
+
+@cache
+def _checks(kind: type) -> dict[str, _Check]:
+    """Of each field of a dataclass: whether a value is one that its annotation allows."""
+    hints = get_type_hints(kind)
+    return {part.name: _check_of(hints[part.name]) for part in fields(kind)}
+
+
+def _check_of(hint: Any) -> _Check:
+    """Numbers are finite, and small enough to be counted with; keys are text."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is CheckpointId:
+        return lambda value: isinstance(value, str) and bool(_ID.fullmatch(value))
+    if is_dataclass(hint):
+        inner = _checks(hint)  # type: ignore[arg-type]
+        return lambda value: all(fits(getattr(value, part)) for part, fits in inner.items())
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in parts
+    if origin is Mapping:
+        fits = _check_of(parts[1])
+        return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+    if origin is tuple and parts[-1] is not Ellipsis:
+        each = [_check_of(part) for part in parts]
+        return lambda value: len(value) == len(each) and all(map(_called, each, value))
+    if origin is tuple:
+        fits = _check_of(parts[0])
+        return lambda value: isinstance(value, tuple) and all(map(fits, value))
+    if origin in (Union, UnionType):
+        any_of = [_check_of(part) for part in parts]
+        return lambda value: any(fits(value) for fits in any_of)
+    if hint is float:
+        return lambda value: type(value) in (int, float) and abs(value) < _LARGE
+    if hint is int:
+        return lambda value: type(value) is int and abs(value) < _LARGE
+    return lambda value: hint is Any or isinstance(value, hint)
+
+
+def _called(fits: _Check, value: Any) -> bool:
+    return fits(value)
+
+
+_LARGE = 2**63
+"""No count and no sum of a run comes near it; NaN is not below it."""
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -220,8 +277,24 @@ class Log:
         line = to_line(event)
         self.agree(event, line)
         if self._file is not None and self.path is not None:
+            self.refuse_gone()
             append(self._file, self.path, self._chain.seal(line))
         self.events.append(event)
+
+    def refuse_gone(self) -> None:
+        """LogError where the file is no longer at its place: a handle still writes to it."""
+        if self._file is None or self.path is None:
+            return
+        try:
+            there = os.path.samestat(os.fstat(self._file.fileno()), self.path.lstat())
+        except (FileNotFoundError, NotADirectoryError):
+            there = False
+        if not there:
+            raise LogError(
+                f"{self.path.parent} was removed, renamed or replaced while the run went on, so "
+                "nothing more can be saved there; if it was renamed, give its new name with --out "
+                "to go on, else run the same command to begin again"
+            )
 
     def close(self) -> None:
         if self._file is not None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from msft.files import kind_of, read_text
+from msft.files import DAMAGED, kind_of, read_text
 from msft.run.log import Event, Measured, Reached
 from msft.run.step_lines import StepLines
 from msft.run.worker import Scored
@@ -47,13 +47,13 @@ def read_losses(path: Path) -> dict[str, Losses]:
     found: dict[str, Losses] = {}
     try:
         lines = read_text(path).splitlines() if kind_of(path) else []
-    except (OSError, ValueError):
+    except DAMAGED:
         return found
     for line in lines:
         try:
             content = json.loads(line)
             losses = {str(name): float(loss) for name, loss in content["losses"].items()}
             found[str(content["checkpoint"])] = losses
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except DAMAGED:
             continue
     return found

@@ -10,7 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from msft.files import append, kind_of, open_to_append, read_bytes, read_text, replace_bytes
+from msft.files import (
+    DAMAGED,
+    append,
+    kind_of,
+    open_to_append,
+    read_bytes,
+    read_text,
+    replace_bytes,
+)
 from msft.search.rollout import CheckpointId
 from msft.search.scores import SELECTION
 
@@ -115,7 +123,7 @@ def read_samples(path: Path) -> dict[CheckpointId, dict[str, Sequence[Sample]]]:
     rows: dict[tuple[CheckpointId, str], dict[int, Sample]] = {}
     try:
         lines = read_text(path).split("\n") if kind_of(path) else []
-    except (OSError, ValueError):
+    except DAMAGED:
         return {}
     for line in lines:
         try:
@@ -125,7 +133,7 @@ def read_samples(path: Path) -> dict[CheckpointId, dict[str, Sequence[Sample]]]:
             sample = Sample(**raw)
             if _is_sample(sample):
                 rows.setdefault(key, {})[sample.row] = sample
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except DAMAGED:
             continue
     found: dict[CheckpointId, dict[str, Sequence[Sample]]] = {}
     for (checkpoint, name), held in rows.items():

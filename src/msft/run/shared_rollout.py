@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from msft.errors import LogError
-from msft.files import FILE, kind_of, link_or_copy, read_text, remove
+from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
 from msft.run.questions import asked, opened
@@ -230,7 +230,7 @@ class SharedRollout:
     def _donor_folder(self) -> Path | None:
         try:
             return self._place / str(json.loads(read_text(self._donor))["run"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except DAMAGED:
             return None
 
     def _take_over(

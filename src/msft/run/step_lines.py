@@ -28,7 +28,9 @@ class StepLines:
         try:
             self._file.write(text.encode())
         except OSError as error:
-            self._notice(f"{self._path} is not written any more ({error}); the run goes on")
+            self._notice(
+                f"{self._path} is not written any more ({error.strerror}); the run goes on"
+            )
             self._stop()
 
     def close(self) -> None:

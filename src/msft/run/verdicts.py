@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msft.files import append, kind_of, open_to_append, read_bytes, read_text
+from msft.files import DAMAGED, append, kind_of, open_to_append, read_bytes, read_text
 from msft.search.rollout import CheckpointId
 from msft.search.scores import SELECTION
 
@@ -118,7 +118,7 @@ class Verdicts:
         try:
             lines = _lines(self._path) if self._path is not None else []
             verdicts, tokens = _by_checkpoint(lines), _by_split(lines)
-        except (OSError, ValueError, KeyError, TypeError):  # not ours any more: measured again
+        except DAMAGED:  # not ours any more: measured again
             return
         there = {
             (c, name): rows for (c, split, name), rows in verdicts.items() if split == SELECTION
@@ -142,7 +142,7 @@ def _key(line: bytes) -> Key | None:
     try:
         raw = json.loads(line)
         return CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]
-    except (ValueError, KeyError, TypeError):
+    except DAMAGED:
         return None
 
 

@@ -58,9 +58,9 @@ class Score:
                 return accuracy(right, rows)
             case [int(right), int(rows), float(probability)]:
                 return Score("accuracy", right, rows, probability)
-            case {"nll": nll, "tokens": int(tokens)}:
-                return Score("nll", float(nll), tokens)
-            case {"value": total, "rows": int(rows)}:
+            case {"nll": int() | float() as total, "tokens": int(tokens)}:
+                return Score("nll", float(total), tokens)
+            case {"value": int() | float() as total, "rows": int(rows)}:
                 return value(float(total), rows)
             case bool() | int() | float():
                 return value(float(raw))

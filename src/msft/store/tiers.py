@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from msft.files import FOLDER, kind_of, refuse_other_kind, remove, saying_full
+from msft.files import FOLDER, kind_of, refuse_other_kind, remove
 from msft.store.manifests import MANIFEST, Hashes, Manifest
+from msft.system_errors import explaining
 
 
 class Codec(Protocol):
@@ -89,7 +90,7 @@ class DiskTier:
         temporary = self._folder / f".{key}.tmp"
         remove(temporary)
         try:
-            with saying_full(self._folder / key, self._part_bytes):
+            with explaining(self._folder / key, self._part_bytes):
                 temporary.mkdir()
                 self._codec.write(payload, temporary)
                 files = {p.name: self._hashes.fresh(p) for p in sorted(temporary.iterdir())}

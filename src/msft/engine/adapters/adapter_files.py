@@ -101,7 +101,7 @@ class AdapterFiles:
         if kind_of(base) is None:
             fresh = base.with_name(".base.tmp")
             remove(fresh)
-            fresh.mkdir(parents=True)
+            fresh.mkdir()
             plain = load_model(name, torch.device("cpu"), tokenizer=self._adapted.loaded.tokenizer)
             write_model(plain, dict(plain.model.named_parameters()), fresh)
             fresh.rename(base)

@@ -101,7 +101,7 @@ class BestFolder:
     def _empty(self) -> None:
         """A folder beside the old one, until it is complete."""
         remove(self._fresh)
-        self._fresh.mkdir(parents=True)
+        self._fresh.mkdir()
 
     def _link(self, sources: Sequence[Path], folder: Path) -> None:
         """The weights in one file or several, and a manifest of all of them."""

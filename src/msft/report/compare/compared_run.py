@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msft.errors import LogError
+from msft.files import DAMAGED, kind_of
 from msft.report.compare.evidence import Paired, paired, verdict_at
 from msft.report.compare.variant import settings_in
 from msft.report.wording import method_name
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
-from msft.run.history import History
-from msft.run.log import Opened
+from msft.run.history import History, history_in
 from msft.run.summary import summary_of
 from msft.run.verdicts import Verdict
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import Number, overall
+from msft.system_errors import worded
 
 Groups = Mapping[str, str]
 """The group of each sub-dataset that has one."""
@@ -167,18 +168,15 @@ def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> Fold
     for label, folder in zip(_labels(folders), folders, strict=True):
         log = RunFolder(folder).log
         try:
-            events = RunFolder(folder).events()
-            if not events:
+            history = history_in(log) if kind_of(log) else History()
+            if history.opened is None:
                 found.empty.append(label)
                 continue
-            if not isinstance(events[0], Opened):
-                raise LogError(f"{log}: its first event does not start a run; restore it")
-            history = History(events)
             summary = summary_of(history)
             found.runs.append(ComparedRun(label, folder, history, summary, older_groups))
         except (LogError, OSError) as error:
-            found.unreadable[label] = str(error)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            found.unreadable[label] = str(worded(error))
+        except DAMAGED as error:
             why = f"{log}: its events do not fit together ({error!r}); restore it"
             found.unreadable[label] = why
     return found
