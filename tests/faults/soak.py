@@ -410,7 +410,7 @@ def main() -> int:
             if time.monotonic() - begun > 60 * options.minutes:
                 break
     minutes = (time.monotonic() - begun) / 60
-    each = ", ".join(f"{count} {kind}s" for kind, count in sorted(counts.items()))
+    each = ", ".join(f"{count} of {kind}" for kind, count in sorted(counts.items()))
     print(f"{number} trials in {minutes:.1f} minutes: {each}; {wrong} not right")
     if options.ranks:
         print(f"{soak.kills} times processes were killed or asked to stop")
