@@ -158,8 +158,9 @@ class Soak:
             except AssertionError as error:
                 return ", ".join(happened), str(error)
             happened.append(f"{what} of {world} (rank {one}): {codes}")
-            if any(codes):  # else it had ended before
-                self.kills += 1
+            if not any(codes):  # it had ended before
+                break
+            self.kills += 1
             ends = {0, 1, -signal.SIGKILL} if what != "stop" else {0, 4}
             if not {*codes} <= ends:
                 return ", ".join(happened), f"exit codes {codes}: {said}"
