@@ -158,8 +158,9 @@ class Soak:
             except AssertionError as error:
                 return ", ".join(happened), str(error)
             happened.append(f"{what} of {world} (rank {one}): {codes}")
-            if any(codes):  # else it had ended before
-                self.kills += 1
+            if not any(codes):  # it had ended before
+                break
+            self.kills += 1
             ends = {0, 1, -signal.SIGKILL} if what != "stop" else {0, 4}
             if not {*codes} <= ends:
                 return ", ".join(happened), f"exit codes {codes}: {said}"
@@ -410,7 +411,7 @@ def main() -> int:
             if time.monotonic() - begun > 60 * options.minutes:
                 break
     minutes = (time.monotonic() - begun) / 60
-    each = ", ".join(f"{count} {kind}s" for kind, count in sorted(counts.items()))
+    each = ", ".join(f"{count} of {kind}" for kind, count in sorted(counts.items()))
     print(f"{number} trials in {minutes:.1f} minutes: {each}; {wrong} not right")
     if options.ranks:
         print(f"{soak.kills} times processes were killed or asked to stop")
