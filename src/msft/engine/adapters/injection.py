@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.memory_model import merged_bytes
-from msft.engine.model.adapter_folders import ADAPTER
+from msft.engine.model.adapter_folders import ADAPTER, import_peft
 from msft.engine.model.four_bit import FourBitLinear
 from msft.engine.model.loading import LoadedModel
 from msft.engine.model.shape import ModelShape, shape_of
@@ -75,13 +75,12 @@ def adapted(
 
     The same seed gives the same adapter on every device.
     """
-    from peft import LoraConfig, inject_adapter_in_model
-
+    peft = import_peft()
     model = loaded.model
     shape, fingerprint = shape_of(model), fingerprint_of(dict(model.named_parameters()))
     shape.refuse_adapter(options)
     twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-    config = LoraConfig(
+    config = peft.LoraConfig(
         r=options.r,
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
@@ -93,7 +92,7 @@ def adapted(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        inject_adapter_in_model(config, model, ADAPTER)
+        peft.inject_adapter_in_model(config, model, ADAPTER)
     model.requires_grad_(False)
     _refuse_experts(model)
     layers = [
