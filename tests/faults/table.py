@@ -15,7 +15,7 @@ class Fault:
     test: str
 
 
-_AGAIN = "set aside, named, trained again; log, scores and weights are those of a run left alone"
+_AGAIN = "set aside, named, trained again; log and weights are those of a run left alone"
 _BEST = "test_a_damaged_best_checkpoint_is_trained_again_and_never_becomes_the_result"
 
 FAULTS = [
@@ -134,11 +134,47 @@ FAULTS = [
         "exit 1; the log ends with a whole line; goes on later to the same bytes",
         "test_storage.py::test_a_log_that_cannot_be_written_keeps_whole_lines",
     ),
+    Fault(
+        "error of the system",
+        "EIO, ESTALE, EPERM and others, in every command",
+        "exit 1 with the file and what to do; goes on later",
+        "test_system.py::test_an_error_of_the_system_names_the_file_and_what_to_do",
+    ),
+    Fault(
+        "no inodes",
+        "the disk has free bytes, but no room for files",
+        "exit 1; told from a full disk",
+        "test_system.py::test_a_disk_without_inodes_is_told_from_a_full_one",
+    ),
+    Fault(
+        "run folder that goes away",
+        "removed or renamed while a run goes on",
+        "exit 1; nothing is made in its place",
+        "test_system.py::test_a_run_folder_that_goes_away_under_a_run_is_named_and_not_made_again",
+    ),
+    Fault(
+        "damaged recipe.yaml of a run",
+        "empty, not UTF-8, not YAML, of other types",
+        "exit 2 with its name",
+        "test_system.py::test_a_damaged_recipe_of_a_run_is_named",
+    ),
+    Fault(
+        "log that no run wrote",
+        "30 kinds: wrong types, NaN, missing fields, unknown names, wrong order",
+        "exit 1 with file and line",
+        "test_logs.py::test_a_log_that_no_run_wrote_is_refused_with_its_line",
+    ),
+    Fault(
+        "damaged files beside a log",
+        "the other files are no text or no JSON",
+        "the report without them",
+        "test_logs.py::test_damaged_files_beside_a_log_end_no_report",
+    ),
     *(Fault(*row) for row in INPUTS),
 ]
 
 
 def as_markdown() -> str:
     """The table of docs/faults.md."""
-    rows = [f"| {each.name} | {each.what} | {each.outcome} |" for each in FAULTS]
-    return "\n".join(["| fault | what happens | outcome |", "| --- | --- | --- |", *rows]) + "\n"
+    rows = [f"{each.name} | {each.what} | {each.outcome}" for each in FAULTS]
+    return "\n".join(["fault | what happens | outcome", "--- | --- | ---", *rows]) + "\n"

@@ -93,6 +93,24 @@ INPUTS: list[tuple[str, str, str, str]] = [
         "test_bounds.py::test_a_small_parquet_file_that_unpacks_to_8_gb_is_refused",
     ),
     (
+        "gzip file that unpacks without end",
+        "blank lines, short rows or one long line",
+        "exit 2 within seconds and 1 GB",
+        "test_bounds.py::test_a_small_gzip_file_that_unpacks_without_end_is_refused",
+    ),
+    (
+        "Parquet value that Python has not",
+        "a date in the year 3000000, an unknown time zone",
+        "exit 2 with file, row and column",
+        "test_bounds.py::test_a_value_of_parquet_that_cannot_be_read_is_refused_with_its_row",
+    ),
+    (
+        "paths that cannot be",
+        "`~nosuchuser`, names of 300 characters",
+        "exit 2 with the path",
+        "test_system.py::test_paths_that_cannot_be_are_refused",
+    ),
+    (
         "path of 50,000 characters",
         "a recipe names a file by a name or a path that no system allows",
         "exit 2 in a few words",

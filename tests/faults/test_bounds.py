@@ -1,5 +1,6 @@
 """Memory and time have bounds: an answer comes within seconds, whatever the input asks for."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -7,6 +8,10 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from program import run, toy_recipe
+
+from msft.data.data_files import BYTES_A_ROW
+from msft.data.readers import read_rows
+from msft.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -119,3 +124,85 @@ def test_a_path_that_is_too_long_is_refused_in_a_few_words(
     assert ended.code == 2, ended.err[:500]
     assert said in ended.err
     assert len(ended.err) < 1000
+
+
+MEGABYTE = 2**20
+ROW = b'{"prompt":"a","completion":"b"}\n'
+BOMBS: dict[str, tuple[bytes, int, bytes, str]] = {
+    "blank.jsonl.gz": (b"\n" * MEGABYTE, 50, b"", "more than 250,000 rows"),
+    "rows.jsonl.gz": (ROW * (MEGABYTE // len(ROW)), 90, b"", "more than 250,000 rows"),
+    "long.jsonl.gz": (b"x" * MEGABYTE, 100, b"", "more than 100,000,000 bytes"),
+    "rows.csv.gz": (b"a,b\n" * (MEGABYTE // 4), 50, b"prompt,completion\n", "4,000,000 lines"),
+    "list.json.gz": (b"{}," * (MEGABYTE // 3), 50, b"[", "more than 4,000,000 lines or items"),
+    "list.jsonl.gz": (b'"a",' * (MEGABYTE // 4), 50, b"[", "more than 4,000,000 lines or items"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_gzip_file_that_unpacks_without_end_is_refused(name: str, tmp_path: Path) -> None:
+    piece, times, head, said = BOMBS[name]
+    with gzip.open(tmp_path / name, "wb") as file:
+        file.write(head)
+        for _ in range(times):
+            file.write(piece)
+    recipe = toy_recipe(tmp_path)
+    recipe.write_text(recipe.read_text().replace("upper.train.jsonl", name))
+    ended = run("validate", recipe, cwd=tmp_path, memory=1_000_000_000)
+    assert ended.code == 2, ended.err
+    size = (tmp_path / name).stat().st_size
+    assert f"{name}: a file of {size:,} bytes that unpacks to " in ended.err
+    assert said in " ".join(ended.err.split())
+    assert ended.seconds < 20
+
+
+def test_a_large_gzip_file_of_real_rows_is_read(tmp_path: Path) -> None:
+    """More rows than a small file may hold, short ones, and each row twice."""
+    path, rows = tmp_path / "rows.jsonl.gz", range(260_000)
+    with gzip.open(path, "wt") as file:
+        file.writelines(f'{{"prompt": "{n // 2 * 7919}?", "completion": " {n}"}}\n' for n in rows)
+    found = sum(1 for _ in read_rows(path, bad=print))
+    assert found == len(rows) > 1_000_000 // BYTES_A_ROW
+    with gzip.open(tmp_path / "cells.csv.gz", "wt") as file:
+        file.write("prompt,completion\n")
+        file.writelines(f'"def f{n}():\n  return\n",{n}\n' for n in range(1000))
+    assert sum(1 for _ in read_rows(tmp_path / "cells.csv.gz", bad=print)) == 1000
+
+
+def test_rows_of_parquet_are_bounded_too(tmp_path: Path) -> None:
+    same = pyarrow.array(["a"] * 2_000_000)
+    table = pyarrow.table({"prompt": same, "completion": same})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="unpacks to more than 250,000 rows"):
+        next(read_rows(tmp_path / "rows.parquet", bad=print))
+
+
+NANOSECONDS = 1704164645123456789
+ARROW = [
+    (pyarrow.array([NANOSECONDS], pyarrow.timestamp("ns")), "2024-01-02 03:04:05.123456789"),
+    (pyarrow.array([0], pyarrow.timestamp("s")), "1970-01-01 00:00:00"),
+    (pyarrow.array([1001], pyarrow.duration("ns")), "1001"),
+    (pyarrow.array(["x"]).dictionary_encode(), "x"),
+    (pyarrow.array(["x"], pyarrow.large_string()), "x"),
+]
+"""Columns of one value, and how the text begins that is read from it."""
+
+
+def test_dates_and_times_of_parquet_are_text(tmp_path: Path) -> None:
+    for number, (column, text) in enumerate(ARROW):
+        path = tmp_path / f"{number}.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": column}), path)
+        [(_, row)] = read_rows(path, bad=print)
+        assert row["prompt"].startswith(text), row
+
+
+def test_a_value_of_parquet_that_cannot_be_read_is_refused_with_its_row(tmp_path: Path) -> None:
+    days = pyarrow.array([1, 2**30], pyarrow.date32())
+    prompts = pyarrow.array(["a", "b"])
+    table = pyarrow.table({"prompt": prompts, "completion": prompts, "when": days})
+    recipe = toy_recipe(tmp_path)
+    pyarrow.parquet.write_table(table, tmp_path / "far.parquet")
+    recipe.write_text(recipe.read_text().replace("upper.train.jsonl", "far.parquet"))
+    ended = run("validate", recipe, cwd=tmp_path)
+    assert ended.code == 2, ended.err
+    assert "far.parquet, row 2: a value of the column 'when', date32" in ended.err
+    assert "traceback" not in ended.err

@@ -215,7 +215,8 @@ def _unpacked(batch: Any, arrow: Any, path: Path, done: int) -> Iterator[Any]:
         if arrow.types.is_temporal(column.type):
             with suppress(arrow.ArrowException):  # a time zone that nobody knows
                 texts = batch.column(number).cast(arrow.string())
-                batch = batch.set_column(number, column.name, texts)
+                if not any(str(text).startswith("<") for text in texts):  # "<value out of range"
+                    batch = batch.set_column(number, column.name, texts)
     for start in range(0, len(batch), max(1, step)):
         part = batch.slice(start, step)
         try:
