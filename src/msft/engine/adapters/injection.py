@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ def adapted(
     model.get_input_embeddings().register_forward_hook(_with_gradient)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what held the weights before is free for training
-    plain = LoadedModel(twin, loaded.tokenizer, loaded.name)
+    plain = replace(loaded, model=twin)
     return Adapted(loaded, plain, trained, layers, packed, config, options, shape, fingerprint)
 
 
