@@ -124,6 +124,15 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """A second name for a file, or a copy where the file system has no hard links."""
     try:

@@ -13,6 +13,7 @@ from toys import write_data
 
 from mortal import quick_folder
 from msft.cli import main
+from msft.store.manifests import Hashes, Manifest
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 LORA: dict[str, Any] = {"use_peft": True, "lora_r": 4, "learning_rate": 1e-2}
@@ -55,10 +56,11 @@ def test_two_ranks_leave_the_bytes_of_one_and_a_folder_that_loads(data: Path) ->
         assert left_by(out) == left_by(alone), method
         assert weights_in(out / "best") == weights_in(alone / "best"), "not a byte of the file"
         merged = bool(RUNS[method].get("merge_adapter"))
-        manifests = [folder / "best" / "manifest.json" for folder in (out, alone)]
-        assert [path.exists() for path in manifests] == [not merged] * 2
-        if not merged:
-            assert manifests[0].read_bytes() == manifests[1].read_bytes()
+        for folder in (out, alone):
+            said = Manifest.from_bytes((folder / "best" / "manifest.json").read_bytes())
+            for name, digest in said.files.items():
+                assert Hashes().of(folder / "best" / name) == digest
+            assert {*weights_in(folder / "best")} <= {*said.files}
         assert [*weights_in(out / "best")] == (["model.safetensors"] if merged else ONE_FILE)
         parts = {path.name for path in (out / "checkpoints").rglob("*.safetensors")}
         assert {"adapter_model-00001-of-00002.safetensors"} < parts

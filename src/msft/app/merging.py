@@ -40,16 +40,18 @@ def merge(source: Path, out: Path) -> None:
 
     from msft.engine.machine import refuse_no_space
     from msft.engine.model.loading import load_model
-    from msft.engine.saving.model_files import write_model
+    from msft.engine.saving.published import PublishedModel
 
     trust = trusts_remote_code(run)
     loaded = load_model(str(folder), torch.device("cpu"), trust, own_attention=True)
+    loaded = loaded.exported_in(_export_dtype(run))
     weights = dict(loaded.model.named_parameters())
-    refuse_no_space(out, sum(tensor.nbytes for tensor in weights.values()))
+    each = loaded.export_dtype.itemsize
+    refuse_no_space(out, sum(each * tensor.numel() for tensor in weights.values()))
     fresh = out.with_name(f".{out.name}.tmp")
     remove(fresh)
     fresh.mkdir(parents=True)
-    write_model(loaded, weights, fresh)
+    PublishedModel(loaded).write(weights, fresh)
     if card := _card(run):
         write_text(fresh / "README.md", card)
     remove(out)
@@ -61,6 +63,20 @@ def trusts_remote_code(run: RunFolder) -> bool:
     with suppress(RecipeError, OSError):
         return load_recipe(run.recipe).trust_remote_code
     return False
+
+
+def _export_dtype(run: RunFolder) -> str:
+    """What the run would have written a merged model in; auto: what its base was published in. The
+    base of an adapter on an adapter lies beside the run in fp32, so the recipe's model says it."""
+    from msft.engine.model.loading import published_dtype
+
+    with suppress(RecipeError, OSError):
+        recipe = load_recipe(run.recipe)
+        if recipe.export_dtype == "auto" and is_adapter(recipe.model()):
+            found = published_dtype(recipe.model(), recipe.trust_remote_code, has_files=True)
+            return str(found).rpartition(".")[2]
+        return recipe.export_dtype
+    return "auto"
 
 
 def _card(run: RunFolder) -> str:

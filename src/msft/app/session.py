@@ -74,9 +74,11 @@ class Session:
         shared: Path | None = None,
         lanes: int = 1,
         ranks: Ranks = ALONE,
+        result_is_loaded: bool = False,
     ) -> None:
         """shared: a folder in which runs with the same first roll-out leave it for each other.
-        ranks: all of them have a session; that of rank 0 writes."""
+        ranks: all of them have a session; that of rank 0 writes.
+        result_is_loaded: a finished run needs the checkpoint of its result, too."""
         self._ranks = ranks
         self._first = ranks.rank == 0
         self._recipe = recipe
@@ -102,6 +104,9 @@ class Session:
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self._best_on_disk: str | None = None
+        self._has_result = (
+            (lambda best: False) if result_is_loaded else self._best_folder.has_export
+        )
         self._steps: StepLines | None = None
         self._losses: LossLines | None = None
         self._trackers: Trackers | None = None
@@ -143,6 +148,7 @@ class Session:
             Verdicts(self._folder.verdicts, self._notice, self._first),
             lambda event, live: self._event(run.history, event, live),
             self._samples,
+            self._has_result,
         )
         try:
             with ExitStack() as files:
@@ -218,7 +224,7 @@ class Session:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
         try:
             self._store.park()
-            self._show_best(history)
+            self._show_best(history, last=True)
         except Exception as error:
             if error is not reason:
                 self._notice(f"not all could be saved, it will be trained again: {in_words(error)}")
@@ -246,7 +252,7 @@ class Session:
         if live:
             if self._steps is not None:
                 self._steps.flush()
-            self._show_best(history)
+            self._show_best(history, last=history.ended is not None)
             if event.event in ("rollout", "decision"):
                 self._write_summary(history)
 
@@ -254,16 +260,16 @@ class Session:
         if self._first:
             write_json(self._folder.summary, summary_of(history, stopped=stopped))
 
-    def _show_best(self, history: History) -> None:
+    def _show_best(self, history: History, last: bool) -> None:
         """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the
-        model that was given."""
+        model that was given. last: at once, however long it takes."""
         best = history.best
         if best is None or best == self._best_on_disk or history.missing(best):
             return
         if best == BASE and history.ended is None:
             return
         with self._ranks.busy("best/"):
-            if self._best_folder.update(best, self._card(history)):
+            if self._best_folder.update(best, self._card(history), last):
                 self._best_on_disk = best
 
     def _card(self, history: History, found: Findings | None = None) -> str:
@@ -275,7 +281,7 @@ class Session:
         """The last look at `best/`: what it hands out is what was trained."""
         if self._best_folder.is_damaged():
             self._best_on_disk = None
-        self._show_best(history)
+        self._show_best(history, last=True)
         if self._best_on_disk != history.best:
             raise StoreError(
                 f"{self._folder.best} was damaged as it was made; run the same command again to "

@@ -8,7 +8,7 @@ from msft.engine.machine import refuse_full_disk
 from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
 from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
-from msft.run.engine import Engine, HoldsCheckpoints
+from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
@@ -50,7 +50,9 @@ def store_of(
     most = most_held(method, settings)
     averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
     trainable = engine.num_trainable
-    models = models_beside(recipe, engine.num_parameters)
+    links = isinstance(engine, LinksWeights) and ranks.world == 1  # of parts, a result is written
+    written = getattr(engine, "bytes_a_weight", 0)  # an engine of one's own does not say
+    models = models_beside(recipe, engine.num_parameters, links, written)
     needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, averaged, models)
     each, aside = needed.each // ranks.world, needed.aside // ranks.world
     tiers, follow = (

@@ -132,7 +132,7 @@ def engine_over(
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
     settings = _settings(recipe, corpus, device, ranks)
-    options = adapter_of(recipe)
+    loaded, options = loaded.exported_in(recipe.export_dtype), adapter_of(recipe)
     with_adapter = None if options is None else adapted(loaded, options, device, settings.bf16)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
     if not fast:

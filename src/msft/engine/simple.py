@@ -62,7 +62,8 @@ class SimpleEngine:
         files = files_of(loaded, adapted, self._base, self._model.device)
         self.codec, self.export, self.memory = files.codec, files.export, files.memory
         self.fingerprint, self.average = files.fingerprint, averaged
-        if not (adapted and adapted.options.merged):
+        self.bytes_a_weight = files.bytes_a_weight
+        if files.links:
             self.link = files.link
         self._adapted = adapted
         kept = self._raw if self._average is None else self._average.tensors

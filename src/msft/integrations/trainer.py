@@ -193,6 +193,7 @@ class _Run:
             tokenizer=trainer.processing_class,
             progress=TrainerLog(trainer, folder.path, self._quiet),
             notice=self._tell,
+            result_is_loaded=True,
         )
         try:
             summary, schedule = session.carry_out()

@@ -63,7 +63,9 @@ class TrainerEngine:
             self._begin_at(start)
         self._base = self.weights()
         self._first: str | None = None
-        if self._is_whole():  # checkpoints are what `best/` needs, so it links them
+        adapted, weight = self._is_adapted(), next(iter(self._parameters.values()))
+        self.bytes_a_weight = 0 if adapted else weight.element_size()  # an adapter is small
+        if self._is_whole() and files.links:  # checkpoints are what `best/` needs
             self.link: Callable[[Path, Path], None] = files.link
         held = TrainerOptimizer(trainer, self._parameters)
         self._optimizer, self.optimizer, self.load_optimizer = held, held.state, held.load

@@ -44,6 +44,7 @@ ELSEWHERE = {
     "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
     "merge_adapter": "the result is the adapter alone: merge it after the run, with "
     "trainer.model.merge_and_unload()",
+    "export_dtype": "the result has the dtype of the trainer's model: load that in another one",
     "lanes": _DEVICES,
     "sharding": _DEVICES,
 }

@@ -11,13 +11,14 @@ from msft.engine.machine import Room, free_disk, room_of, used_memory
 from msft.engine.memory_model import demand_of, frozen_bytes, in_bf16
 from msft.engine.model.shape import ModelShape, shape_for
 from msft.engine.model.tokenizers import load_context, tokenizer_for
+from msft.engine.saving.checkpoint_sizes import models_beside
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
 from msft.planning.cases import cases_of
 from msft.planning.counting_run import Case
 from msft.planning.devices import H200, Job, devices_content
 from msft.planning.evaluation_tokens import EvaluationSizes, evaluation_sizes
-from msft.planning.memory import Needs, needs_of
+from msft.planning.memory import Needs, exported, needs_of
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
@@ -130,6 +131,8 @@ def _devices(
     on_gpus = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
     on_gpus = replace(on_gpus, fused=False, lean=True, bf16=True)
     four_bit = adapter is not None and adapter.four_bit
+    links, width = exported(recipe, shape)  # the parts that several wrote are written as one
+    models = models_beside(recipe, shape.parameters, links and world == 1, width)
     job = Job(
         shape=shape,
         demand=on_gpus,
@@ -142,7 +145,7 @@ def _devices(
         evaluation_tokens=worst.tokens.evaluation,
         batch_tokens=worst.largest_batch,
         longest=max(max(_lengths(corpus, name)) for name in corpus.datasets),
-        checkpoints=needs.checkpoints,
+        checkpoints=replace(needs.checkpoints, models=models),
     )
     return devices_content(job, world)
 

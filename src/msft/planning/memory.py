@@ -35,6 +35,7 @@ from msft.engine.memory_model import (
     step_bytes,
     token_bytes,
 )
+from msft.engine.model.loading import DTYPES
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
 from msft.planning.counting_run import Case
@@ -173,9 +174,17 @@ def needs_of(
     most = most_held(method, settings_for(recipe, corpus, method))
     averaged = recipe.ema_decay is not None
     moved, optim = demand.moved(shape), recipe.optim
-    models = models_beside(recipe, shape.parameters)
+    models = models_beside(recipe, shape.parameters, *exported(recipe, shape))
     checkpoints = Checkpoints.of(moved, optim, rollback, number, most, averaged, models)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
+
+
+def exported(recipe: Recipe, shape: ModelShape) -> tuple[bool, int]:
+    """Whether the result of one process is a checkpoint's own file, and bytes of a weight in it."""
+    width = shape.published
+    if recipe.export_dtype != "auto":
+        width = DTYPES[recipe.export_dtype].itemsize
+    return shape.in_memory and width == FP32 and not recipe.merge_adapter, width
 
 
 def _points(worst: Case | None, evals_per_epoch: int, datasets: int) -> int:

@@ -76,6 +76,7 @@ class Recipe:
         transformers; auto is the fast one where it suits the model.
     use_peft: train a LoRA adapter instead of all weights; the keys after it say how (as in TRL).
     merge_adapter: the result is a plain model folder, not an adapter.
+    export_dtype: of the result's weights; auto: what the base was published in.
     lanes: parts of a batch whose gradients are added up; auto: processes at the first start.
     sharding: what several processes divide between them: the optimizer, or the weights too.
     ddp_timeout: seconds that one of several processes waits for the others in a step.
@@ -130,6 +131,7 @@ class Recipe:
     use_dora: bool = False
     use_rslora: bool = False
     merge_adapter: bool = False
+    export_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     lanes: Annotated[Literal["auto"] | int, AtLeast(1)] = "auto"
     sharding: Literal["auto", "optimizer", "full"] = "auto"
     ddp_timeout: Annotated[int, AtLeast(1)] = 600

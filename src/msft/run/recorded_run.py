@@ -5,7 +5,7 @@ method asks, nothing is done; where the log ends, the work begins. If the method
 else than it did when the log was written, the run refuses and names the event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import get_args
@@ -64,8 +64,11 @@ class RecordedRun:
         verdicts: Verdicts | None = None,
         watch: Watch = lambda event, live: None,
         samples: Samples | None = None,
+        has_result: Callable[[CheckpointId], bool] = lambda best: False,
     ) -> None:
+        """has_result: whether the result of a finished run is there without its checkpoint."""
         self.history = History()
+        self._has_result = has_result
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
         self._method = method
         self._worker = worker
@@ -210,7 +213,7 @@ class RecordedRun:
         self._journal.finish()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
-        if not trained_now:  # a finished folder may have been damaged since
+        if not trained_now and not self._has_result(best):  # it may have been damaged since
             self._recovery.secure(best)
         self._store.flush()
         return self.history

@@ -5,12 +5,11 @@ is written to a temporary folder, synced, given a manifest with sizes and hashes
 and the parent synced.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from msft.files import FOLDER, kind_of, refuse_other_kind, remove
+from msft.files import FOLDER, kind_of, refuse_other_kind, remove, sync
 from msft.store.manifests import MANIFEST, Hashes, Manifest
 from msft.system_errors import explaining
 
@@ -95,13 +94,13 @@ class DiskTier:
                 self._codec.write(payload, temporary)
                 files = {p.name: self._hashes.fresh(p) for p in sorted(temporary.iterdir())}
                 for name in files:
-                    _sync(temporary / name)
+                    sync(temporary / name)
                 (temporary / MANIFEST).write_bytes(Manifest(files, key).to_bytes())
-                _sync(temporary / MANIFEST)
-                _sync(temporary)
+                sync(temporary / MANIFEST)
+                sync(temporary)
                 self._take_away(key)
                 temporary.rename(self._folder / key)
-                _sync(self._folder)
+                sync(self._folder)
                 remove(self._folder / f".{key}.old")
         except BaseException:
             remove(temporary)
@@ -188,11 +187,3 @@ class NoDisk:
         return []
 
     def flush(self) -> None: ...
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -143,6 +143,55 @@ def test_the_result_follows_the_best_checkpoint_that_is_on_disk(tmp_path: Path) 
     assert same(load_file(best / WEIGHTS), base)
 
 
+def test_a_result_that_takes_long_to_write_is_written_for_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16 a result is no checkpoint's file. The best so far may take 5 % of the time."""
+    engine = SimpleEngine(load_model("tiny", CPU).exported_in("bfloat16"), {}, TrainingSettings())
+    base, disk = engine.weights(), DiskTier(tmp_path / "checkpoints", TorchCodec())
+    clock = [0.0]
+    monkeypatch.setattr("msft.engine.saving.best_folder.time.monotonic", lambda: clock[0])
+    export = engine.export
+
+    def slow(weights: object, folder: Path) -> None:
+        clock[0] += 2
+        export(weights, folder)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "export", slow)
+    result = BestFolder(
+        tmp_path / "best",
+        tmp_path / "checkpoints",
+        engine,
+        lambda checkpoint: disk.is_whole(f"{checkpoint}.weights"),
+        Hashes(),
+        lambda text: None,
+    )
+
+    def update(number: int, last: bool = False) -> bool:
+        disk.put(f"r0-t{number}.weights", {n: t + number for n, t in base.items()})
+        return result.update(CheckpointId(f"r0-t{number}"), f"card {number}", last)
+
+    def holds(number: int) -> bool:
+        said = (tmp_path / "best" / "README.md").read_text() == f"card {number}"
+        expected = {n: (t + number).bfloat16() for n, t in base.items()}
+        return said and same(load_file(tmp_path / "best" / WEIGHTS), expected)
+
+    assert update(1)
+    assert holds(1), "the first one at once"
+    clock[0] += 39
+    assert not update(2)
+    assert holds(1), "2 s are more than 5 % of 41 s"
+    clock[0] += 1
+    assert update(2)
+    assert holds(2)
+    assert not update(3)
+    assert update(3, last=True)
+    assert holds(3)
+    assert not result.is_damaged()
+    disk.drop("r0-t3.weights")
+    assert result.update(CheckpointId("r0-t3"), "card 3"), "what is there need not be written"
+
+
 class Stopping:
     """Somebody who watches and sends a signal at a step."""
 

@@ -169,7 +169,7 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
         f"  the {disk['checkpoints']} checkpoints that may be needed at a time are {place}",
     ]
     if disk.get("models"):
-        lines.append(f"  whole models beside the adapter: {si(disk['models'])}B of it")
+        lines.append(f"  whole models beside the checkpoints: {si(disk['models'])}B of it")
     return [*lines, *_speed(content)]
 
 

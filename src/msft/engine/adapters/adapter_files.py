@@ -5,7 +5,6 @@ another adapter) is written once as a model folder beside it.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.model_files import Divided, codec_of, link_weights, write_model
+from msft.engine.saving.model_files import Divided, codec_of, link_weights
+from msft.engine.saving.published import PublishedModel
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.files import kind_of, remove
 from msft.run.folder import RunFolder, write_json, write_text
@@ -40,18 +40,29 @@ class AdapterFiles:
         self._copies = Copies(device)
         self._lanes = lanes
 
+    @property
+    def links(self) -> bool:
+        """Whether a checkpoint's file is that of the result; a merged model is written."""
+        return not self._adapted.options.merged
+
+    @property
+    def bytes_a_weight(self) -> int:
+        """Of a merged model."""
+        return self._adapted.evaluated.export_dtype.itemsize
+
     def codec(self) -> TorchCodec:
         return codec_of(self._copies, self._lanes, ADAPTER_WEIGHTS)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._first if weights is None else weights
         if self._lanes is not None:
-            whole = self._lanes.whole(weights)
-            if whole is None:  # rank 0 writes
+            gathered = self._lanes.whole(weights)
+            if gathered is None:  # rank 0 writes
                 return
-            weights = whole
+            weights = gathered
         if self._adapted.options.merged:
-            write_model(self._adapted.evaluated, merged_weights(self._adapted, weights), folder)
+            whole = merged_weights(self._adapted, weights)
+            PublishedModel(self._adapted.evaluated).write(whole, folder)
             return
         self._describe(folder)
         self._write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
@@ -61,12 +72,6 @@ class AdapterFiles:
         if not (folder / ADAPTER_CONFIG).exists():
             self._describe(folder)
         link_weights(source, folder, ADAPTER_WEIGHTS)
-
-    def link_parts(self, sources: Sequence[Path], folder: Path) -> None:
-        """As `link`, of weights in several files; peft reads one, so it is written."""
-        if not (folder / ADAPTER_CONFIG).exists():
-            self._describe(folder)
-        self._write(TorchCodec(weights=ADAPTER_WEIGHTS).collect(sources), folder)
 
     def memory(self, each: int, aside: int, most: int) -> Any:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
@@ -103,7 +108,8 @@ class AdapterFiles:
             remove(fresh)
             fresh.mkdir()
             plain = load_model(name, torch.device("cpu"), tokenizer=self._adapted.loaded.tokenizer)
-            write_model(plain, dict(plain.model.named_parameters()), fresh)
+            plain = plain.exported_in("float32")  # the very numbers that the adapter is trained on
+            PublishedModel(plain).write(dict(plain.model.named_parameters()), fresh)
             fresh.rename(base)
         return str(base.resolve())
 

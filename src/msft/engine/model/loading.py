@@ -5,7 +5,7 @@ learning rate of 1e-5 most updates of a bf16 weight round to nothing. Code from 
 repository runs only if the recipe says `trust_remote_code: true`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from msft.engine.model.tokenizers import (
     ATTENTION_ERRORS,
     TINY,
     TINY_CONTEXT,
+    gguf_header,
     load_tokenizer,
     pretrained,
     unloadable,
 )
 from msft.engine.model.weights import (
+    first_dtype,
     refuse_other_numbers,
     refuse_other_type,
     refuse_other_weights,
@@ -36,17 +38,27 @@ CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 """Say what did not fit, all of it; then it is refused."""
 
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""What a result can be written in."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A causal language model in fp32 with its tokenizer.
 
+    export_dtype: of the files that are written of it: what it was published in.
     padded: the simple engine may pad rows: each has the loss that it has alone (`isolation.py`).
     """
 
     model: Any
     tokenizer: Any
     name: str
+    export_dtype: torch.dtype = torch.float32
     padded: bool = True
+
+    def exported_in(self, dtype: str) -> "LoadedModel":
+        """dtype: a name of `DTYPES`; auto: what it was published in."""
+        return replace(self, export_dtype=DTYPES.get(dtype, self.export_dtype))
 
 
 def load_model(
@@ -66,7 +78,8 @@ def load_model(
     if is_adapter(name):
         host = torch.device("cpu")
         base = load_model(base_of(name), host, trust_remote_code, tokenizer, own_attention)
-        return LoadedModel(with_adapter(base.model, Path(name)).to(device), tokenizer, name)
+        merged = with_adapter(base.model, Path(name)).to(device)
+        return LoadedModel(merged, tokenizer, name, base.export_dtype)
     attention = {} if own_attention else {"attn_implementation": ATTENTION}
     try:
         if name == TINY:
@@ -79,8 +92,27 @@ def load_model(
         raise Unsuited(f"it has an attention of its own ({error})") from error
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config  # GGUF: the weights are plain fp32 now
+        model._weight_conversions = None  # it is written as models of its family are
     threads.fit(model.num_parameters(), device.type)
-    return LoadedModel(model.to(device=device, dtype=torch.float32), tokenizer, name)
+    model = model.to(device=device, dtype=torch.float32)
+    return LoadedModel(model, tokenizer, name, published_dtype(name, trust_remote_code, True))
+
+
+def published_dtype(name: str, trust_remote_code: bool, has_files: bool = False) -> torch.dtype:
+    """The dtype that `from_pretrained` takes a model to have: what its config says, else that of
+    its first tensor. fp32 where neither says one of `DTYPES`, and for GGUF, whose numbers
+    transformers reads as fp32.
+
+    has_files: the weights are here too; else nobody fetches them to look.
+    """
+    if name == TINY or gguf_header(name):
+        return torch.float32
+    if is_adapter(name):
+        return published_dtype(base_of(name), trust_remote_code, has_files)
+    said = pretrained("AutoConfig", name, trust_remote_code, {}).dtype
+    if said is None and has_files:
+        said = first_dtype(name)
+    return DTYPES.get(str(said).rpartition(".")[2], torch.float32)
 
 
 def _checked_model(name: str, trust: bool, options: dict[str, Any]) -> Any:

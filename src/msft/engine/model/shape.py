@@ -1,14 +1,15 @@
 """The sizes of a model that memory and FLOPs depend on, known without its weights."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from msft.engine.model.loading import tiny_model
+from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
+from msft.engine.saving.published import PublishedModel
 from msft.errors import RecipeError
 from msft.recipe.adapters import AdapterOptions, adapter_of
 from msft.recipe.recipe import Recipe
@@ -23,6 +24,8 @@ class ModelShape:
     head: the same of the head. tied: its weight is that of the embeddings too.
     packs: four bits can hold its linear layers.
     assumed: a .gguf does not say how its layers are called; these are the names of most.
+    published: bytes of a weight in the files of the model.
+    in_memory: these have the names that it has in memory, and nothing but weights.
     """
 
     parameters: int
@@ -36,6 +39,8 @@ class ModelShape:
     tied: bool = field(default=False, repr=False, compare=False)
     packs: bool = field(default=True, repr=False, compare=False)
     assumed: bool = field(default=False, repr=False, compare=False)
+    published: int = field(default=4, repr=False, compare=False)
+    in_memory: bool = field(default=True, repr=False, compare=False)
 
     @property
     def largest(self) -> int:
@@ -158,7 +163,9 @@ def named_shape(name: str, trust_remote_code: bool = False, vocabulary: int = 1)
             model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, trust_remote_code=trust_remote_code
             )
-        return shape_of(model)
+        dtype = published_dtype(name, trust_remote_code)
+        written = PublishedModel(LoadedModel(model, None, name, dtype))
+        return replace(shape_of(model), published=dtype.itemsize, in_memory=written.is_in_memory)
     except Exception as error:
         raise unloadable(name, error) from error
 

@@ -8,6 +8,7 @@ not know. Here both are refused, with the names. What legitimately differs is kn
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from msft.engine.model.folders import (
 )
 from msft.errors import WrongWeights
 
-FLOATS = {"F64", "F32", "F16", "BF16"}
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Floating-point numbers, as safetensors and torch call them."""
 _MASKED = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "codegen"}
 _MASKS = re.compile(r"(^|\.)(attn|attention)\.(masked_)?bias$")
 _NAMED = 3
@@ -117,6 +119,21 @@ def _whole_numbers(name: str, trust_remote_code: bool) -> set[str]:
         return set()
     tensors = (*model.named_parameters(), *model.named_buffers())
     return {key.rpartition(".")[2] for key, each in tensors if not each.is_floating_point()}
+
+
+def first_dtype(name: str) -> str | None:
+    """What torch calls the dtype of a model's first floating-point tensor, where its files are
+    here; None: they are not, or it has no such tensor."""
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    for file in (WEIGHTS, INDEX):
+        with suppress(OSError):
+            found = cached_file(name, file, local_files_only=True)
+            with safe_open(_files(Path(str(found)).parent)[0], "pt") as held:
+                kinds = [held.get_slice(key).get_dtype() for key in held.keys()]  # noqa: SIM118
+            return next((FLOATS[kind] for kind in kinds if kind in FLOATS), None)
+    return None
 
 
 def _files(folder: Path) -> list[Path]:

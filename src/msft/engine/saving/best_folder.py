@@ -1,23 +1,41 @@
 """The result folder `best/`, there during a run too: a model folder, its card and its manifest.
 
-Its weights are a checkpoint's own file under a second name. Nothing is linked unless the store has
-just said that it is whole, and the checkpoint's manifest comes along, so that the folder can be
-checked for itself.
+Its weights are a checkpoint's own file under a second name, with the checkpoint's manifest. Where
+a model's files have other names, dtypes or parts, they are written from the checkpoint, with a
+manifest of all files. Nothing is linked or written unless the store has just said that the
+checkpoint is whole.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
-from msft.engine.model.folders import INDEX, WEIGHTS
+from msft.engine.model.folders import WEIGHTS
 from msft.engine.saving.safetensors_codec import parts_in
-from msft.files import FILE, FOLDER, kind_of, link_or_copy, read_bytes, remove, replace_bytes
+from msft.files import (
+    FILE,
+    FOLDER,
+    kind_of,
+    link_or_copy,
+    read_bytes,
+    remove,
+    replace_bytes,
+    sync,
+)
 from msft.ranks import ALONE, Ranks, from_first, together
 from msft.run.engine import Engine, LinksWeights
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.manifests import MANIFEST, Hashes, Manifest
+from msft.system_errors import explaining
+
+CARD = "README.md"
+SHARE_OF_TIME = 0.05
+"""Of a run's time, what it may take to write the best so far again and again."""
 
 
 class BestFolder:
@@ -49,29 +67,53 @@ class BestFolder:
         self._hashes = hashes
         self._notice = notice
         self._holds: CheckpointId | None = None
+        self._next_write = 0.0
 
-    def update(self, checkpoint: CheckpointId, card: str) -> bool:
+    def update(self, checkpoint: CheckpointId, card: str, last: bool = True) -> bool:
         """Let the folder be this checkpoint; False if that is not whole on disk (yet). Then what
         the folder holds of it is taken away if it is damaged too.
 
-        What is the same for all checkpoints is written once.
+        last: no better checkpoint will come. Before that, a folder that takes long to write is not
+            written for every best so far; then False says that it is left for later.
         """
+        if self.has_export(checkpoint):
+            from_first(self._ranks, "the card of best/", lambda: self.card(card))
+            self._holds = checkpoint
+            return True
         if checkpoint != BASE and not self._is_whole(checkpoint):
             from_first(self._ranks, "best/ as it is", self._take_away_damaged)
             return False
         sources = [] if checkpoint == BASE else self._folders(checkpoint)
-        linked = checkpoint != BASE and isinstance(self._engine, LinksWeights)
-        if not linked:
-            from_first(self._ranks, "an empty best/", self._empty)
-            weights = together(self._ranks, "weights of best/", lambda: self._read(sources))
-            self._engine.export(weights, self._fresh)  # each rank has a part of it
-        from_first(
-            self._ranks,
-            f"best/ of {checkpoint}",
-            lambda: self._update(sources if linked else [], card),
-        )
+        if len(_weights_in(sources)) == 1 and isinstance(self._engine, LinksWeights):
+            from_first(self._ranks, f"best/ of {checkpoint}", lambda: self._link(sources[0], card))
+        elif last or from_first(
+            self._ranks, "time for best/", lambda: time.monotonic() >= self._next_write
+        ):
+            self._write(checkpoint, sources, card)
+        else:
+            return False
         self._holds = checkpoint
         return True
+
+    def _write(self, checkpoint: CheckpointId, sources: Sequence[Path], card: str) -> None:
+        began = time.monotonic()
+        from_first(self._ranks, "an empty best/", self._empty)
+        weights = together(self._ranks, "weights of best/", lambda: self._read(sources))
+        with explaining(self._fresh / WEIGHTS, sum(_sizes(sources))):
+            self._engine.export(weights, self._fresh)  # each rank has a part of it
+        from_first(self._ranks, f"best/ of {checkpoint}", lambda: self._finish(checkpoint, card))
+        now = time.monotonic()
+        self._next_write = now + (now - began) / SHARE_OF_TIME
+
+    def _finish(self, checkpoint: CheckpointId, card: str) -> None:
+        """Have what was written on disk, with a manifest, and let it be the folder."""
+        files = [path for path in sorted(self._fresh.iterdir()) if kind_of(path) == FILE]
+        digests = {path.name: self._hashes.of(path) for path in files if path.name != CARD}
+        for path in files:
+            sync(path)
+        manifest = Manifest(digests, _export_of(checkpoint))
+        replace_bytes(self._fresh / MANIFEST, manifest.to_bytes())
+        self._swap(card)
 
     def _read(self, sources: Sequence[Path]) -> Any:
         """What this rank has of a checkpoint; None: the base."""
@@ -80,22 +122,30 @@ class BestFolder:
             return None
         return codec.read(sources[0]) if len(sources) == 1 else codec.collect(sources)
 
-    def _update(self, sources: Sequence[Path], card: str) -> None:
-        """sources: what is linked; without any the fresh folder has its weights already."""
-        one = len(sources) == 1 and kind_of(self._folder / INDEX) is None
-        if self._holds and one:
-            self._link(sources, self._folder)
-            self.card(card)
-            return
-        if sources:
+    def _link(self, source: Path, card: str) -> None:
+        """What is the same for all checkpoints is written once."""
+        engine: Any = self._engine
+        again = self._holds is not None and self._owner() == self._source(self._holds).name
+        if not again:
             self._empty()
-            self._link(sources, self._fresh)
-        write_text(self._fresh / "README.md", card)
+        folder = self._folder if again else self._fresh
+        engine.link(source, folder)
+        replace_bytes(folder / MANIFEST, read_bytes(source / MANIFEST))
+        if again:
+            self.card(card)
+        else:
+            self._swap(card)
+
+    def _swap(self, card: str) -> None:
+        """The fresh folder takes the place of the old one."""
+        write_text(self._fresh / CARD, card)
+        sync(self._fresh)
         old = self._folder.with_name(".best.old")
         remove(old)
         if kind_of(self._folder):
             self._folder.rename(old)
         self._fresh.rename(self._folder)
+        sync(self._folder.parent)
         remove(old)
 
     def _empty(self) -> None:
@@ -103,37 +153,31 @@ class BestFolder:
         remove(self._fresh)
         self._fresh.mkdir()
 
-    def _link(self, sources: Sequence[Path], folder: Path) -> None:
-        """The weights in one file or several, and a manifest of all of them."""
-        engine: Any = self._engine
-        text = read_bytes(sources[0] / MANIFEST)
-        if len(_weights_in(sources)) <= 1:
-            engine.link(sources[0], folder)
-        else:
-            engine.link_parts(sources, folder)
-            parts = [Manifest.from_bytes(read_bytes(source / MANIFEST)) for source in sources]
-            known = {name: digest for part in parts for name, digest in part.files.items()}
-            files = {
-                file.name: known.get(file.name) or self._hashes.of(file)
-                for file in _weights_in([folder])
-            }
-            owner = str(parts[0].owner).split(".weights")[0] + ".weights"
-            text = Manifest(files, owner).to_bytes()
-        replace_bytes(folder / MANIFEST, text)
-
     def is_damaged(self) -> bool:
-        """Whether its weights are not what was put there."""
-        if self._holds in (None, BASE) or not isinstance(self._engine, LinksWeights):
-            return from_first(self._ranks, "best/ is damaged", lambda: False)
+        """Whether it is not what was put there."""
         holds = self._holds
-        return from_first(self._ranks, "best/ is damaged", lambda: self._fault(holds) is not None)
+        return from_first(
+            self._ranks,
+            "best/ is damaged",
+            lambda: holds is not None and self._fault(holds) is not None,
+        )
+
+    def has_export(self, checkpoint: CheckpointId) -> bool:
+        """Whether the folder is what was written of a checkpoint, which need not be there then."""
+        name = _export_of(checkpoint)
+        return from_first(
+            self._ranks,
+            f"best/ is {checkpoint}",
+            lambda: (
+                self._owner() == name
+                and self._hashes.fault(self._folder, name, others=True) is None
+            ),
+        )
 
     def give_back(self, checkpoint: CheckpointId) -> None:
         """Let a finished run's checkpoint that is gone be the weights of this folder again, if
-        they are what was put here. Earlier versions left nothing to check them by."""
-        linked = isinstance(self._engine, LinksWeights) and checkpoint != BASE
-        there = linked and any(kind_of(folder) for folder in self._folders(checkpoint))
-        if linked and not there:
+        they are its own and what was put here. Earlier versions left nothing to check them by."""
+        if checkpoint != BASE and not any(kind_of(each) for each in self._folders(checkpoint)):
             from_first(self._ranks, "best/ given back", lambda: self._give_back(checkpoint))
 
     def _give_back(self, checkpoint: CheckpointId) -> None:
@@ -141,13 +185,15 @@ class BestFolder:
         if not files or any(kind_of(file) != FILE for file in files):
             return
         if kind_of(self._folder / MANIFEST) is None:
+            if not self._are_trained(files):
+                return
             digests = {file.name: self._hashes.of(file) for file in files}
             text = Manifest(digests, target.name).to_bytes()
             self._notice(
                 f"an earlier version wrote {self._folder} without a hash, and its checkpoint is "
                 "gone, so its weights cannot be checked; they are left as they are"
             )
-        elif self._fault(checkpoint) is None:
+        elif self._hashes.fault(self._folder, target.name, others=True) is None:
             text = read_bytes(self._folder / MANIFEST)
         else:
             return
@@ -159,26 +205,44 @@ class BestFolder:
         replace_bytes(temporary / MANIFEST, text)
         temporary.rename(target)
 
+    def _are_trained(self, files: Sequence[Path]) -> bool:
+        """Whether files have the tensors of a checkpoint; those of a merged model, or of one with
+        the names that it was published with, are no checkpoint."""
+        if self._ranks.world > 1:
+            return isinstance(self._engine, LinksWeights)
+        held: dict[str, str] = {}
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                names = tensors.keys()
+                held |= {name: tensors.get_slice(name).get_dtype() for name in names}
+        return held == dict.fromkeys(self._engine.weights(), "F32")
+
     def card(self, card: str) -> None:
         """Only the model card, when the checkpoint stays the same."""
-        write_text(self._folder / "README.md", card)
+        write_text(self._folder / CARD, card)
 
     def _take_away_damaged(self) -> None:
         """A folder whose weights are not those of its manifest is nobody's result."""
         if kind_of(self._folder) != FOLDER or kind_of(self._folder / MANIFEST) is None:
             return
-        try:
-            owner = Manifest.from_bytes(read_bytes(self._folder / MANIFEST)).owner
-        except (OSError, ValueError):
-            owner = None
-        fault = self._hashes.fault(self._folder, owner or "", others=True)
+        fault = self._hashes.fault(self._folder, self._owner() or "", others=True)
         if fault is not None:
             remove(self._folder)
             self._holds = None
             self._notice(f"{self._folder} was damaged ({fault}) and is taken away until it is made")
 
+    def _owner(self) -> str | None:
+        """Whose files the folder has, as its manifest says."""
+        try:
+            return Manifest.from_bytes(read_bytes(self._folder / MANIFEST)).owner
+        except (OSError, ValueError):
+            return None
+
     def _fault(self, checkpoint: CheckpointId) -> str | None:
-        return self._hashes.fault(self._folder, self._source(checkpoint).name, others=True)
+        """What is wrong with the folder as that of a checkpoint, linked or written."""
+        written = self._owner() == _export_of(checkpoint)
+        name = _export_of(checkpoint) if written else self._source(checkpoint).name
+        return self._hashes.fault(self._folder, name, others=True)
 
     def _source(self, checkpoint: CheckpointId) -> Path:
         return self._checkpoints / f"{checkpoint}.weights"
@@ -187,3 +251,12 @@ class BestFolder:
 def _weights_in(folders: Sequence[Path]) -> list[Path]:
     """The files with weights: of a model, or of an adapter."""
     return parts_in(folders, WEIGHTS) or parts_in(folders, ADAPTER_WEIGHTS)
+
+
+def _export_of(checkpoint: CheckpointId) -> str:
+    """Whose the files are that were written of a checkpoint."""
+    return f"{checkpoint}.export"
+
+
+def _sizes(folders: Sequence[Path]) -> list[int]:
+    return [path.stat().st_size for path in _weights_in(folders)]

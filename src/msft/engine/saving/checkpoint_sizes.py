@@ -28,7 +28,7 @@ class Checkpoints:
     moments: with the raw weights beside them, where what is kept is an average.
     restored: their moments are kept with them.
     most: that are needed at a time.
-    models: whole models that a run with an adapter writes.
+    models: whole models that a run writes beside them.
     """
 
     weights: int
@@ -78,13 +78,15 @@ class Checkpoints:
         return copies * self.weights + moments * self.moments + self.models
 
 
-def models_beside(recipe: Recipe, parameters: int) -> int:
-    """Bytes of the whole models in the folder of a run with an adapter, at most: merged ones, the
-    new one written before the old one goes; or the base, where others do not know its name."""
-    if not recipe.use_peft:
-        return 0
-    number = 2 if recipe.merge_adapter else int(is_ours(recipe.model()))
-    return number * FP32 * parameters
+def models_beside(recipe: Recipe, parameters: int, links: bool, bytes_a_weight: int) -> int:
+    """Bytes of the whole models in a run's folder, at most: results, the new one written before the
+    old one goes; or the base of an adapter, where others do not know its name.
+
+    links: the result is a checkpoint's own file. bytes_a_weight: of one that is written.
+    """
+    if recipe.use_peft and not recipe.merge_adapter:
+        return int(is_ours(recipe.model())) * FP32 * parameters
+    return 0 if links else 2 * bytes_a_weight * parameters
 
 
 def held_in(each: int, aside: int, most: int, room: Room) -> tuple[int, int]:

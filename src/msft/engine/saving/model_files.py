@@ -3,23 +3,22 @@
 Both engines hand these verbs on, so they stand here once.
 """
 
-import copy
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from msft.engine.model.folders import INDEX, WEIGHTS
+from msft.engine.model.folders import WEIGHTS
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.safetensors_codec import TorchCodec, parts_in
-from msft.files import link_or_copy, remove, replace_bytes
+from msft.engine.saving.published import PublishedModel
+from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.files import link_or_copy, remove
 from msft.ranks import Ranks
 from msft.store.tiers import MemoryTier
 
@@ -62,32 +61,32 @@ class ModelFiles:
     def codec(self) -> TorchCodec:
         return codec_of(self._copies, self._lanes)
 
+    @cached_property
+    def _published(self) -> PublishedModel:
+        return PublishedModel(self._loaded)
+
+    @property
+    def links(self) -> bool:
+        """Whether a checkpoint's file is that of the result; else the result is written."""
+        return self._published.is_a_checkpoint
+
+    @property
+    def bytes_a_weight(self) -> int:
+        """Of a result that is written."""
+        return self._loaded.export_dtype.itemsize
+
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._base if weights is None else weights
         if self._lanes is not None:
             weights = self._lanes.whole(weights)
         if weights is not None:  # rank 0 writes
-            write_model(self._loaded, weights, folder)
+            self._published.write(weights, folder)
 
     def link(self, source: Path, folder: Path) -> None:
         """A hard link, so the best so far costs no second copy."""
         if not (folder / "config.json").exists():
-            describe(self._loaded, folder)
+            self._published.describe(folder)
         link_weights(source, folder, WEIGHTS)
-
-    def link_parts(self, sources: Sequence[Path], folder: Path) -> None:
-        """As `link`, of weights in several files, with the index that transformers reads."""
-        if not (folder / "config.json").exists():
-            describe(self._loaded, folder)
-        places: dict[str, str] = {}
-        size = 0
-        for file in parts_in(sources, WEIGHTS):
-            link_weights(file.parent, folder, file.name)
-            with safe_open(file, "pt") as held:
-                places |= dict.fromkeys(held.keys(), file.name)
-            size += file.stat().st_size
-        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-        replace_bytes(folder / INDEX, (json.dumps(index, indent=2) + "\n").encode())
 
     def memory(
         self, each: int, aside: int, most: int
@@ -123,24 +122,6 @@ def fingerprint_of(weights: Weights) -> str:
         digest.update(repr((name, tuple(weight.shape))).encode())
         digest.update(sample.numpy().tobytes())
     return digest.hexdigest()
-
-
-def write_model(loaded: LoadedModel, weights: Weights, folder: Path) -> None:
-    """A model of transformers with these weights, by their names, in a folder that is there."""
-    describe(loaded, folder)
-    TorchCodec().write({name: tensor.cpu() for name, tensor in weights.items()}, folder)
-
-
-def describe(loaded: LoadedModel, folder: Path) -> None:
-    """Everything but the weights."""
-    model = loaded.model
-    config = copy.deepcopy(model.config)
-    config.dtype = "float32"
-    config.architectures = [type(model).__name__]
-    config.save_pretrained(folder)
-    if model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
 
 
 def refuse_other_model(weights: Weights, parameters: Weights) -> None:

@@ -76,11 +76,12 @@ class TorchCodec:
         self._copies.wait()
         if "optimizer" not in payload:
             weights = folder / part_name(self._weights, *self._place)
-            self._save(payload, weights, {"format": "pt"})
+            save_tensors(payload, weights, {"format": "pt"}, self._pieces)
             weights.chmod(0o644)  # it becomes the result, which others may read
             return
         moments = payload["optimizer"]
-        self._save(moments["tensors"], folder / part_name(MOMENTS, *self._place))
+        path = folder / part_name(MOMENTS, *self._place)
+        save_tensors(moments["tensors"], path, pieces=self._pieces)
         state = {"steps": moments["steps"], "feed": payload["feed"]}
         (folder / STATE).write_text(json.dumps(state))
 
@@ -109,26 +110,6 @@ class TorchCodec:
                 found |= {name: held.get_tensor(name) for name in names}
         return found
 
-    def _save(
-        self, tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
-    ) -> None:
-        """A safetensors file: the header's length, the header, the tensors, wide ones first."""
-        names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-        header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-        end = 0
-        for name in names:
-            tensor = tensors[name]
-            begin, end = end, end + tensor.numel() * tensor.element_size()
-            place = {"shape": list(tensor.shape), "data_offsets": [begin, end]}
-            header[name] = {"dtype": TYPES[tensor.dtype], **place}
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        with path.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in names:
-                for piece in self._pieces(tensors[name]):
-                    file.write(piece)
-
     def _pieces(self, tensor: Tensor) -> Iterator[memoryview]:
         """A tensor's bytes, in host memory; a piece holds until the next one is asked for."""
         flat = self._copies.flat(tensor)
@@ -142,3 +123,35 @@ class TorchCodec:
             self._copies.start(held, piece)
             self._copies.wait()
             yield held.numpy().data
+
+
+def _host_pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor that is in host memory."""
+    yield tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    metadata: Mapping[str, str] | None = None,
+    pieces: Callable[[Tensor], Iterator[memoryview]] = _host_pieces,
+) -> None:
+    """A safetensors file: the header's length, the header, the tensors, wide ones first.
+
+    pieces: a tensor's bytes, in host memory.
+    """
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        place = {"shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": TYPES[tensor.dtype], **place}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            for piece in pieces(tensors[name]):
+                file.write(piece)

@@ -74,8 +74,9 @@ class FastEngine:
         files = files_of(loaded, adapted, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.memory = files.codec, files.export, files.memory
         self.fingerprint, self.average = files.fingerprint, averaged
-        if not (adapted and adapted.options.merged):
-            self.link, self.link_parts = files.link, files.link_parts
+        self.bytes_a_weight = files.bytes_a_weight
+        if files.links:
+            self.link = files.link
         ends, tokens = end_tokens(loaded), settings.evaluated_tokens
         kept = partial(everywhere, self._lanes, self._adamw.kept)
         self._merged = merged_of(adapted, kept, layers, ranks)
