@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from msft.errors import DiskFull, Explained, SystemFault, UsageError
 
@@ -57,13 +58,15 @@ _UNKNOWN = "find out why the system refuses this"
 _SAID = (Explained, BrokenPipeError, BlockingIOError)
 """Errors that have words, or that tell the caller something."""
 
+Raised = TypeVar("Raised", bound=BaseException)
+
 LONGEST = 100
 """Characters of a path that are shown; of a longer one the beginning and the end."""
 
 
 def worded(
-    error: BaseException, path: Path | None = None, needed: int | None = None
-) -> BaseException:
+    error: Raised, path: Path | None = None, needed: int | None = None
+) -> Raised | Explained:
     """An error with words in place of one of the system's; every other error as it is.
 
     path: the file, where the error does not name one.
@@ -78,7 +81,7 @@ def worded(
     return clear
 
 
-def _explained(code: int, said: str | None, paths: list[str], needed: int | None) -> Exception:
+def _explained(code: int, said: str | None, paths: list[str], needed: int | None) -> Explained:
     place = " and ".join(map(_short, paths)) or "a file"
     if code == errno.ENAMETOOLONG:
         return _too_long(place, max(paths, key=len, default=""))

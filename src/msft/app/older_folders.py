@@ -22,6 +22,8 @@ def groups_by_recipe(folder: Path, names: Sequence[str]) -> dict[str, str]:
             for name in names if key in PUBLIC else ():
                 if name == own or name.startswith(parts):
                     groups.setdefault(name, PUBLIC[key].group)
-    except (*DAMAGED, yaml.YAMLError):
+    except DAMAGED:
+        return {}
+    except yaml.YAMLError:
         return {}
     return groups

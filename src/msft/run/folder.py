@@ -84,7 +84,9 @@ def recipe_value(folder: Path, key: str) -> str | int | float | None:
             if line.startswith(f"{key}:"):
                 found = yaml.safe_load(line)[key]
                 return found if isinstance(found, str | int | float) else None
-    except (*DAMAGED, yaml.YAMLError):
+    except DAMAGED:
+        return None
+    except yaml.YAMLError:
         return None
     return None
 

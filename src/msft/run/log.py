@@ -165,7 +165,8 @@ def from_line(line: bytes) -> Event:
         raw.pop("crc", None)
         kind = _KINDS[raw.pop("event")]
         event = kind(**{key: _typed(key, value) for key, value in raw.items()})
-        wrong = [part for part, fits in _checks(kind).items() if not fits(getattr(event, part))]
+        checks = _checks(kind.event)
+        wrong = [part for part, fits in checks.items() if not fits(getattr(event, part))]
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an event of msft: {error}") from error
     if wrong:
@@ -179,7 +180,11 @@ _ID = re.compile(r"base|r[0-9]{1,9}-t[1-9][0-9]{0,8}|a[0-9]{1,9}")
 
 
 @cache
-def _checks(kind: type) -> dict[str, _Check]:
+def _checks(event: str) -> dict[str, _Check]:
+    return _checks_of(_KINDS[event])
+
+
+def _checks_of(kind: Any) -> dict[str, _Check]:
     """Of each field of a dataclass: whether a value is one that its annotation allows."""
     hints = get_type_hints(kind)
     return {part.name: _check_of(hints[part.name]) for part in fields(kind)}
@@ -191,7 +196,7 @@ def _check_of(hint: Any) -> _Check:
     if hint is CheckpointId:
         return lambda value: isinstance(value, str) and bool(_ID.fullmatch(value))
     if is_dataclass(hint):
-        inner = _checks(hint)  # type: ignore[arg-type]
+        inner = _checks_of(hint)
         return lambda value: all(fits(getattr(value, part)) for part, fits in inner.items())
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in parts
