@@ -34,9 +34,14 @@ class PublishedModel:
         self._loaded = loaded
         model = loaded.model
         first = {id(weight): name for name, weight in model.named_parameters()}
-        state = model.state_dict(keep_vars=True)
-        self._weights = {name: first[id(t)] for name, t in state.items() if id(t) in first}
-        self._buffers = {name: t for name, t in state.items() if id(t) not in first}
+        every = model.named_parameters(remove_duplicate=False)
+        self._weights = {name: first[id(weight)] for name, weight in every}
+        self._buffers = {  # not by `state_dict`, before which FSDP2 takes whole weights apart
+            f"{path}.{name}" if path else name: buffer
+            for path, module in model.named_modules(remove_duplicate=False)
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in module._non_persistent_buffers_set
+        }
 
     @cached_property
     def _skeleton(self) -> Any:
