@@ -58,7 +58,7 @@ from msft.search.scores import SELECTION
 ROOT = Path(__file__).parent.parent
 OTHERS = (
     *("noisy", "tasks", "selection", "selection-others", "peaks", "costs", "mixtures", "medmcqa"),
-    *("models", "bigbench"),
+    *("models", "paper", "bigbench"),
 )
 PAGES = (
     ROOT / "docs" / "study.md",
