@@ -7,7 +7,8 @@ line to OUT/study.jsonl, its logs to OUT/logs/NAME; weights are removed. What ha
 skipped, and what was cut off is resumed. All runs share one engine for each shape of it, so that
 layers are compiled and steps recorded once. `bench/study_tables.py` makes tables of the lines.
 Several such processes may share a GPU and OUT; each run is one process's. Give each its part of the
-memory (--gb).
+memory (--gb). --in-memory N is for models whose checkpoints do not fit on the disk: it holds N of
+them on the GPU and the others in host memory. Such a run is not resumed.
 """
 
 import argparse
@@ -28,15 +29,19 @@ from study_logs import LINES, keep_logs
 from study_rows import KINDS, Row, rows_of
 
 import msft
-from msft.app import session
+from msft.app import session, stores
 from msft.data.corpus import Corpus
 from msft.engine import build
+from msft.engine.machine import Room
 from msft.engine.packing import TrainingRow
+from msft.engine.saving import checkpoint_sizes
 from msft.engine.train.engine import FastEngine
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
+from msft.search.rehearsal import most_held
+from msft.store.store import CheckpointStore
 
 
 class SharedEngines:
@@ -91,6 +96,49 @@ class SharedEngines:
         engine.load(None)
         engine.load_optimizer(None)
         return engine
+
+
+class Weights(CheckpointStore):
+    """A store without moments: of a run that never goes on after its process."""
+
+    def enter(self, checkpoint: str, moments: bool = True) -> None:
+        super().enter(checkpoint, moments=False)
+
+
+class NoFolder:
+    """In place of `best/`: the study keeps logs, no weights."""
+
+    def __init__(self, *places: Any) -> None: ...
+
+    def update(self, checkpoint: str, card: str) -> bool:
+        return True
+
+    def is_damaged(self) -> bool:
+        return False
+
+    def give_back(self, checkpoint: str) -> None: ...
+
+    def card(self, card: str) -> None: ...
+
+
+def keep_in_memory(on_device: int) -> None:
+    """Let checkpoints be in memory alone: so many where training is, the others on the host."""
+
+    def held_in(each: int, aside: int, most: int, room: Room) -> tuple[int, int]:
+        here = min(on_device, most) if room.kind == "cuda" else most
+        return here, most - here
+
+    def store_of(
+        recipe: Recipe, method: Any, settings: Any, engine: Any, folder: RunFolder, *rest: Any
+    ) -> stores.RunStore:
+        weights = checkpoint_sizes.FP32 * engine.num_trainable
+        tiers, _ = engine.memory(weights, 0, most_held(method, settings))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        return stores.RunStore(Weights(tiers, None, weights), lambda: None, 0)
+
+    checkpoint_sizes.held_in = held_in
+    session.store_of = store_of  # type: ignore[assignment]
+    session.BestFolder = NoFolder  # type: ignore[assignment, misc]
 
 
 def memory_left() -> float:
@@ -185,6 +233,7 @@ def main() -> None:
     parser.add_argument("--decay", default="0.99", help="of the variants with ema_decay")
     parser.add_argument("--seconds", type=float, default=1e9, help="no run is begun that passes it")
     parser.add_argument("--gb", type=float, help="of the GPU's memory; by itself all of it")
+    parser.add_argument("--in-memory", type=int, metavar="N", help="checkpoints are not on disk")
     options = parser.parse_args()
     begun = time.perf_counter()
     if options.gb is not None:
@@ -192,6 +241,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     build.engine_of = SharedEngines(build.engine_of)  # type: ignore[assignment]
     session.write_report = lambda folder: None  # `msft report` makes it from the logs
+    if options.in_memory is not None:
+        keep_in_memory(options.in_memory)
     compiled = ["torch_compile=true"] if torch.cuda.is_available() else []
     took: list[tuple[str, float]] = []
     for row in options.rows:

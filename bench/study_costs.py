@@ -152,8 +152,8 @@ def peaks_table(study: Study, runs: Path) -> list[str]:
 def headroom_table(studies: Mapping[str, Study], runs: Path) -> list[str]:
     """What every sub-dataset at its own peak would gain, on validation."""
     rows = []
-    for mixture in ("clean", "noisy"):
-        for entry in entries_of(studies[mixture], CONSTANT):
+    for mixture, label in (("clean", CONSTANT), ("noisy", CONSTANT), ("qwenpaper", "sft-e10")):
+        for entry in entries_of(studies.get(mixture, {}), label):
             logs = logs_of(runs, entry)
             found = headroom_of(history_of(logs), verdicts_of(logs), {}).mean
             naive, crossed, low, high = (

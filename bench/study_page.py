@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from study_costs import (
     shifts_table,
 )
 from study_figures import IMAGES, figures_of, told_in, write
-from study_logs import RUNS
+from study_logs import RUNS, verdicts_of
 from study_methods import (
     BUDGETS,
     BY_TASK,
@@ -52,11 +53,12 @@ from study_tables import (
 )
 
 from msft.report.compare.statistics import mean, paired_t
+from msft.search.scores import SELECTION
 
 ROOT = Path(__file__).parent.parent
 OTHERS = (
     *("noisy", "tasks", "selection", "selection-others", "peaks", "costs", "mixtures", "medmcqa"),
-    *("models", "bigbench"),
+    *("models", "paper", "bigbench"),
 )
 PAGES = (
     ROOT / "docs" / "study.md",
@@ -64,6 +66,7 @@ PAGES = (
     ROOT / "docs" / "results" / "gain.md",
 )
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+EPOCHS = "epochs_trained"
 NOT_RUN = ["These runs are not there yet.", ""]
 
 
@@ -120,8 +123,7 @@ def _tests(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str, str]:
     if seeds is None or tested is None:
         return f"{100 * differences[0]:+.2f}", "", drawn
     p = tested[1]
-    told = f"{seeds.difference:+.2f} ({_range(seeds)})"
-    return told, f"{p:.2f}" if p >= 0.005 else "<0.01", drawn
+    return _with_range(seeds), f"{p:.2f}" if p >= 0.005 else "<0.01", drawn
 
 
 def _range(interval: Interval) -> str:
@@ -176,7 +178,7 @@ def confirmation_table(study: Study) -> list[str]:
 def other_selections(studies: Mapping[str, Study], runs: Path) -> list[str]:
     """The bootstrap of the choice on the other mixtures and models."""
     rows = []
-    for mixture in ("five", "fifteen", "medmcqa", "gemma", "qwenlora", "bigbench"):
+    for mixture in ("five", "fifteen", "medmcqa", "gemma", "qwenlora", "qwenpaper", "bigbench"):
         study = studies.get(mixture, {})
         found = selection_table(study, runs, names_in(study))
         head, rows = found[0], [*rows, *(f"| {mixture} {line}" for line in found[2:-1])]
@@ -194,6 +196,42 @@ def whole_table(study: Study, paper: Mapping[str, float] | None = None) -> list[
     paper: its differences to SFT by variant, where it has such a table.
     """
     return main_table(study, names_in(study, paper), papers=paper is not None)
+
+
+def protocol_table(study: Study, runs: Path, paper: Mapping[str, float]) -> list[str]:
+    """The paper's protocol: differences to SFT on the rows that chose, which the paper reports, and
+    on rows apart, each with its interval over rows."""
+    names = names_in(study, paper)
+    against = study.get(next((label for label in names if variant_of(label) == "sft"), ""), {})
+    rows = []
+    for label, (name, reported) in names.items():
+        entries = [study[label][seed] for seed in sorted(study[label])]
+        pairs = [(each, against[each.seed]) for each in entries if each.seed in against]
+        chose = [(_on_validation(one, runs), _on_validation(two, runs)) for one, two in pairs]
+        same = study[label] is against
+        epochs = [mean([float(e.line[key]) for e in entries]) for key in ("epochs", EPOCHS)]
+        rows.append(
+            [
+                *scores(name, entries),
+                f"{float(epochs[0]):.2f} of {float(epochs[1]):.0f}",
+                *("0" if same else _with_range(over_rows(each)) for each in (chose, pairs)),
+                _paper(reported),
+            ]
+        )
+    head = ("epochs", "over SFT, rows that chose", "over SFT, rows apart", "paper, rows that chose")
+    return table((*SCORES, *head), rows) if rows else NOT_RUN
+
+
+def _on_validation(entry: Entry, runs: Path) -> Entry:
+    """The entry with verdicts of the rows that chose its checkpoint."""
+    verdicts = verdicts_of(runs / "logs" / entry.line["name"])
+    checkpoint = entry.line["checkpoint"]
+    rows = {name: [m == "1" for m in verdicts[checkpoint, SELECTION, name]] for name in entry.test}
+    return replace(entry, rows=rows)
+
+
+def _with_range(interval: Interval) -> str:
+    return f"{interval.difference:+.2f} ({_range(interval)})"
 
 
 def sizes_table(studies: Mapping[str, Study]) -> list[str]:
@@ -241,6 +279,9 @@ TABLES: dict[str, Made] = {
     "medmcqa": lambda studies, _: whole_table(studies.get("medmcqa", {}), PAPER_MEDMCQA),
     "qwen": lambda studies, _: whole_table(studies.get("qwen", {}), PAPER_QWEN),
     "qwenlora": lambda studies, _: whole_table(studies.get("qwenlora", {}), PAPER_QWEN),
+    "qwenpaper": lambda studies, runs: protocol_table(
+        studies.get("qwenpaper", {}), runs, PAPER_QWEN
+    ),
     "bigbench": lambda studies, _: whole_table(studies.get("bigbench", {})),
 }
 

@@ -42,6 +42,11 @@ _AS_LEARNABLE = (
 """The settings of recipes/smollm2-learnable.yaml, for recipes of the paper."""
 _ALL_ROWS = ("datasets.medmcqa.validation_rows=null", "datasets.medmcqa.test_rows=null")
 _PAPER = ("report_split=test", "evals_per_epoch=2")
+_TEN = (
+    *("commonsenseqa", "openbookqa", "aqua_rat", "gsm8k", "sciq", "arc_easy", "hellaswag"),
+    *("winogrande", "boolq", "medmcqa"),
+)
+_ALL_TEST_ROWS = ("report_split=test", *(f"datasets.{name}.test_rows=null" for name in _TEN))
 _LORA = ("use_peft=true", "lora_r=16", "lora_alpha=32", "learning_rate=1e-4")
 MIXTURES = {
     "clean": Mixture("smollm2-learnable"),
@@ -52,9 +57,10 @@ MIXTURES = {
     "medmcqa": Mixture("medmcqa-groups", (*_AS_LEARNABLE, *_ALL_ROWS)),
     "qwen": Mixture("ten-tasks", _PAPER),
     "qwenlora": Mixture("ten-tasks", (*_PAPER, *_LORA)),
+    "qwenpaper": Mixture("ten-tasks", _ALL_TEST_ROWS),
     "bigbench": Mixture("bigbench/recipe"),
 }
-"""By the first word of a row. `gemma`, `qwen` and `qwenlora` need `--set model_name_or_path=…`, and
+"""By the first word of a row. `gemma` and those with `qwen` need `--set model_name_or_path=…`, and
 `bigbench` the rows of bench/bigbench_rows.py in the data folder."""
 KINDS = ("span", "peaks", "last", "all", "random")
 """Averages of one roll-out; the first is the result."""
@@ -179,6 +185,7 @@ LISTS = {
         *("qwenlora", "sft-cosine-e3-r600", "soup-e3-r600", "sft-ema-e3-d0.99-r600"),
         *("msft-c2-r600", "msft-sure-ema-c2-d0.99-r600"),
     ),
+    "qwenpaper": _seeded("qwenpaper", "sft-e10", "msft", "sft-cosine-e3"),
     "gemma": _seeded(
         *("gemma", "sft-cosine-lr5e-5-e3", "soup-lr5e-5", "sft-ema-lr5e-5-d0.99"),
         *("msft-lr5e-5", "msft-sure-ema-lr5e-5-d0.99"),

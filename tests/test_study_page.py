@@ -95,6 +95,19 @@ def test_the_paper_s_reference_has_a_column_of_its_own(script: Any) -> None:
     assert cells == [["+20.00", ""], ["0", "0"], ["+40.00", "+1.8"], ["", "-0.3"]]
 
 
+def test_the_paper_s_protocol_has_a_gain_on_the_rows_that_chose_and_one_on_rows_apart(
+    script: Any, methods: Any
+) -> None:
+    study = script.study_of(script.RUNS, {70}, None, "qwenpaper")["qwenpaper"]
+    head, _, *lines = script.protocol_table(study, script.RUNS, methods.PAPER_QWEN)
+    assert "| over SFT, rows that chose | over SFT, rows apart |" in head
+    sft, msft = ([cell.strip() for cell in line.split("|")][3:-1] for line in lines[:2])
+    assert sft[-3:] == ["0", "0", "0"]
+    for split, gain in ((0, msft[-3]), (1, msft[-2])):  # of the scores, and of the verdicts
+        assert float(gain.split()[0]) == pytest.approx(float(msft[split]) - float(sft[split]))
+    assert msft[-1] == "+0.9"
+
+
 def test_a_shift_is_from_peak_to_peak_over_as_many_ticks(costs: Any) -> None:
     rule = SimpleNamespace(peak=lambda curve: curve.index(max(curve)))
     curves = {

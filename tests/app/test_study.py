@@ -86,6 +86,33 @@ def test_runs_that_share_an_engine_leave_the_bytes_of_runs_alone(
 LOGS = ("alone", "shared")
 
 
+def test_a_run_in_memory_does_what_a_run_with_a_disk_does(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    recipe = recipe_of(tmp_path, method="msft")
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    msft.train(recipe, disk)
+    for place, name in (
+        (study.session, "store_of"),
+        (study.session, "BestFolder"),
+        (study.checkpoint_sizes, "held_in"),
+    ):
+        monkeypatch.setattr(place, name, getattr(place, name))  # is as it was afterwards
+    study.keep_in_memory(0)
+    msft.train(recipe, memory)
+    logs = [(folder / "run.jsonl").read_text().splitlines() for folder in (disk, memory)]
+    events = [[json.loads(line) for line in lines] for lines in logs]
+    assert any(event.get("disk", {}).get("copies") for event in events[0])
+    assert not any(event.get("disk", {}).get("peak_bytes") for event in events[1])
+    for event in (event for several in events for event in several):
+        event.pop("disk", None), event.pop("crc")
+    assert events[0] == events[1]
+    assert {"exclude", "go_on"} & {event.get("what") for event in events[0]}
+    assert list(disk.rglob("*.safetensors"))
+    assert not list(memory.rglob("*.safetensors"))
+
+
 def test_each_seed_has_an_adapter_of_its_own(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
