@@ -29,8 +29,10 @@ from msft.report.findings_in_words import findings_content
 from msft.run.engine import Engine, SaysHow
 from msft.run.environment import (
     ROLLOUT_FROM,
+    BaseRecord,
     environment,
     record_environment,
+    refuse_other_base,
     refuse_others,
     rollout_from,
 )
@@ -73,12 +75,15 @@ class Session:
         shared: Path | None = None,
         lanes: int = 1,
         ranks: Ranks = ALONE,
+        base: BaseRecord | None = None,
     ) -> None:
-        """shared: a folder in which runs with the same first roll-out leave it for each other.
+        """base: the files that the base model came from, as far as they are known.
+        shared: a folder in which runs with the same first roll-out leave it for each other.
         ranks: all of them have a session; that of rank 0 writes."""
         self._ranks = ranks
         self._first = ranks.rank == 0
         self._recipe = recipe
+        self._base = base or {}
         self._method = method
         self._folder = folder
         self._engine = engine
@@ -88,7 +93,7 @@ class Session:
         self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples)
         self._settings = settings_of(recipe, corpus, method, engine, engine_name, lanes)
         self._samples = Samples(folder.samples if samples else None, self._first)
-        self._shared = SharedRollout(shared, folder, self._samples) if shared else None
+        self._shared = SharedRollout(shared, folder, self._samples, self._base) if shared else None
         self._rollout_from = rollout_from(folder.environment)
         hashes = Hashes()
         made = store_of(recipe, method, self._settings, engine, folder, hashes, notice, ranks)
@@ -121,6 +126,7 @@ class Session:
             here = (self._folder.environment, environment(packages_of(self._recipe)))
             strict = self._recipe.deterministic
             together(self._ranks, lambda: refuse_others(*here, strict, self._notice))
+            together(self._ranks, lambda: refuse_other_base(here[0], self._base))
         if self._first:
             write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         worker = self._worker(log)
@@ -202,7 +208,7 @@ class Session:
         how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
         now = environment(packages_of(self._recipe))
-        record_environment(self._folder.environment, now | how, self._groups)
+        record_environment(self._folder.environment, now | how, self._groups, self._base)
 
     def _open_trackers(self, log: Log) -> Trackers:
         recipe = self._recipe

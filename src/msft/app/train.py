@@ -16,12 +16,14 @@ from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus
 from msft.data.notes import epoch_notes
+from msft.engine.model.base_files import BaseHashing
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.ranks import ALONE, Ranks, from_first, lost_ranks_named, together
 from msft.recipe.recipe import Recipe
 from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
+from msft.run.environment import read_base
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
@@ -88,6 +90,9 @@ def train(
         if schedule
         else recipe.prepared()
     )
+    hashing = None
+    if ranks.rank == 0 and engine is None and not folder.is_finished():
+        hashing = BaseHashing(recipe.model(), read_base(folder.environment) or {})
     trained_by, engine_name = (
         together(
             ranks,
@@ -98,6 +103,7 @@ def train(
         if engine is None
         else _own_engine(engine, recipe, corpus)
     )
+    base = from_first(ranks, lambda: hashing.record() if hashing else {})
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
@@ -120,6 +126,7 @@ def train(
         shared=shared,
         lanes=lanes,
         ranks=ranks,
+        base=base,
     )
     summary, found = session.carry_out()
     if ranks.rank == 0:

@@ -193,6 +193,7 @@ class _Run:
             tokenizer=trainer.processing_class,
             progress=TrainerLog(trainer, folder.path, self._quiet),
             notice=self._tell,
+            base={} if folder.is_finished() else engine.base_record(),
         )
         try:
             summary, schedule = session.carry_out()

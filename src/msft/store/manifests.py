@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,21 @@ _Identity = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was written. owner: the name of its checkpoint; None: an earlier version wrote it."""
+    """What was written. owner: the name of its checkpoint; None: an earlier version wrote it.
+
+    beside: files of a result folder that are of no checkpoint, such as its config.
+    """
 
     files: Mapping[str, Digest]
     owner: str | None = None
+    beside: Mapping[str, Digest] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        files = {name: list(digest) for name, digest in self.files.items()}
-        return json.dumps({"checkpoint": self.owner, "files": files}, indent=1).encode()
+        content: dict[str, Any] = {"checkpoint": self.owner}
+        for key, files in (("files", self.files), ("beside", self.beside)):
+            if files or key == "files":
+                content[key] = {name: list(digest) for name, digest in files.items()}
+        return json.dumps(content, indent=1).encode()
 
     @staticmethod
     def from_bytes(text: bytes) -> "Manifest":
@@ -46,7 +53,11 @@ class Manifest:
             named = isinstance(raw.get("files"), dict)
             files = raw["files"] if named else raw
             owner = str(raw["checkpoint"]) if named else None
-            return Manifest({name: _digest(pair) for name, pair in files.items()}, owner)
+            beside = raw.get("beside", {}) if named else {}
+            known, others = (
+                {name: _digest(pair) for name, pair in part.items()} for part in (files, beside)
+            )
+            return Manifest(known, owner, others)
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a manifest: {error}") from error
 
@@ -55,7 +66,8 @@ class Hashes:
     """Digests of files. One that has not changed since it was hashed is not hashed again, so a
     checkpoint is linked and handed out for the price of a look at its inode."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = HASHED_AT_ONCE) -> None:
+        self._at_once = at_once
         self._known: dict[_Identity, Digest] = {}
 
     def fresh(self, path: Path) -> Digest:
@@ -63,7 +75,7 @@ class Hashes:
         digest = hashlib.sha256()
         before = _identity(path)
         with open_to_read(path) as file:
-            while piece := file.read(HASHED_AT_ONCE):
+            while piece := file.read(self._at_once):
                 digest.update(piece)
         found = before[2], digest.hexdigest()
         if before == _identity(path) and time.time_ns() - before[3] > SETTLED_NS:
@@ -76,9 +88,14 @@ class Hashes:
         """The same, from memory where nothing has touched the file since."""
         return self._known.get(_identity(path)) or self.fresh(path)
 
-    def fault(self, folder: Path, owner: str, others: bool = False) -> str | None:
+    def remember(self, path: Path, digest: Digest) -> None:
+        """Take a digest that was recorded for a file's own."""
+        self._known[_identity(path)] = digest
+
+    def fault(self, folder: Path, owner: str | None, others: bool = False) -> str | None:
         """What is wrong with a folder, or None.
 
+        owner: None: any, and what stands beside the files of its checkpoint is looked at, too.
         others: it may hold files besides those of its manifest.
         """
         if kind_of(folder) != FOLDER:
@@ -87,15 +104,16 @@ class Hashes:
             manifest = Manifest.from_bytes(read_bytes(folder / MANIFEST))
         except (OSError, ValueError):
             return "its manifest cannot be read"
-        if manifest.owner not in (None, owner):
+        if owner is not None and manifest.owner not in (None, owner):
             return f"it is that of {manifest.owner}"
         try:
             there = {path.name for path in folder.iterdir()} - {MANIFEST}
             if there != set(manifest.files) and not (others and there > set(manifest.files)):
                 return f"files are {sorted(there)}, the manifest says {sorted(manifest.files)}"
-            for name, digest in manifest.files.items():
+            looked_at = {**manifest.files, **({} if owner is not None else manifest.beside)}
+            for name, digest in looked_at.items():
                 if (kind := kind_of(folder / name)) != FILE:
-                    return f"{name} is {kind}"
+                    return f"{name} is {kind or 'not there'}"
                 if self.of(folder / name) != digest:
                     return f"{name} is not what was written"
         except OSError as error:

@@ -13,10 +13,9 @@ from typing import Any
 
 from msft.engine.model.folders import (
     CONFIG,
-    INDEX,
-    WEIGHTS,
     refuse_broken_config,
     refuse_broken_weights,
+    weight_files,
 )
 from msft.errors import WrongWeights
 
@@ -86,7 +85,7 @@ def refuse_other_numbers(name: str) -> None:
 
     odd = []
     try:
-        for path in _files(folder):
+        for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
             odd += [f"{key} is {kind}" for key, kind in kinds.items() if kind not in FLOATS]
@@ -97,14 +96,6 @@ def refuse_other_numbers(name: str) -> None:
             f"model {name!r}: {'; '.join(_counted(odd, 'no weights'))}, expected floating-point "
             "numbers (F32, BF16, F16); get the safetensors of this model as they were published"
         )
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / INDEX
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
-    names = set(json.loads(index.read_text())["weight_map"].values())
-    return sorted(folder / Path(name).name for name in names)
 
 
 def _counted(keys: Iterable[str], what: str) -> Sequence[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
+from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from msft.engine.model.folders import INDEX, WEIGHTS
 from msft.engine.saving.safetensors_codec import parts_in
 from msft.files import FILE, FOLDER, kind_of, link_or_copy, read_bytes, remove, replace_bytes
@@ -65,7 +65,7 @@ class BestFolder:
             from_first(self._ranks, self._empty)
             weights = together(self._ranks, lambda: self._read(sources))
             self._engine.export(weights, self._fresh)  # each rank has a part of it
-        from_first(self._ranks, lambda: self._update(sources if linked else [], card))
+        from_first(self._ranks, lambda: self._update(checkpoint, sources if linked else [], card))
         self._holds = checkpoint
         return True
 
@@ -76,16 +76,18 @@ class BestFolder:
             return None
         return codec.read(sources[0]) if len(sources) == 1 else codec.collect(sources)
 
-    def _update(self, sources: Sequence[Path], card: str) -> None:
+    def _update(self, checkpoint: CheckpointId, sources: Sequence[Path], card: str) -> None:
         """sources: what is linked; without any the fresh folder has its weights already."""
         one = len(sources) == 1 and kind_of(self._folder / INDEX) is None
         if self._holds and one:
             self._link(sources, self._folder)
+            self._seal(self._folder, checkpoint)
             self.card(card)
             return
         if sources:
             self._empty()
             self._link(sources, self._fresh)
+        self._seal(self._fresh, checkpoint)
         write_text(self._fresh / "README.md", card)
         old = self._folder.with_name(".best.old")
         remove(old)
@@ -117,6 +119,21 @@ class BestFolder:
             text = Manifest(files, owner).to_bytes()
         replace_bytes(folder / MANIFEST, text)
 
+    def _seal(self, folder: Path, checkpoint: CheckpointId) -> None:
+        """Name every file in the manifest, so that who loads the folder can check it. The card is
+        written again, and the config of an adapter names a place that may move: its digest without
+        that place stands among the adapter's facts."""
+        written = folder / MANIFEST
+        linked = Manifest.from_bytes(read_bytes(written)).files if kind_of(written) else None
+        files = linked or {file.name: self._hashes.of(file) for file in _weights_in([folder])}
+        aside = {*files, MANIFEST, "README.md", ADAPTER_CONFIG}
+        beside = {
+            path.name: self._hashes.of(path)
+            for path in sorted(folder.iterdir())
+            if kind_of(path) == FILE and path.name not in aside
+        }
+        replace_bytes(written, Manifest(files, self._source(checkpoint).name, beside).to_bytes())
+
     def is_damaged(self) -> bool:
         """Whether its weights are not what was put there."""
         if self._holds in (None, BASE) or not isinstance(self._engine, LinksWeights):
@@ -144,7 +161,8 @@ class BestFolder:
                 "gone, so its weights cannot be checked; they are left as they are"
             )
         elif self._fault(checkpoint) is None:
-            text = read_bytes(self._folder / MANIFEST)
+            manifest = Manifest.from_bytes(read_bytes(self._folder / MANIFEST))
+            text = Manifest(manifest.files, manifest.owner).to_bytes()
         else:
             return
         temporary = target.with_name(f".{target.name}.tmp")
