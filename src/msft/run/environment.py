@@ -132,7 +132,7 @@ def changed_files(then: Mapping[str, Sequence[Any]], now: Mapping[str, Sequence[
         elif then[file][:2] != now[file][:2]:
             size, digest = then[file][:2]
             here = f"{now[file][0]:,} bytes with SHA-256 {now[file][1][:12]}…"
-            found.append(f"{file} was {size:,} bytes with SHA-256 {digest[:12]}…, now it is {here}")
+            found.append(f"{file} was {size:,} bytes with SHA-256 {digest[:12]}…, now {here}")
     return found
 
 
@@ -145,9 +145,12 @@ def read_base(path: Path) -> BaseRecord | None:
 
 
 def is_base_record(content: Any) -> bool:
-    """Whether this names files with a size and a digest each."""
+    """Whether this names files with a size, a digest and what else a record of a run has."""
     return isinstance(content, dict) and all(
-        isinstance(value, list) and [type(each) for each in value[:2]] == [int, str]
+        isinstance(value, list)
+        and [type(each) for each in value[:2]] == [int, str]
+        and all(rest is None or isinstance(rest, list) for rest in value[2:])
+        and all(type(each) is int for rest in value[2:] for each in rest or ())
         for value in content.values()
     )
 

@@ -7,7 +7,7 @@ that were written, and if the manifest names the folder. Manifests of earlier ve
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ file systems move in steps of some milliseconds."""
 Digest = tuple[int, str]
 """Size and SHA-256."""
 
-_Identity = tuple[int, int, int, int]
+_Identity = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,32 @@ class Manifest:
 
 class Hashes:
     """Digests of files. One that has not changed since it was hashed is not hashed again, so a
-    checkpoint is linked and handed out for the price of a look at its inode."""
+    checkpoint is linked and handed out for the price of a look at its inode.
 
-    def __init__(self, at_once: int = HASHED_AT_ONCE) -> None:
+    at_once: bytes that are read at a time.
+    strict: a file whose time of writing was set back is another one, and so is one that was linked.
+    """
+
+    def __init__(self, at_once: int = HASHED_AT_ONCE, strict: bool = False) -> None:
         self._at_once = at_once
+        self._strict = strict
         self._known: dict[_Identity, Digest] = {}
+
+    def identity(self, path: Path) -> _Identity:
+        """Changes with whatever is written to a file; hard links have the same one."""
+        found = path.lstat()
+        times = (found.st_mtime_ns, found.st_ctime_ns) if self._strict else (found.st_mtime_ns,)
+        return found.st_dev, found.st_ino, found.st_size, *times
 
     def fresh(self, path: Path) -> Digest:
         """In large pieces: a thread that trains waits at every border of two."""
         digest = hashlib.sha256()
-        before = _identity(path)
+        before = self.identity(path)
         with open_to_read(path) as file:
             while piece := file.read(self._at_once):
                 digest.update(piece)
         found = before[2], digest.hexdigest()
-        if before == _identity(path) and time.time_ns() - before[3] > SETTLED_NS:
+        if before == self.identity(path) and time.time_ns() - before[-1] > SETTLED_NS:
             self._known[before] = found
         else:
             self._known.pop(before, None)
@@ -86,11 +97,16 @@ class Hashes:
 
     def of(self, path: Path) -> Digest:
         """The same, from memory where nothing has touched the file since."""
-        return self._known.get(_identity(path)) or self.fresh(path)
+        return self._known.get(self.identity(path)) or self.fresh(path)
 
-    def remember(self, path: Path, digest: Digest) -> None:
-        """Take a digest that was recorded for a file's own."""
-        self._known[_identity(path)] = digest
+    def known(self, path: Path) -> list[int] | None:
+        """By what a file will be known again; None: it is too young for that."""
+        identity = self.identity(path)
+        return [*identity] if identity in self._known else None
+
+    def remember(self, identity: Iterable[int], digest: Digest) -> None:
+        """What was hashed by another process."""
+        self._known[tuple(identity)] = digest
 
     def fault(self, folder: Path, owner: str | None, others: bool = False) -> str | None:
         """What is wrong with a folder, or None.
@@ -124,9 +140,3 @@ class Hashes:
 def _digest(pair: Any) -> Digest:
     size, digest = pair
     return int(size), str(digest)
-
-
-def _identity(path: Path) -> _Identity:
-    """Changes with whatever is written to a file; hard links have the same one."""
-    found = path.lstat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

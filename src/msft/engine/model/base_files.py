@@ -6,8 +6,6 @@ record has its inode and its times. Nothing here imports torch.
 """
 
 import json
-import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -27,10 +25,10 @@ from msft.engine.model.tokenizers import TINY, located
 from msft.errors import RecipeError, WrongWeights
 from msft.run.environment import BaseRecord, changed_files, is_base_record, read_base
 from msft.run.folder import RunFolder, write_json
-from msft.store.manifests import MANIFEST, SETTLED_NS, Digest, Hashes
+from msft.store.manifests import MANIFEST, Digest, Hashes
 
 THREADS = 4
-HASHES = Hashes(at_once=2**22)
+HASHES = Hashes(at_once=2**22, strict=True)
 """What this process knows of files that models were loaded from."""
 
 
@@ -81,7 +79,7 @@ class BaseHashing:
 
     def __init__(self, name: str, before: BaseRecord) -> None:
         self._name = name
-        _remember(base_files(name), before)
+        _remember(before)
         paths = [path.resolve() for path in base_files(name).values()]
         self._threads = [
             Thread(target=_hash, args=(paths[first::THREADS],), daemon=True)
@@ -94,13 +92,8 @@ class BaseHashing:
         """All that is to be recorded, once the model is loaded and all its files are there."""
         for thread in self._threads:
             thread.join()
-        record = BaseRecord()
-        for file, path in base_files(self._name).items():
-            stamp = _stamp(path)
-            digest = HASHES.of(path.resolve())
-            settled = time.time_ns() - stamp[-1] > SETTLED_NS and stamp == _stamp(path)
-            record[file] = [*digest, stamp if settled else None]
-        return record
+        files = {file: path.resolve() for file, path in base_files(self._name).items()}
+        return {file: [*HASHES.of(path), HASHES.known(path)] for file, path in files.items()}
 
 
 def _hash(paths: list[Path]) -> None:
@@ -109,19 +102,11 @@ def _hash(paths: list[Path]) -> None:
             HASHES.of(path)
 
 
-def _remember(files: Mapping[str, Path], before: BaseRecord) -> None:
-    """Take the digests of a record for those of files that are as they were then."""
-    for file, path in files.items():
-        size, digest, stamp = before.get(file, (0, "", None))
-        with suppress(OSError):
-            if stamp is not None and _stamp(path) == stamp:
-                HASHES.remember(path.resolve(), (size, digest))
-
-
-def _stamp(path: Path) -> list[int]:
-    """Changes with whatever is done to a file: nobody can set the last of these times."""
-    found = path.stat()
-    return [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
+def _remember(before: BaseRecord) -> None:
+    """What a run recorded holds for files that nothing has touched since."""
+    for size, digest, *identity in before.values():
+        if identity and identity[0]:
+            HASHES.remember(identity[0], (size, digest))
 
 
 def refuse_damaged(name: str) -> None:
@@ -162,7 +147,7 @@ def refuse_other_base(folder: Path) -> None:
     if not is_base_record(then):
         raise WrongWeights(f"{folder / FACTS}: `base` cannot be read; put the file back")
     base = base_of(str(folder))
-    _remember(base_files(base), read_base(RunFolder(folder.resolve().parent).environment) or {})
+    _remember(read_base(RunFolder(folder.resolve().parent).environment) or {})
     now = {file: list(digest) for file, digest in digests_of(base).items()}
     changed = changed_files(then, now) if now else []  # not fetched yet: asked once it is
     if changed:
