@@ -1,7 +1,7 @@
 """How amounts and names are written, on a terminal and in a report alike."""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _MARKDOWN = str.maketrans(
@@ -53,6 +53,15 @@ def named_mean(mean: float | None, mixed: bool) -> tuple[str, str]:
     """What the mean of a result is called, and its text; mixed: it is one of gains."""
     name, form = ("mean gain over base", "+.4f") if mixed else ("mean", ".4f")
     return name, "" if mean is None else format(mean, form)
+
+
+def no_test_mean(without: Sequence[str]) -> str:
+    """Why a result has scores on test and no mean of them; `without`: who has no test rows."""
+    have = "has" if len(without) == 1 else "have"
+    return (
+        f"no mean on test: {listed(without)} {have} no test rows; the other sub-datasets are "
+        "scored there one by one"
+    )
 
 
 def plain(text: str, keep: str = "\n\t") -> str:

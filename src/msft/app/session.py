@@ -40,6 +40,7 @@ from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Ended, Event, Log
 from msft.run.loss_lines import LossLines
+from msft.run.questions import as_begun
 from msft.run.recorded_run import RecordedRun
 from msft.run.samples import Samples
 from msft.run.shared_rollout import SharedRollout
@@ -121,6 +122,7 @@ class Session:
             log.close()
 
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._settings = as_begun(self._settings, log.events)
         ended = log.events[-1] if log.events else None
         if log.events and not isinstance(ended, Ended):
             here = (self._folder.environment, environment(packages_of(self._recipe)))

@@ -1,10 +1,10 @@
 """A method's questions: refused where they have no answer, and as the log has them."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from msft.run.history import Stage
-from msft.run.log import Asked, Decided, Opened
+from msft.run.log import Asked, Decided, Event, Opened
 from msft.run.worker import Question
 from msft.search.feeds import described
 from msft.search.methods import PreparedMethod
@@ -43,10 +43,20 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
             **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
             **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
+            **({} if settings.tested is None else {"tested": [*settings.tested]}),
             **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
         },
         fingerprint=settings.fingerprint,
     )
+
+
+def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
+    """The settings under which a run goes on. Earlier versions scored nothing on test where one
+    sub-dataset had no test rows."""
+    first = events[0] if events else None
+    if isinstance(first, Opened) and settings.tested and "tested" not in first.settings:
+        return replace(settings, score_test="none", tested=None)
+    return settings
 
 
 def _weights(num_parameters: int, settings: Settings) -> dict[str, int]:

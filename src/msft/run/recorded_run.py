@@ -258,7 +258,8 @@ class RecordedRun:
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        names = self.history.missing(checkpoint, split)
+        asked_for = self.history.scored_on(split)
+        names = [name for name in self.history.missing(checkpoint, split) if name in asked_for]
         if not names:
             return
         event = self._journal.answer(Measured, checkpoint)
