@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 
+from msft.errors import WrongMethod
 from msft.run.history import Stage
 from msft.run.log import Asked, Decided, Event, Opened
 from msft.run.worker import Question
@@ -113,8 +114,20 @@ def refuse_gone(
         )
 
 
-def refuse_decision(decision: Decided, held: Collection[CheckpointId]) -> None:
-    """ValueError for one about a checkpoint that cannot be had."""
+def refuse_decision(
+    decision: Decided, held: Collection[CheckpointId], names: Collection[str], method: str
+) -> None:
+    """ValueError for one about a checkpoint that cannot be had; WrongMethod for one about a
+    sub-dataset that there is not.
+
+    names: of all sub-datasets. method: who decides.
+    """
+    unknown = [name for name in decision.names if name not in names]
+    if unknown:
+        raise WrongMethod(
+            f"method {method} excludes {unknown[0]!r}, but there is no such sub-dataset; expected "
+            f"names of {', '.join(names)}. Correct the method, then run the same command again"
+        )
     result = decision.what == "report"
     what = "a result" if result else "to go on"
     refuse_gone(decision.checkpoint, held, what, going_on=not result)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import get_args
 
-from msft.errors import BadScore
+from msft.checks import shown
+from msft.errors import BadScore, WrongMethod
 from msft.run.fall_test import FallTest
 from msft.run.history import History
 from msft.run.journal import Journal, Watch
@@ -191,7 +192,11 @@ class RecordedRun:
         """Call the method, from the top, and end the run."""
         by = self._method.carry_out(self) or "budget"
         if by not in get_args(EndedBy):
-            raise ValueError(f"the method ended by {by!r}; expected one of {get_args(EndedBy)}")
+            raise WrongMethod(
+                f"method {self._method.name} returned {shown(by)}; expected nothing, or one of "
+                f"{', '.join(get_args(EndedBy))}. Correct the method, then run the same command "
+                "again"
+            )
         self._open()
         self._measure(BASE, SELECTION)
         best = self.history.best
@@ -274,7 +279,8 @@ class RecordedRun:
         self._journal.take(event)
 
     def _decide(self, event: Decided) -> None:
-        refuse_decision(event, self._store.held)
+        names = self._settings.mixture.sizes
+        refuse_decision(event, self._store.held, names, self._method.name)
         self._open()
         self._journal.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
