@@ -48,6 +48,8 @@ class Growth:
             self._held = self._files.log.open("ab", buffering=0)
             fcntl.flock(self._held, fcntl.LOCK_EX)  # as a run that is alive
         self._held.write(piece)
+        if not self._pieces:
+            self._held.close()
 
 
 def test_the_page_follows_the_run_and_refreshes_until_it_has_ended(
@@ -113,6 +115,7 @@ def test_a_run_that_was_killed_is_said_once_and_waited_for(
                 run()
             case 6:
                 alive[-1].write(b"".join(lines[5:]))
+                alive.pop().close()
 
     run()
     watch([folder], 1, said.append, sleep)
