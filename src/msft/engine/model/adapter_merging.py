@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from msft.engine.model.adapter_folders import adapter_facts, refuse_broken_adapter
+from msft.engine.model.adapter_folders import (
+    adapter_facts,
+    import_peft,
+    refuse_broken_adapter,
+)
 from msft.engine.model.four_bit import packed, unpacked
 from msft.errors import WrongWeights
 
@@ -15,15 +19,15 @@ from msft.errors import WrongWeights
 def with_adapter(model: Any, folder: Path) -> Any:
     """The base with the adapter of a folder merged in; the base is used up."""
     refuse_broken_adapter(folder)
-    from peft import PeftModel
-
+    peft = import_peft()
     facts = adapter_facts(folder)
     if "load_in_4bit" in facts:
         _round_to_four_bits(model, bool(facts.get("bf16")))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*missing adapter keys", UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by old names
         try:
-            merged = PeftModel.from_pretrained(model, folder).merge_and_unload()
+            merged = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
         except (UserWarning, ValueError, RuntimeError, KeyError) as error:
             said = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise WrongWeights(
