@@ -1,12 +1,15 @@
 """One of a thing is said in the singular, wherever things are counted."""
 
+from pathlib import Path
+
 import pytest
 
 from msft.app.model_card import card_of
 from msft.app.terminal.result_text import result_text
+from msft.errors import RecipeError
 from msft.run.summary import summary_of
 from msft.testing.simulated import Learner, simulate
-from msft.text import counted, epochs_in_words, in_markdown, safe
+from msft.text import counted, epochs_in_words, in_markdown, masked, safe
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,19 @@ def test_only_one_is_singular(amount: float, said: str) -> None:
 )
 def test_what_is_rounded_to_one_is_singular_too(amount: float, said: str) -> None:
     assert epochs_in_words(amount) == said
+
+
+def test_keys_of_the_user_are_in_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the environment and of the file that `hf auth login` leaves, in whatever says them."""
+    (tmp_path / "token").write_text("hf_from_the_file\n")
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", "hf_from_the_shell")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    said = "401 for hf_from_the_shell, hf_from_the_file and key=0123456789abcdef."
+    assert masked(said) == "401 for ***, *** and key=***."
+    assert str(RecipeError(said)) == masked(said)
+    monkeypatch.setenv("WANDB_API_KEY", "no")
+    assert masked("nothing is no key") == "nothing is no key"
 
 
 def test_a_run_of_one_epoch() -> None:

@@ -18,6 +18,7 @@ from msft.own_code import in_words
 from msft.parser import Parser, count, numbers, positive, seconds
 from msft.stopping import catch_signals, farewell, said, stop_on_signals
 from msft.system_errors import explaining
+from msft.text import safe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +62,8 @@ def _reported(error: BaseException, debug: bool) -> int:
         return error.exit_code
     if debug:
         print_exception(error)
-    print(fitted(f"msft: {in_words(error)}", screen_width(sys.stderr)), file=sys.stderr)
+    text = safe(in_words(error))
+    print(fitted(f"msft: {text}", screen_width(sys.stderr)), file=sys.stderr)
     if isinstance(error, Explained):
         return error.exit_code
     if not debug:

@@ -6,6 +6,8 @@ So the command line prints the message alone; for all other exceptions it offers
 
 from typing import ClassVar
 
+from msft.text import masked
+
 Place = tuple[str | int, ...]
 """Where a value stands in a recipe: keys and list indices from the top."""
 
@@ -14,9 +16,13 @@ DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
 
 
 class Explained(Exception):
-    """An error whose message needs no traceback."""
+    """An error whose message needs no traceback, and holds no key: libraries say what a server
+    answered, and a server may answer with what it was sent."""
 
     exit_code: int = FAILED
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(masked(str(message)))
 
 
 class RecipeError(Explained, ValueError):
@@ -76,6 +82,12 @@ class WrongWeights(Explained, ValueError):
 
 class HubError(Explained):
     """The hub did not take a model; the run is finished and its folder complete."""
+
+
+class WrongMethod(Explained, ValueError):
+    """A method of the user's own did what no method may do."""
+
+    exit_code = WRONG
 
 
 class Diverged(Explained):

@@ -1,7 +1,10 @@
 """How amounts and names are written, on a terminal and in a report alike."""
 
+import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _MARKDOWN = str.maketrans(
@@ -9,6 +12,15 @@ _MARKDOWN = str.maketrans(
 )
 _ENDS_AUTHORITY = frozenset("/?#\\ \t\n\r'\"<>|")
 """What cannot stand in the user, password and host of a URL."""
+SECRETS = (
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "WANDB_API_KEY",
+    "COMET_API_KEY",
+    "MLFLOW_TRACKING_TOKEN",
+)
+"""Variables that hold the user's keys."""
+SHORTEST_SECRET = 8
 
 
 def counted(amount: float, noun: str) -> str:
@@ -60,6 +72,15 @@ def named_mean(mean: float | None, mixed: bool) -> tuple[str, str]:
     return name, "" if mean is None else format(mean, form)
 
 
+def no_test_mean(without: Sequence[str]) -> str:
+    """Why a result has scores on test and no mean of them; `without`: who has no test rows."""
+    have = "has" if len(without) == 1 else "have"
+    return (
+        f"no mean on test: {listed(without)} {have} no test rows; the other sub-datasets are "
+        "scored there one by one"
+    )
+
+
 def plain(text: str, keep: str = "\n\t") -> str:
     """Text without control characters, escapes, direction marks and lone surrogates."""
     return "".join(
@@ -68,10 +89,13 @@ def plain(text: str, keep: str = "\n\t") -> str:
 
 
 def masked(text: str) -> str:
-    """Text whose URLs have no user, password or token in them: https://***@host/path.
+    """Text without the keys of this machine's user, whose URLs have no user, password or token in
+    them: https://***@host/path.
 
     A URL that was taken for a path has one slash less.
     """
+    for secret in _secrets():
+        text = text.replace(secret, "***")
     first, *rest = text.split(":/")
     for part in rest:
         slash = part[:1] if part[:1] == "/" else ""
@@ -80,6 +104,23 @@ def masked(text: str) -> str:
         _, found, host = place[:end].rpartition("@")
         first += f":/{slash}***@{host}{place[end:]}" if found else f":/{part}"
     return first
+
+
+def _secrets() -> list[str]:
+    """What the hub and the trackers know the user by; a short value is no key."""
+    found = [os.environ.get(name, "") for name in SECRETS]
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    found.append(_content(os.environ.get("HF_TOKEN_PATH") or f"{home}/token"))
+    return [secret for secret in map(str.strip, found) if len(secret) >= SHORTEST_SECRET]
+
+
+@cache
+def _content(place: str) -> str:
+    try:
+        path = Path(place).expanduser()
+        return path.read_text(errors="replace") if path.is_file() else ""
+    except (OSError, ValueError, RuntimeError):
+        return ""
 
 
 def safe(text: str) -> str:

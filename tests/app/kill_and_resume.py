@@ -27,6 +27,7 @@ from toys import recipe_of, write_data
 
 from msft.app import session
 from msft.app.train import train
+from msft.testing import promised_log, promised_summary
 
 KILLS = 2
 LIBRARIES = (
@@ -89,8 +90,8 @@ def _weights(folder: Path) -> str:
 
 
 FACTS: dict[str, Callable[[Path], object]] = {
-    "summary.json differs": lambda folder: json.loads((folder / "summary.json").read_text()),
-    "run.jsonl differs": lambda folder: (folder / "run.jsonl").read_bytes(),
+    "summary.json differs": lambda folder: promised_summary(folder / "summary.json"),
+    "run.jsonl differs": lambda folder: promised_log(folder / "run.jsonl"),
     "verdicts.jsonl differs": lambda folder: (folder / "verdicts.jsonl").read_bytes(),
     "samples.jsonl differs": lambda folder: (folder / "samples.jsonl").read_bytes(),
     "the weights of best/ differ": _weights,

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 from toys import RULES
 
+from msft.testing import promised_log
+
 
 def recipe(data: Path, name: str, **keys: Any) -> str:
     """The file of a toy recipe, whose last sub-dataset is answered by generation."""
@@ -46,8 +48,9 @@ def left_by(folder: Path) -> dict[str, Any]:
             for name in held.keys():  # noqa: SIM118
                 assert name not in weights
                 weights[name] = held.get_tensor(name).numpy().tobytes()
-    files = ("run.jsonl", "verdicts.jsonl", "samples.jsonl")
-    return {**{name: (folder / name).read_bytes() for name in files}, "weights": weights}
+    files = ("verdicts.jsonl", "samples.jsonl")
+    log = {"run.jsonl": promised_log(folder / "run.jsonl")}
+    return {**log, **{name: (folder / name).read_bytes() for name in files}, "weights": weights}
 
 
 def train(file: str, out: Path, *words: str) -> list[str]:

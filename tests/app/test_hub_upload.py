@@ -67,7 +67,7 @@ class Hub:
             repo = path.removeprefix("/api/models/").removesuffix("/commit/main")
             url = f"{here}/{repo}/commit/c0ffee"
             return 200, {"commitOid": "c0ffee", "commitUrl": url, "success": True}
-        return 403, {"error": "no room for you"}
+        return 403, {"error": f"no room for {', '.join(map(str, self.tokens))}"}
 
 
 @pytest.fixture
@@ -90,8 +90,10 @@ def test_best_goes_up_once_and_what_failed_goes_up_later(hub: Hub, tmp_path: Pat
     recipe = recipe_of(tmp_path, **keys, push_to_hub=True)
     out, notes = tmp_path / "my-run", list[str]()
     hub.failing = True
-    with pytest.raises(HubError, match=r"my-run/best was not uploaded to my-run: .*same command"):
+    match = r"my-run/best was not uploaded to my-run: .*no room for Bearer \*\*\*.*same command"
+    with pytest.raises(HubError, match=match) as raised:
         msft.train(recipe, out, quiet=True)
+    assert "hf_secret" not in str(raised.value), "the hub has echoed it"
     assert (out / "summary.json").exists()
     assert not (out / "hub.json").exists()
     hub.failing = False

@@ -1,11 +1,13 @@
 """`msft report --watch`: pages that follow a run, from logs that are being written."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -34,6 +36,7 @@ class Growth:
         self._pieces = pieces
         self.pages: list[str | None] = []
         self.slept: list[float] = []
+        self._held: IO[bytes] | None = None
 
     def __call__(self, seconds: float) -> None:
         page = self._files.report
@@ -41,8 +44,12 @@ class Growth:
         self.slept.append(seconds)
         piece = self._pieces.pop(0)
         self._files.path.mkdir(exist_ok=True)
-        with self._files.log.open("ab") as log:
-            log.write(piece)
+        if not self._held:
+            self._held = self._files.log.open("ab", buffering=0)
+            fcntl.flock(self._held, fcntl.LOCK_EX)  # as a run that is alive
+        self._held.write(piece)
+        if not self._pieces:
+            self._held.close()
 
 
 def test_the_page_follows_the_run_and_refreshes_until_it_has_ended(
@@ -83,6 +90,42 @@ def test_a_log_that_has_not_grown_is_not_read_again(lines: list[bytes], tmp_path
     watch([folder], 1, lambda text: None, sleep)
     assert len(set(times)) == 1
     assert files.report.stat().st_mtime_ns != times[0]
+
+
+def test_a_run_that_was_killed_is_said_once_and_waited_for(
+    lines: list[bytes], tmp_path: Path
+) -> None:
+    folder, said = tmp_path / "run", list[str]()
+    folder.mkdir()
+    log = RunFolder(folder).log
+    log.write_bytes(b"".join(lines[:5]))
+    alive: list[IO[bytes]] = []
+    pages: list[str] = []
+
+    def run() -> None:
+        alive.append(log.open("ab", buffering=0))
+        fcntl.flock(alive[-1], fcntl.LOCK_EX)
+
+    def sleep(seconds: float) -> None:
+        pages.append(RunFolder(folder).report.read_text())
+        match len(pages):
+            case 2:
+                alive.pop().close()  # killed
+            case 5:
+                run()
+            case 6:
+                alive[-1].write(b"".join(lines[5:]))
+                alive.pop().close()
+
+    run()
+    watch([folder], 1, said.append, sleep)
+    told = [text for text in said if "no process works on" in text]
+    assert len(told) == 1
+    assert f"`msft train {folder / 'recipe.yaml'} --out {folder}` goes on" in told[0]
+    assert said.index(told[0]) == 1
+    assert "has ended" in said[2]
+    stopped = ["was stopped" in page for page in pages]
+    assert stopped == [False, False, True, True, True, False]
 
 
 def test_several_runs_have_a_comparison_too(lines: list[bytes], tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """SIGTERM and SIGINT end the program with exit code 4 from its first line on."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from program import SOURCE, TESTS, Ended, run, toy_recipe
+
+from msft.testing import promised_log, promised_summary
 
 BOTH = (signal.SIGTERM, signal.SIGINT)
 SCRIPT = "import sys\nfrom msft.__main__ import main\nsys.argv[0] = 'msft'\nsys.exit(main())"
@@ -190,9 +191,9 @@ def assert_clean(ended: Ended) -> None:
 def left_by(folder: Path) -> dict[str, object]:
     weights = (folder / "best" / "model.safetensors").read_bytes()
     return {
-        "log": (folder / "run.jsonl").read_bytes(),
+        "log": promised_log(folder / "run.jsonl"),
         "verdicts": (folder / "verdicts.jsonl").read_bytes(),
-        "summary": json.loads((folder / "summary.json").read_text()),
+        "summary": promised_summary(folder / "summary.json"),
         "weights": sha256(weights).hexdigest(),
         "checkpoints": sorted(path.name for path in (folder / "checkpoints").iterdir()),
     }

@@ -1,13 +1,13 @@
 """Small runs to damage: a recipe on the tiny model, and what such a run must leave behind."""
 
 import hashlib
-import json
 from pathlib import Path
 
 from toys import RULES, write_data
 
 from msft.run.folder import RunFolder
 from msft.run.history import History
+from msft.testing import promised_log, promised_summary
 
 RECIPE = """\
 model_name_or_path: {model}
@@ -54,8 +54,8 @@ def left_by(run: Path) -> dict[str, object]:
     """What a finished run leaves, for comparison with another one."""
     result = run / "best" / "model.safetensors"
     return {
-        "log": (run / "run.jsonl").read_bytes(),
+        "log": promised_log(run / "run.jsonl"),
         "verdicts": (run / "verdicts.jsonl").read_bytes(),
-        "summary": json.loads((run / "summary.json").read_text()),
+        "summary": promised_summary(run / "summary.json"),
         "weights": hashlib.sha256(result.read_bytes()).hexdigest(),
     }

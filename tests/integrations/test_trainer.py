@@ -252,6 +252,11 @@ def test_the_same_trainer_goes_on_after_a_stop_and_does_nothing_at_the_end(tmp_p
     with pytest.raises(Stopped, match="the same call goes on"):
         train(trainer, data, tmp_path / "run", **keys)
     assert digest(trainer.model) == first
+    other = sft_trainer(tmp_path, num_train_epochs=2)
+    with torch.no_grad():
+        next(other.model.parameters()).view(-1)[3] += 1e-3  # a number that no sample has
+    with pytest.raises(Diverged, match="the weights in memory was"):
+        train(other, data, tmp_path / "run", **keys)
     trainer.remove_callback(Asks)
     result = train(trainer, data, tmp_path / "run", **keys)
     for name in ("run.jsonl", "best/model.safetensors"):

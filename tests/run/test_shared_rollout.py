@@ -23,6 +23,7 @@ from mortal import (
     quick_folder,
     unseal,
 )
+from msft.run.environment import BaseRecord, record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Log, Reached, to_line
@@ -86,6 +87,7 @@ def run_shared(
     engine: SimulatedEngine | None = None,
     may_lend: bool = True,
     lending: Codec | None = None,
+    base: BaseRecord | None = None,
 ) -> tuple[History, str | None]:
     """What `Case.run` does, with a folder that runs share; the run it took a roll-out from too."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,7 @@ def run_shared(
     log = log or Log(folder / "run.jsonl")
     try:
         samples = Samples(folder / "samples.jsonl")
-        joining = SharedRollout(shared, RunFolder(folder), samples)
+        joining = SharedRollout(shared, RunFolder(folder), samples, base)
         worker, source = joining.join(
             settings, method, plain, lending or JsonCodec(), log, store, may_lend=may_lend
         )
@@ -170,6 +172,18 @@ def test_any_run_may_be_the_first_and_three_share(place: Path) -> None:
         assert left_by(history, place / name) == alone(name, "disk and memory")[0]
     assert steps[0] > 0
     assert steps[1:] == [0, 0]
+
+
+def test_a_roll_out_of_another_base_is_not_taken_over(place: Path) -> None:
+    """Its fingerprint in the log may be the same: that is of samples."""
+    bases: list[BaseRecord] = [{"model.safetensors": [9, digest, None]} for digest in "abb"]
+    found = []
+    for name, base in zip(("sft", "span", "peaks"), bases, strict=True):
+        (place / name).mkdir()
+        record_environment(place / name / "environment.json", {}, {}, base)
+        _, source = run_shared(TAKERS[name], place / name, place / "s", base=base)
+        found.append(source)
+    assert found == [None, None, "span"]
 
 
 def test_a_taker_that_has_every_score_still_keeps_its_result(place: Path) -> None:

@@ -255,14 +255,15 @@ def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
     unit: accuracy, nll or value; none where metrics are mixed and the mean is one of gains.
     """
     summary = summary_of(history)
-    tested = recipe.report_split == TEST and summary["best"]["test"] is not None
+    on_test = (summary["best"]["test"] or {"mean": None})["mean"]
+    tested = recipe.report_split == TEST and on_test is not None
     split = "test" if tested else "validation"
     return {
         "split": split,
         "unit": history.mean_unit,
         "mean": summary["best"][split]["mean"],
         "validation": summary["best"]["validation"]["mean"],
-        "test": summary["best"]["test"]["mean"] if summary["best"]["test"] else None,
+        "test": on_test,
         "epochs": summary["best"]["epochs"],
         "epochs_trained": summary["epochs_trained"],
         "candidates": summary["best"]["candidates"],

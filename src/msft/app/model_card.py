@@ -13,7 +13,7 @@ from msft.run.history import Exclusion, History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
 from msft.search.scores import TEST
-from msft.text import counted, epochs, in_markdown, listed, named_mean
+from msft.text import counted, epochs, in_markdown, listed, named_mean, no_test_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf)", re.ASCII)
 
@@ -59,6 +59,9 @@ def card_of(
     known = [best[split] and best[split]["mean"] for split in ("validation", "test")]
     means = [named_mean(mean, history.mixed) for mean in known]
     lines.append(f"| **{means[0][0]}** | | | {means[0][1]} | {means[1][1]} |")
+    if without := history.untested(best["checkpoint"]):
+        text = in_markdown(no_test_mean(without))
+        lines += ["", f"{text[0].upper()}{text[1:]}."]
     if report_split != TEST:
         lines += ["", "Validation reports, as in the paper (`report_split: selection`)."]
     if history.mixed:
@@ -136,4 +139,8 @@ def _row(history: History, found: Findings, each: Exclusion) -> str:
 
 
 def _shown(scores: dict[str, Any] | None, name: str) -> str:
-    return "" if scores is None else f"{scores['datasets'][name]:.4f}"
+    return (
+        ""
+        if scores is None or name not in scores["datasets"]
+        else f"{scores['datasets'][name]:.4f}"
+    )

@@ -30,8 +30,10 @@ from msft.report.findings_in_words import findings_content
 from msft.run.engine import Engine, SaysHow
 from msft.run.environment import (
     ROLLOUT_FROM,
+    BaseRecord,
     environment,
     record_environment,
+    refuse_other_base,
     refuse_others,
     rollout_from,
 )
@@ -39,6 +41,7 @@ from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Ended, Event, Log
 from msft.run.loss_lines import LossLines
+from msft.run.questions import as_begun
 from msft.run.recorded_run import RecordedRun
 from msft.run.samples import Samples
 from msft.run.shared_rollout import SharedRollout
@@ -75,13 +78,16 @@ class Session:
         lanes: int = 1,
         ranks: Ranks = ALONE,
         result_is_loaded: bool = False,
+        base: BaseRecord | None = None,
     ) -> None:
         """shared: a folder in which runs with the same first roll-out leave it for each other.
         ranks: all of them have a session; that of rank 0 writes.
-        result_is_loaded: a finished run needs the checkpoint of its result, too."""
+        result_is_loaded: a finished run needs the checkpoint of its result, too.
+        base: the files that the base model came from, as far as they are known."""
         self._ranks = ranks
         self._first = ranks.rank == 0
         self._recipe = recipe
+        self._base = base or {}
         self._method = method
         self._folder = folder
         self._engine = engine
@@ -91,7 +97,7 @@ class Session:
         self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples)
         self._settings = settings_of(recipe, corpus, method, engine, engine_name, lanes)
         self._samples = Samples(folder.samples if samples else None, self._first)
-        self._shared = SharedRollout(shared, folder, self._samples) if shared else None
+        self._shared = SharedRollout(shared, folder, self._samples, self._base) if shared else None
         self._rollout_from = rollout_from(folder.environment)
         hashes = Hashes()
         made = store_of(recipe, method, self._settings, engine, folder, hashes, notice, ranks)
@@ -125,11 +131,13 @@ class Session:
             log.close()
 
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._settings = as_begun(self._settings, log.events)
         ended = log.events[-1] if log.events else None
         if log.events and not isinstance(ended, Ended):
             here = (self._folder.environment, environment(packages_of(self._recipe)))
             strict = self._recipe.deterministic
             together(self._ranks, "environment", lambda: refuse_others(*here, strict, self._notice))
+            together(self._ranks, "base", lambda: refuse_other_base(here[0], self._base))
         if self._first:
             write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         worker = self._worker(log)
@@ -212,7 +220,7 @@ class Session:
         how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
         now = environment(packages_of(self._recipe))
-        record_environment(self._folder.environment, now | how, self._groups)
+        record_environment(self._folder.environment, now | how, self._groups, self._base)
 
     def _open_trackers(self, log: Log) -> Trackers:
         recipe = self._recipe

@@ -14,14 +14,16 @@ from msft.app.hub_upload import push
 from msft.app.processes import lanes_of_run, refuse_disagreement
 from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
-from msft.data.corpus import Corpus, load_corpus
+from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.data.notes import epoch_notes
+from msft.engine.model.base_files import BaseHashing
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.ranks import ALONE, Patience, Ranks, from_first, lost_ranks_named, together
 from msft.recipe.recipe import Recipe
 from msft.recipe.rows import with_rows
 from msft.run.engine import Engine
+from msft.run.environment import read_base
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
@@ -91,6 +93,11 @@ def train(
         if schedule
         else recipe.prepared()
     )
+    if ":" in method.name:
+        together(ranks, lambda: _refuse_wrong_method(recipe, corpus, method))
+    hashing = None
+    if ranks.rank == 0 and engine is None and not folder.is_finished():
+        hashing = BaseHashing(recipe.model(), read_base(folder.environment) or {})
     trained_by, engine_name = (
         together(
             ranks,
@@ -102,6 +109,7 @@ def train(
         if engine is None
         else _own_engine(engine, recipe, corpus)
     )
+    base = from_first(ranks, lambda: hashing.record() if hashing else {})
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")
@@ -124,6 +132,7 @@ def train(
         shared=shared,
         lanes=lanes,
         ranks=ranks,
+        base=base,
     )
     summary, found = session.carry_out()
     if ranks.rank == 0:
@@ -181,6 +190,13 @@ def load_data(recipe: Recipe) -> tuple[Any, Corpus]:
     name, trust = recipe.model(), recipe.trust_remote_code
     tokenizer = tokenizer_for(recipe, name)
     return tokenizer, load_corpus(recipe, tokenizer, load_context(name, trust))
+
+
+def _refuse_wrong_method(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> None:
+    from msft.planning.counting_run import refuse_wrong_method
+
+    settings = settings_for(recipe, corpus, method)
+    refuse_wrong_method(settings, method, recipe.train_batch_size)
 
 
 def _built_in_engine(

@@ -8,6 +8,7 @@ from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show
 from msft.report import write_comparison, write_report
 from msft.run.folder import RunFolder
+from msft.run.locks import is_being_written
 
 SECONDS = 5
 
@@ -43,6 +44,8 @@ class _Watched:
         self._folder = folder
         self._size = -1
         self._waiting = False
+        self._held = False
+        self._told = False
         self.begun = False
         self.ended = False
 
@@ -50,8 +53,11 @@ class _Watched:
         """Build the report if there is something new; whether there was."""
         log = RunFolder(self._folder).log
         size = log.stat().st_size if log.is_file() else -1
-        if self.ended or size == self._size:
+        held = is_being_written(log)
+        self._tell(held or self.ended or size != self._size, say)
+        if self.ended or (size == self._size and held is self._held):
             return self._wait(say)
+        self._held = held
         self._size = size
         if not RunFolder(self._folder).events():
             return self._wait(say)
@@ -62,6 +68,16 @@ class _Watched:
             say(f"{state}:\n{page}")
         self.begun = True
         return True
+
+    def _tell(self, alive: bool, say: Callable[[str], None]) -> None:
+        """Say once that a run was stopped or killed. It may go on, so it is still watched."""
+        if self.begun and not alive and not self._told:
+            say(
+                f"no process works on {self._folder}, and its run has not ended: it was stopped or "
+                f"killed. `msft train {RunFolder(self._folder).recipe} --out {self._folder}` goes "
+                "on with it; waiting for that"
+            )
+        self._told = not alive
 
     def _wait(self, say: Callable[[str], None]) -> bool:
         if not self.begun and not self._waiting:

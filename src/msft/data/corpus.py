@@ -19,7 +19,7 @@ from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, ticks_of
 from msft.search.scores import SELECTION, TEST
-from msft.text import counted
+from msft.text import counted, no_test_mean
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
 
@@ -112,9 +112,15 @@ class Corpus:
         """What a person should know of the test rows; None where there is nothing to say."""
         if self.has_test:
             return None
-        some = any(dataset.test is not None for dataset in self.datasets.values())
-        who = "not every sub-dataset has" if some else "no sub-dataset has"
-        return f"{who} test rows, so nothing is scored on test"
+        if not self.tested:
+            return "no sub-dataset has test rows, so nothing is scored on test"
+        without = [name for name in self.datasets if name not in self.tested]
+        return no_test_mean(without)
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The sub-datasets that have test rows."""
+        return tuple(name for name, each in self.datasets.items() if each.test is not None)
 
     def mixture(self, rehearsal_fraction: float) -> Mixture:
         return Mixture(tuple(d.part for d in self.datasets.values()), rehearsal_fraction)
@@ -289,7 +295,8 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         seed=recipe.seed,
         peaks=recipe.peak_rule,
         mean=recipe.mean,
-        score_test=recipe.score_test if corpus.has_test else "none",
+        score_test=recipe.score_test if corpus.tested else "none",
+        tested=None if corpus.has_test else corpus.tested or None,
         optim=recipe.optim,
         ema_decay=recipe.ema_decay,
         evaluation_tokens=recipe.evaluation_tokens,

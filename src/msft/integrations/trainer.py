@@ -194,6 +194,7 @@ class _Run:
             progress=TrainerLog(trainer, folder.path, self._quiet),
             notice=self._tell,
             result_is_loaded=True,
+            base={} if folder.is_finished() else engine.base_record(),
         )
         try:
             summary, schedule = session.carry_out()

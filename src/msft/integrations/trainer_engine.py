@@ -15,14 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from msft.engine.model.base_files import write_facts
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
+from msft.engine.saving.safetensors_codec import PIECE
 from msft.errors import NotANumber, Stopped, UsageError
 from msft.example import Encoded
 from msft.files import remove
 from msft.integrations.trainer_optimizer import TrainerOptimizer
 from msft.integrations.trainer_predictor import TrainerPredictor
-from msft.run.environment import version_of
+from msft.run.environment import BaseRecord, version_of
 from msft.search.feeds import Batch, Losses, Update
 
 
@@ -95,12 +97,27 @@ class TrainerEngine:
         if self._first is not None:
             return self._first
         digest = sha256()
-        for name, weight in {**self._frozen, **self._base}.items():
-            flat = weight.detach().flatten()
+        for name, flat in self._begins_with():
             sample = flat[:: max(1, len(flat) // 4096)].cpu().contiguous().view(torch.uint8)
-            digest.update(repr((name, tuple(weight.shape))).encode())
+            digest.update(name)
             digest.update(sample.numpy().tobytes())
         return digest.hexdigest()
+
+    def base_record(self) -> BaseRecord:
+        """The model that was handed over, all of it: nobody knows whether it is what a file has."""
+        digest, size = sha256(), 0
+        for name, flat in self._begins_with():
+            whole = flat.contiguous().view(torch.uint8)
+            digest.update(name)
+            for first in range(0, len(whole), PIECE):
+                digest.update(whole[first : first + PIECE].cpu().numpy())
+            size += len(whole)
+        return {"the weights in memory": [size, digest.hexdigest(), None]}
+
+    def _begins_with(self) -> Iterator[tuple[bytes, Tensor]]:
+        """Name and shape, and the numbers of every tensor before training."""
+        for name, weight in {**self._frozen, **self._base}.items():
+            yield repr((name, tuple(weight.shape))).encode(), weight.detach().flatten()
 
     def recognise(self, result: Weights, first: str) -> None:
         """Go for the first weights of a finished run, whose fingerprint this is, if the model has
@@ -173,6 +190,8 @@ class TrainerEngine:
     def export(self, weights: Weights | None, folder: Path) -> None:
         with self._holding(weights), _no_bars():
             self._model.save_pretrained(folder)
+        if self._is_adapted():
+            write_facts(folder)
         self._trainer.processing_class.save_pretrained(folder)
 
     @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import fsum, inf
 from typing import Any
 
-from msft.errors import UsageError
+from msft.errors import UsageError, WrongMethod
 from msft.run.history import History
 from msft.run.log import Asked, Event, Log
 from msft.run.recorded_run import RecordedRun
@@ -20,7 +20,7 @@ from msft.search.feeds import Batch, Losses
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
 from msft.search.rollout import Settings, Tokens
-from msft.search.scores import value
+from msft.search.scores import SELECTION, TEST, value
 from msft.store.store import CheckpointStore
 from msft.store.tiers import MemoryTier
 
@@ -31,6 +31,7 @@ EvaluationTokens = Mapping[tuple[str, str], int]
 MOST_ROLLOUTS = 1000
 RESTLESS = 1e12
 """A row's loss grows by this, so that it bends whatever the threshold is."""
+REHEARSED_SECONDS = 2.0
 FEW_ROWS = 4
 """Rows of each sub-dataset, all alike: a fall is sure where there is one."""
 
@@ -121,6 +122,25 @@ def counted_run(
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
     history = RecordedRun(settings, method, worker, Log(), store, watch=watch).carry_out()
     return Case(_stages(history), engine.evaluations, history.tokens, engine.largest_batch)
+
+
+def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: int) -> None:
+    """WrongMethod where a method of the user's own ends as none may, or excludes whom there is
+    not, before anything is trained. It is asked twice: while all scores rise, and while all fall.
+
+    The scores are not real, so whatever else goes wrong here says nothing.
+    """
+    rows = {name: [1] * size for name, size in settings.mixture.sizes.items()}
+    free = {(name, split): 0 for name in rows for split in (SELECTION, TEST)}
+    for falling in (False, True):
+        script = Script(lambda mixture, fall=falling: mixture.active if fall else ())
+        until = time.monotonic() + REHEARSED_SECONDS
+        try:
+            counted_run(settings, method, batch_size, rows, free, script, until=until)
+        except WrongMethod:
+            raise
+        except Exception:  # noqa: S112
+            continue
 
 
 def _stages(history: History) -> tuple[Stage, ...]:

@@ -19,7 +19,7 @@ from msft.report.wording import (
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import counted, epochs_in_words
+from msft.text import counted, epochs_in_words, no_test_mean
 
 _ENDED_BY = {
     "all_excluded": ", until every sub-dataset had left",
@@ -147,7 +147,10 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
             "The reported scores are from validation, as in the paper (report_split: selection)."
             f"{chosen}"
         )
-    if best and history.ended and mean_of(history, best, TEST) is None:
+    if best and history.known(best, TEST) and (without := history.untested(best)):
+        text = no_test_mean(without)
+        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
+    elif best and history.ended and mean_of(history, best, TEST) is None:
         chosen = (
             " The checkpoint was chosen because its validation score is high, so that score "
             "flatters it."

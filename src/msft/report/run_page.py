@@ -20,7 +20,7 @@ from msft.report.figures.timeline import MANY
 from msft.report.findings import Tests, findings_of
 from msft.report.findings_in_words import finding_texts
 from msft.report.headroom_in_words import headroom_section
-from msft.report.in_words import by_gain, choice_text, mean_of, notes, score_rows, sentence
+from msft.report.in_words import by_gain, choice_text, notes, score_rows, sentence
 from msft.report.page import Folded, embedded, folded, page_sections, write_page
 from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
 from msft.report.sample_views import run_samples
@@ -145,7 +145,7 @@ def _content(
         "mean": mean,
         "scores_text": _scores_text(history, reports),
         "has_test": bool(history.best and history.known(history.best, TEST)),
-        "base_test": mean_of(history, BASE, TEST) is not None,
+        "base_test": bool(history.known(BASE, TEST)),
         "flops": costs.flop_rows(history),
         "flops_text": _flops_text(history),
         "disk_text": _disk_text(summary),
@@ -244,7 +244,7 @@ def _scores_text(history: History, reports: str) -> str:
         text += f" The reported scores are from {'validation' if reports == SELECTION else 'test'}."
     if not tested:
         text += " The test split has not been scored."
-    elif mean_of(history, BASE, TEST) is None:
+    elif not history.known(BASE, TEST):
         text += " The base model was not scored on test."
     units = {history.unit_of(name) for name in history.start.datasets}
     if units == {"accuracy"}:

@@ -3,7 +3,7 @@ for bug reports."""
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,11 +20,15 @@ OF_ADAPTERS = ("peft", "bitsandbytes")
 BEGAN = "began"
 """When a run was begun with an environment, in UTC."""
 
-_APART = ("groups", BEGAN)
+_APART = ("groups", "base", BEGAN)
 """Keys of `environment.json` that say nothing of the environment itself."""
 
 ROLLOUT_FROM = "rollout_from"
 """Of a run that took its first roll-out over from another one: that run's folder."""
+
+BaseRecord = dict[str, list[Any]]
+"""The files that a run's base model came from, by name: size, SHA-256, and what tells whether the
+file was touched since (None: it was too young to tell)."""
 
 Environment = dict[str, str]
 """Names and versions. No host and no path, so that a report can be shown to others."""
@@ -56,17 +60,21 @@ def environment(more: Iterable[str] = ()) -> Environment:
     return found | ({"cuda": str(torch.version.cuda)} if cuda else {})
 
 
-def record_environment(path: Path, now: Environment, groups: Mapping[str, str]) -> None:
+def record_environment(
+    path: Path, now: Environment, groups: Mapping[str, str], base: BaseRecord | None = None
+) -> None:
     """Add to a run's environments, in the order of use, unless it is the last one already.
 
     groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
+    base: under `base` of the last environment; without any, what is there stays.
     """
+    base = base or read_base(path)
     items = _items(path)
     if read_environments(path)[-1:] != [now]:
         items.append(now | {BEGAN: datetime.now(UTC).strftime("%Y-%m-%d %H:%M")})
-    elif items[-1].get("groups") == groups:
+    elif items[-1].get("groups") == groups and items[-1].get("base") == base:
         return
-    items[-1]["groups"] = dict(groups)
+    items[-1] |= {"groups": dict(groups)} | ({"base": base} if base else {})
     write_text(path, json.dumps(items, indent=2) + "\n")
 
 
@@ -100,6 +108,51 @@ def refuse_others(
             "true; go on with what it was begun with, or begin anew with another --out"
         )
     notice(f"{others}: the bits may differ from those of a run left alone")
+
+
+def refuse_other_base(path: Path, now: BaseRecord) -> None:
+    """Diverged where the files of a run's base model are not those that it began with; a run of an
+    earlier version recorded none."""
+    changed = changed_files(read_base(path) or {}, now) if now else []
+    if changed:
+        raise Diverged(
+            f"the base model has changed since {path.parent} was begun: {'; '.join(changed)}. Put "
+            "back what the run began with, or begin anew with another --out"
+        )
+
+
+def changed_files(then: Mapping[str, Sequence[Any]], now: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What is different about files that have a size and a digest each, for people to read."""
+    found = []
+    for file in sorted({**then, **now} if then else {}):
+        if file not in now:
+            found.append(f"{file} is not there")
+        elif file not in then:
+            found.append(f"{file} was not there")
+        elif then[file][:2] != now[file][:2]:
+            size, digest = then[file][:2]
+            here = f"{now[file][0]:,} bytes with SHA-256 {now[file][1][:12]}…"
+            found.append(f"{file} was {size:,} bytes with SHA-256 {digest[:12]}…, now {here}")
+    return found
+
+
+def read_base(path: Path) -> BaseRecord | None:
+    """The files of the base model; None where the version that trained did not record them."""
+    for item in reversed(_items(path)):
+        if is_base_record(found := item.get("base")):
+            return dict(found)
+    return None
+
+
+def is_base_record(content: Any) -> bool:
+    """Whether this names files with a size, a digest and what else a record of a run has."""
+    return isinstance(content, dict) and all(
+        isinstance(value, list)
+        and [type(each) for each in value[:2]] == [int, str]
+        and all(rest is None or isinstance(rest, list) for rest in value[2:])
+        and all(type(each) is int for rest in value[2:] for each in rest or ())
+        for value in content.values()
+    )
 
 
 def read_environments(path: Path) -> list[Environment]:

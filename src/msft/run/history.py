@@ -4,7 +4,7 @@ The run builds it event by event while it works; `summary`, `schedule`, `flops` 
 build it from a log file. So there is one answer to "what is the best checkpoint", not two.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -186,6 +186,16 @@ class History:
     def missing(self, checkpoint: CheckpointId, split: str = SELECTION) -> list[str]:
         """The sub-datasets that have no score at a checkpoint."""
         return [name for name in self.start.datasets if name not in self.known(checkpoint, split)]
+
+    def scored_on(self, split: str) -> Sequence[str]:
+        """The sub-datasets that have rows in a split."""
+        every = [*self.start.datasets]
+        return self.start.settings.get("tested", every) if split == TEST else every
+
+    def untested(self, checkpoint: CheckpointId) -> list[str]:
+        """The sub-datasets without test rows, where others are scored on test at a checkpoint."""
+        names = self.scored_on(TEST)
+        return [name for name in self.missing(checkpoint, TEST) if name not in names]
 
     def mean(self, checkpoint: CheckpointId, split: str = SELECTION) -> Number:
         """The mean over all sub-datasets, by the recipe's rule."""

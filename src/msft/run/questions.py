@@ -1,10 +1,11 @@
 """A method's questions: refused where they have no answer, and as the log has them."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+from msft.errors import WrongMethod
 from msft.run.history import Stage
-from msft.run.log import Asked, Decided, Opened
+from msft.run.log import Asked, Decided, Event, Opened
 from msft.run.worker import Question
 from msft.search.feeds import described
 from msft.search.methods import PreparedMethod
@@ -43,10 +44,20 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
             **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
             **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
+            **({} if settings.tested is None else {"tested": [*settings.tested]}),
             **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
         },
         fingerprint=settings.fingerprint,
     )
+
+
+def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
+    """The settings under which a run goes on. Earlier versions scored nothing on test where one
+    sub-dataset had no test rows."""
+    first = events[0] if events else None
+    if isinstance(first, Opened) and settings.tested and "tested" not in first.settings:
+        return replace(settings, score_test="none", tested=None)
+    return settings
 
 
 def _weights(num_parameters: int, settings: Settings) -> dict[str, int]:
@@ -103,8 +114,20 @@ def refuse_gone(
         )
 
 
-def refuse_decision(decision: Decided, held: Collection[CheckpointId]) -> None:
-    """ValueError for one about a checkpoint that cannot be had."""
+def refuse_decision(
+    decision: Decided, held: Collection[CheckpointId], names: Collection[str], method: str
+) -> None:
+    """ValueError for one about a checkpoint that cannot be had; WrongMethod for one about a
+    sub-dataset that there is not.
+
+    names: of all sub-datasets. method: who decides.
+    """
+    unknown = [name for name in decision.names if name not in names]
+    if unknown:
+        raise WrongMethod(
+            f"method {method} excludes {unknown[0]!r}, but there is no such sub-dataset; expected "
+            f"names of {', '.join(names)}. Correct the method, then run the same command again"
+        )
     result = decision.what == "report"
     what = "a result" if result else "to go on"
     refuse_gone(decision.checkpoint, held, what, going_on=not result)

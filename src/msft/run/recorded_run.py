@@ -10,7 +10,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import get_args
 
-from msft.errors import BadScore
+from msft.checks import shown
+from msft.errors import BadScore, WrongMethod
 from msft.run.fall_test import FallTest
 from msft.run.history import History
 from msft.run.journal import Journal, Watch
@@ -194,7 +195,11 @@ class RecordedRun:
         """Call the method, from the top, and end the run."""
         by = self._method.carry_out(self) or "budget"
         if by not in get_args(EndedBy):
-            raise ValueError(f"the method ended by {by!r}; expected one of {get_args(EndedBy)}")
+            raise WrongMethod(
+                f"method {self._method.name} returned {shown(by)}; expected nothing, or one of "
+                f"{', '.join(get_args(EndedBy))}. Correct the method, then run the same command "
+                "again"
+            )
         self._open()
         self._measure(BASE, SELECTION)
         best = self.history.best
@@ -261,7 +266,8 @@ class RecordedRun:
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        names = self.history.missing(checkpoint, split)
+        asked_for = self.history.scored_on(split)
+        names = [name for name in self.history.missing(checkpoint, split) if name in asked_for]
         if not names:
             return
         event = self._journal.answer(Measured, checkpoint)
@@ -276,7 +282,8 @@ class RecordedRun:
         self._journal.take(event)
 
     def _decide(self, event: Decided) -> None:
-        refuse_decision(event, self._store.held)
+        names = self._settings.mixture.sizes
+        refuse_decision(event, self._store.held, names, self._method.name)
         self._open()
         self._journal.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":

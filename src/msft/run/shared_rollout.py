@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from msft.errors import LogError
 from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
+from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
 from msft.run.questions import asked, opened
@@ -165,9 +166,17 @@ class LendingWorker:
 class SharedRollout:
     """The folder that runs with the same first question have together."""
 
-    def __init__(self, place: Path, folder: RunFolder, samples: Samples | None = None) -> None:
-        """samples: of the run; those of the first roll-out are lent too."""
+    def __init__(
+        self,
+        place: Path,
+        folder: RunFolder,
+        samples: Samples | None = None,
+        base: BaseRecord | None = None,
+    ) -> None:
+        """samples: of the run; those of the first roll-out are lent too.
+        base: the files of the run's base model; a roll-out of another base answers nothing."""
         self._place = place
+        self._base = base or {}
         self._folder = folder
         self._samples = samples
         self._lent_samples = place / "samples.jsonl"
@@ -204,7 +213,9 @@ class SharedRollout:
         found = self.found()
         if found is None or found.folder.path.resolve() == self._folder.path.resolve():
             return None
-        return found if found.answers(run) and found.agrees(events) else None
+        theirs = read_base(found.folder.environment) or {}
+        same = not changed_files(theirs, self._base) or not self._base
+        return found if same and found.answers(run) and found.agrees(events) else None
 
     def found(self) -> LentRollout | None:
         """The whole roll-out that is here; the run that left it may still go on."""

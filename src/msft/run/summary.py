@@ -155,11 +155,14 @@ def averaged_epochs(history: History) -> list[float | None]:
 
 
 def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:
-    if not history.has_mean(checkpoint, split):
+    """mean: None where some sub-datasets have no test rows."""
+    full, scores = history.has_mean(checkpoint, split), history.known(checkpoint, split)
+    if not full and (
+        split == SELECTION or not scores or scores.keys() < {*history.scored_on(split)}
+    ):
         return None
-    scores = history.known(checkpoint, split)
     return {
-        "mean": float(history.mean(checkpoint, split)),
+        "mean": float(history.mean(checkpoint, split)) if full else None,
         "datasets": {name: float(score.value) for name, score in scores.items()},
     }
 

@@ -236,6 +236,7 @@ class Settings:
     adapter: weights of the adapter that alone is trained; recorded where there is one.
     lanes: of which a step's gradient is the sum; recorded where there are several.
     score_test: which points are also scored on the test split, which never decides anything.
+    tested: the sub-datasets that have test rows; None, and not recorded, where all or none have.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
 
@@ -247,6 +248,7 @@ class Settings:
     peaks: PeakRule = field(default_factory=PeakRule)
     mean: MeanRule = "macro"
     score_test: ScoreTest = "none"
+    tested: tuple[str, ...] | None = None
     optim: str = "adamw"
     ema_decay: float | None = None
     evaluation_tokens: str = COMPUTED

@@ -7,7 +7,17 @@ This is shipped so that users can test methods of their own in milliseconds:
     assert out.excluded == [("a", 3)]
 """
 
+from msft.testing.promise import promised_log, promised_summary
 from msft.testing.scripted import Scripted, scripted
 from msft.testing.simulated import JsonCodec, Learner, SimulatedEngine, simulate
 
-__all__ = ["JsonCodec", "Learner", "Scripted", "SimulatedEngine", "scripted", "simulate"]
+__all__ = [
+    "JsonCodec",
+    "Learner",
+    "Scripted",
+    "SimulatedEngine",
+    "promised_log",
+    "promised_summary",
+    "scripted",
+    "simulate",
+]

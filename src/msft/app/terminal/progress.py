@@ -88,9 +88,10 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
             parts = ", ".join(_some([*event.of]))
             return f"  average {event.checkpoint} is of the weights at checkpoints {parts}"
         case Measured() if event.split == TEST:
-            full = history.has_mean(event.checkpoint, TEST)
-            mean = mean_text(history, event.checkpoint, TEST) if full else "scored"
-            return f"  {checkpoint_in_words(event.checkpoint)} on test: {mean}"
+            said = f"  {checkpoint_in_words(event.checkpoint)} on test:"
+            if history.has_mean(event.checkpoint, TEST):
+                return f"{said} {mean_text(history, event.checkpoint, TEST)}"
+            return _with_scores(said, event.scores, width)
         case Measured() if event.checkpoint == BASE or event.checkpoint in history.averages:
             point, mean = (
                 checkpoint_in_words(event.checkpoint),

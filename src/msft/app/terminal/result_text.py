@@ -7,7 +7,7 @@ from msft.layout import WIDTH, table
 from msft.report.wording import metric_name
 from msft.search.rollout import BASE, CheckpointId, EndedBy, is_average
 from msft.search.scores import Metric
-from msft.text import counted, named_mean
+from msft.text import counted, named_mean, no_test_mean
 
 ENDINGS: dict[EndedBy, str] = {
     "all_excluded": "every sub-dataset has left",
@@ -35,8 +35,10 @@ def result_text(
     mixed = len({*metrics.values()}) > 1
     rows: list[tuple[str, ...]] = [("sub-dataset", "validation", "test")]
     for name, score in best["validation"]["datasets"].items():
-        rows.append((name, f"{score:.4f}", f"{test['datasets'][name]:.4f}" if test else "-"))
-    mean = named_mean(test["mean"], mixed)[1] if test else "-"
+        on_test = test["datasets"].get(name) if test else None
+        rows.append((name, f"{score:.4f}", "-" if on_test is None else f"{on_test:.4f}"))
+    without = [name for name, *_ in rows[1:] if test and name not in test["datasets"]]
+    mean = named_mean(test["mean"], mixed)[1] or "-" if test else "-"
     rows.append((*named_mean(best["validation"]["mean"], mixed), mean))
     if mixed:
         found = [metric_name(metrics[name]) for name, *_ in rows[1:-1]]
@@ -49,6 +51,7 @@ def result_text(
             f"ended: {ended}; {counted(summary['epochs_trained'], 'epoch')} trained in all",
             *table(rows, width),
             f"reported on {reports if test else 'validation'}",
+            *([f"note: {no_test_mean(without)}"] if without else []),
             *(["of nll, lower is better"] if mixed and "nll" in metrics.values() else []),
             *(f"note: {text}" for text in summary.get("findings", {}).get("text", [])),
         ]

@@ -12,7 +12,8 @@ import torch
 
 from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import Weights, merged_weights
-from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, FOUR_BIT
+from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from msft.engine.model.base_files import HASHES, write_facts
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.checkpoint_sizes import memory_tiers
@@ -20,8 +21,10 @@ from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.model_files import Divided, codec_of, link_weights
 from msft.engine.saving.published import PublishedModel
 from msft.engine.saving.safetensors_codec import TorchCodec
-from msft.files import kind_of, remove
-from msft.run.folder import RunFolder, write_json, write_text
+from msft.files import remove, replace_bytes
+from msft.run.folder import RunFolder, write_text
+from msft.search.rollout import BASE
+from msft.store.manifests import MANIFEST, Manifest
 
 
 class AdapterFiles:
@@ -91,9 +94,7 @@ class AdapterFiles:
             "inference_mode": True,
         }
         write_text(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, default=_plain) + "\n")
-        if self._adapted.options.four_bit:
-            bf16 = self._adapted.in_bf16
-            write_json(folder / FOUR_BIT, {"load_in_4bit": True, "bf16": bf16})
+        write_facts(folder, self._adapted.options.four_bit, self._adapted.in_bf16)
         self._adapted.loaded.tokenizer.save_pretrained(folder)
 
     def _base_beside(self, folder: Path) -> str:
@@ -103,13 +104,16 @@ class AdapterFiles:
             path = Path(name)
             return str(path.resolve()) if path.exists() else name
         base = RunFolder(folder.parent).base
-        if kind_of(base) is None:
+        if HASHES.fault(base, BASE, others=True) is not None:
             fresh = base.with_name(".base.tmp")
             remove(fresh)
             fresh.mkdir()
             plain = load_model(name, torch.device("cpu"), tokenizer=self._adapted.loaded.tokenizer)
             plain = plain.exported_in("float32")  # the very numbers that the adapter is trained on
             PublishedModel(plain).write(dict(plain.model.named_parameters()), fresh)
+            files = {file.name: HASHES.of(file) for file in sorted(fresh.iterdir())}
+            replace_bytes(fresh / MANIFEST, Manifest(files, BASE).to_bytes())
+            remove(base)
             fresh.rename(base)
         return str(base.resolve())
 

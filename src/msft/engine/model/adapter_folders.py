@@ -7,6 +7,7 @@ anything is loaded.
 import importlib.util
 import json
 import logging
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ ADAPTER = "default"
 """What peft calls the only adapter of a model; files do not name it."""
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-FOUR_BIT = "msft_adapter.json"
-"""There only where the base was held in four bits: peft's config does not say so."""
+FACTS = "msft_adapter.json"
+"""What peft's config does not say: whether the base was held in four bits, and digests of the base
+and of that config. Earlier versions wrote it only where the base was held in four bits."""
 
 
 def is_adapter(name: str) -> bool:
@@ -68,6 +70,26 @@ def base_of(name: str) -> str:
     return named
 
 
+def adapter_facts(folder: Path) -> dict[str, Any]:
+    """What msft recorded beside an adapter; nothing where it recorded nothing."""
+    if not (folder / FACTS).exists():
+        return {}
+    try:
+        return dict(json.loads((folder / FACTS).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RecipeError(
+            f"{folder / FACTS} cannot be read; expected the JSON that msft wrote beside the "
+            "adapter. Put the file back",
+            PLACE,
+        ) from error
+
+
+def config_digest(config: bytes) -> str:
+    """Of the config of an adapter, but for the place of its base, which may have moved."""
+    content = {**json.loads(config), "base_model_name_or_path": None}
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def refuse_no_peft(why: str, four_bit: bool = False) -> None:
     """RecipeError where a package is missing that adapters need.
 
@@ -90,7 +112,7 @@ def import_peft() -> Any:
 
 def refuse_broken_adapter(folder: Path) -> None:
     """RecipeError where an adapter cannot be read: a package or its weights are missing."""
-    refuse_no_peft(f"{folder} is an adapter", four_bit=(folder / FOUR_BIT).exists())
+    refuse_no_peft(f"{folder} is an adapter", four_bit="load_in_4bit" in adapter_facts(folder))
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise RecipeError(
             f"{folder / ADAPTER_WEIGHTS}: there is no such file; expected the adapter's weights",

@@ -1,6 +1,5 @@
 """An adapter folder as a plain model: its base with the adapter in every weight."""
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from msft.engine.model.adapter_folders import FOUR_BIT, import_peft, refuse_broken_adapter
+from msft.engine.model.adapter_folders import (
+    adapter_facts,
+    import_peft,
+    refuse_broken_adapter,
+)
 from msft.engine.model.four_bit import packed, unpacked
 from msft.errors import WrongWeights
 
@@ -17,8 +20,9 @@ def with_adapter(model: Any, folder: Path) -> Any:
     """The base with the adapter of a folder merged in; the base is used up."""
     refuse_broken_adapter(folder)
     peft = import_peft()
-    if (folder / FOUR_BIT).exists():
-        _round_to_four_bits(model, json.loads((folder / FOUR_BIT).read_bytes()).get("bf16", False))
+    facts = adapter_facts(folder)
+    if "load_in_4bit" in facts:
+        _round_to_four_bits(model, bool(facts.get("bf16")))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*missing adapter keys", UserWarning)
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by old names

@@ -95,6 +95,17 @@ def refuse_broken_weights(folder: Path) -> None:
     raise _broken(folder / WEIGHTS, f"there is no such file; expected the weights{hint}")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers reads weights from; none where the index cannot be read."""
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    try:
+        names = set(json.loads((folder / INDEX).read_bytes())["weight_map"].values())
+        return sorted(folder / Path(name).name for name in names)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+
+
 def refuse_torn(path: Path) -> None:
     """The header of a safetensors file says how long the file is."""
     if not path.is_file():

@@ -15,6 +15,7 @@ from msft import threads
 from msft.engine.attention import NAME as ATTENTION
 from msft.engine.model.adapter_folders import base_of, is_adapter
 from msft.engine.model.adapter_merging import with_adapter
+from msft.engine.model.base_files import refuse_damaged, refuse_other_base
 from msft.engine.model.tokenizers import (
     ATTENTION_ERRORS,
     TINY,
@@ -75,9 +76,11 @@ def load_model(
         a model that cannot do without is `Unsuited`.
     """
     tokenizer = tokenizer or load_tokenizer(name, trust_remote_code)
+    refuse_damaged(name)
     if is_adapter(name):
         host = torch.device("cpu")
         base = load_model(base_of(name), host, trust_remote_code, tokenizer, own_attention)
+        refuse_other_base(Path(name))  # now the base is here, wherever it came from
         merged = with_adapter(base.model, Path(name)).to(device)
         return LoadedModel(merged, tokenizer, name, base.export_dtype)
     attention = {} if own_attention else {"attn_implementation": ATTENTION}

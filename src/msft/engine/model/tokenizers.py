@@ -114,7 +114,7 @@ def load_context(name: str, trust_remote_code: bool = False) -> int | None:
 def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> Any:
     if is_adapter(name) and (kind != "AutoTokenizer" or not has_tokenizer(Path(name))):
         return pretrained(kind, base_of(name), trust, options)
-    where, gguf = _located(name)
+    where, gguf = located(name)
     if not Path(where).is_dir():
         ask_only_where_it_is()
     elif not gguf:
@@ -168,7 +168,7 @@ def _refuse_broken(folder: Path, kind: str) -> None:
         refuse_broken_weights(folder)
 
 
-def _located(name: str) -> tuple[str, str | None]:
+def located(name: str) -> tuple[str, str | None]:
     """The folder or hub name to load from, and the GGUF file in it if it is one."""
     path = _smollm2_file() if name == SMOLLM2 else Path(name)
     if path.suffix == ".gguf":
@@ -198,7 +198,7 @@ def _refuse_missing(name: str) -> None:
 
 def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
     """What a GGUF file says about its model, and the number of weights; None: it is none."""
-    folder, file = _located(name)
+    folder, file = located(name)
     if file is None:
         return None
     try:

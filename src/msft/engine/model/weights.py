@@ -18,6 +18,7 @@ from msft.engine.model.folders import (
     WEIGHTS,
     refuse_broken_config,
     refuse_broken_weights,
+    weight_files,
 )
 from msft.errors import WrongWeights
 
@@ -88,7 +89,7 @@ def refuse_other_numbers(name: str, trust_remote_code: bool = False) -> None:
 
     odd = []
     try:
-        for path in _files(folder):
+        for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
             odd += [f"{key} is {kind}" for key, kind in kinds.items() if kind not in FLOATS]
@@ -130,18 +131,10 @@ def first_dtype(name: str) -> str | None:
     for file in (WEIGHTS, INDEX):
         with suppress(OSError):
             found = cached_file(name, file, local_files_only=True)
-            with safe_open(_files(Path(str(found)).parent)[0], "pt") as held:
+            with safe_open(weight_files(Path(str(found)).parent)[0], "pt") as held:
                 kinds = [held.get_slice(key).get_dtype() for key in held.keys()]  # noqa: SIM118
             return next((FLOATS[kind] for kind in kinds if kind in FLOATS), None)
     return None
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / INDEX
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
-    names = set(json.loads(index.read_text())["weight_map"].values())
-    return sorted(folder / Path(name).name for name in names)
 
 
 def _counted(keys: Iterable[str], what: str) -> Sequence[str]:

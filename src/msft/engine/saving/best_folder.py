@@ -7,13 +7,13 @@ checkpoint is whole.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 
-from msft.engine.model.adapter_folders import ADAPTER_WEIGHTS
+from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.saving.safetensors_codec import parts_in
 from msft.files import (
@@ -30,10 +30,12 @@ from msft.ranks import ALONE, Ranks, from_first, together
 from msft.run.engine import Engine, LinksWeights
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
-from msft.store.manifests import MANIFEST, Hashes, Manifest
+from msft.store.manifests import MANIFEST, Digest, Hashes, Manifest
 from msft.system_errors import explaining
 
 CARD = "README.md"
+UNSEALED = (CARD, ADAPTER_CONFIG)
+"""Files that may change without harm; they are in no manifest."""
 SHARE_OF_TIME = 0.05
 """Of a run's time, what it may take to write the best so far again and again."""
 
@@ -108,11 +110,10 @@ class BestFolder:
     def _finish(self, checkpoint: CheckpointId, card: str) -> None:
         """Have what was written on disk, with a manifest, and let it be the folder."""
         files = [path for path in sorted(self._fresh.iterdir()) if kind_of(path) == FILE]
-        digests = {path.name: self._hashes.of(path) for path in files if path.name != CARD}
         for path in files:
             sync(path)
-        manifest = Manifest(digests, _export_of(checkpoint))
-        replace_bytes(self._fresh / MANIFEST, manifest.to_bytes())
+        written = {path.name: self._hashes.of(path) for path in files if path.name not in UNSEALED}
+        self._seal(self._fresh, written, _export_of(checkpoint))
         self._swap(card)
 
     def _read(self, sources: Sequence[Path]) -> Any:
@@ -130,7 +131,8 @@ class BestFolder:
             self._empty()
         folder = self._folder if again else self._fresh
         engine.link(source, folder)
-        replace_bytes(folder / MANIFEST, read_bytes(source / MANIFEST))
+        linked = Manifest.from_bytes(read_bytes(source / MANIFEST)).files
+        self._seal(folder, linked, source.name)
         if again:
             self.card(card)
         else:
@@ -152,6 +154,21 @@ class BestFolder:
         """A folder beside the old one, until it is complete."""
         remove(self._fresh)
         self._fresh.mkdir()
+
+    def _seal(self, folder: Path, files: Mapping[str, Digest], owner: str) -> None:
+        """Name every file in the manifest, so that who loads the folder can check it. The card is
+        written again, and the config of an adapter names a place that may move: its digest without
+        that place stands among the adapter's facts.
+
+        files: those of the checkpoint.
+        """
+        aside = {*files, MANIFEST, *UNSEALED}
+        beside = {
+            path.name: self._hashes.of(path)
+            for path in sorted(folder.iterdir())
+            if kind_of(path) == FILE and path.name not in aside
+        }
+        replace_bytes(folder / MANIFEST, Manifest(files, owner, beside).to_bytes())
 
     def is_damaged(self) -> bool:
         """Whether it is not what was put there."""
@@ -194,7 +211,8 @@ class BestFolder:
                 "gone, so its weights cannot be checked; they are left as they are"
             )
         elif self._hashes.fault(self._folder, target.name, others=True) is None:
-            text = read_bytes(self._folder / MANIFEST)
+            manifest = Manifest.from_bytes(read_bytes(self._folder / MANIFEST))
+            text = Manifest(manifest.files, manifest.owner).to_bytes()
         else:
             return
         temporary = target.with_name(f".{target.name}.tmp")

@@ -17,7 +17,7 @@ from msft.report.compare.statistics import mean
 from msft.report.wording import Unit, height, points
 from msft.search.rollout import BASE
 from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import counted, listed
+from msft.text import counted, listed, no_test_mean
 
 BASELINE = "sft"
 UNGROUPED = "own data"
@@ -237,7 +237,9 @@ def _contest(
             "Recipes differ in their report_split, so validation is reported, which selected."
         )
     elif reports == "test" and not tested and _any_tested(runs):
-        warnings.append("Not every run was scored on test, so validation is reported.")
+        without = [name for name in runs[0].names if name in runs[0].history.untested(runs[0].best)]
+        why = no_test_mean(without) if without else "not every run was scored on test"
+        warnings.append(f"{why[0].upper()}{why[1:]}; validation is reported.")
     return Contest(
         entrants,
         common_seeds(entrants, warnings),
