@@ -29,7 +29,7 @@ from msft.errors import Explained
 
 sys.path[:0] = [str(Path(__file__).parent / "app")]
 
-from published import differences, train, write_base  # noqa: E402
+from published import Auto, differences, train, write_base  # noqa: E402
 
 SECONDS = 120
 MOST = 20_000_000
@@ -138,10 +138,10 @@ def tried(kind: str, folder: Path) -> tuple[str, str]:
     try:
         config = small_config(kind)
         with torch.device("meta"):
-            size = transformers.AutoModelForCausalLM.from_config(config).num_parameters()
+            size = Auto.from_config(config).num_parameters()
         if size > MOST:
             return stage, f"{size:,} weights at the sizes that the sweep knows to set"
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = Auto.from_config(config)
         stage = "not saved by transformers"
         write_base(model, folder / "base")
         transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     parser.add_argument("-v", action="store_true")
     asked = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     found: dict[str, tuple[str, str]] = {}
     for kind in asked.only or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         folder = Path(tempfile.mkdtemp())

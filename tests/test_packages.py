@@ -77,8 +77,8 @@ def test_the_lock_is_inside_the_ranges() -> None:
 
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_the_lock_has_one_version_of_each_package_for_each_python(python: str) -> None:
-    here = {
-        **default_environment(),
+    here: dict[str, str] = {
+        **{key: str(value) for key, value in default_environment().items()},
         "python_version": python,
         "python_full_version": f"{python}.9",
         "extra": "",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
 from toys import rows
@@ -12,6 +13,8 @@ from toys import rows
 import msft
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.recipe.recipe import Recipe
+
+Auto: Any = transformers.AutoModelForCausalLM
 
 TASKS = ("upper", "first")
 
@@ -34,7 +37,12 @@ def recipe_of(base: Path, **keys: Any) -> Recipe:
         {"name": name, "train": rows(name, 8), "validation": rows(name, 4, seed=1), "metric": "nll"}
         for name in TASKS
     ]
-    given = {"learning_rate": 3e-3, "train_batch_size": 8, "num_train_epochs": 1, "seed": 1}
+    given: dict[str, Any] = {
+        "learning_rate": 3e-3,
+        "train_batch_size": 8,
+        "num_train_epochs": 1,
+        "seed": 1,
+    }
     given |= {"method": "sft", "evals_per_epoch": 1, "samples": 0, "max_length": 64, **keys}
     return Recipe(model_name_or_path=str(base), datasets=datasets, **given)
 
@@ -47,9 +55,7 @@ def train(base: Path, out: Path, **keys: Any) -> Any:
 def differences(base: Path, out: Path, dtype: str | torch.dtype = "auto") -> list[str]:
     """Where `best/` of a run is not what `save_pretrained` of its base writes, or computes another
     loss than the trained weights rounded to its dtype."""
-    from transformers import AutoModelForCausalLM
-
-    published = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    published = Auto.from_pretrained(base, dtype=dtype)
     published.save_pretrained(out / "expected")
     found, expected = contents(out / "best"), contents(out / "expected")
     said = []
@@ -57,7 +63,7 @@ def differences(base: Path, out: Path, dtype: str | torch.dtype = "auto") -> lis
         if found.get(name) != expected.get(name):
             said.append(f"{name}: found {found.get(name)}, expected {expected.get(name)}")
     best = json.loads((out / "summary.json").read_text())["best"]["checkpoint"]
-    trained = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    trained = Auto.from_pretrained(base, dtype=torch.float32)
     dtypes = {name: tensor.dtype for name, tensor in published.state_dict().items()}
     if best == "base":
         said.append("nothing was trained")
@@ -66,7 +72,7 @@ def differences(base: Path, out: Path, dtype: str | torch.dtype = "auto") -> lis
         with torch.no_grad():
             for name, parameter in trained.named_parameters():
                 parameter.copy_(weights[name].to(dtypes[name]))
-    loaded, missing = AutoModelForCausalLM.from_pretrained(
+    loaded, missing = Auto.from_pretrained(
         out / "best", dtype=torch.float32, output_loading_info=True
     )
     said += [f"{kind}: {sorted(names)[:3]}" for kind, names in missing.items() if names]

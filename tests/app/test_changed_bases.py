@@ -15,7 +15,7 @@ import msft
 from msft.cli import main
 from msft.engine.model.base_files import base_files, digests_of
 from msft.engine.model.loading import load_model
-from msft.engine.saving.model_files import write_model
+from msft.engine.saving.published import PublishedModel
 from msft.store.manifests import Hashes
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -26,7 +26,7 @@ HUB_NAME = "somebody/small"
 def write_base(folder: Path) -> Path:
     folder.mkdir(parents=True)
     loaded = load_model("tiny", torch.device("cpu"))
-    write_model(loaded, dict(loaded.model.named_parameters()), folder)
+    PublishedModel(loaded).write(dict(loaded.model.named_parameters()), folder)
     return folder
 
 
@@ -60,11 +60,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = str(write_base(folder / "model"))
     short: dict[str, Any] = {"method": "soup", "num_train_epochs": 1, "evals_per_epoch": 1}
     lora = {"use_peft": True, "lora_r": 4, "lora_alpha": 16, "learning_rate": 1e-2}
-    for run, keys in {
+    runs: dict[str, dict[str, Any]] = {
         "plain": {"model_name_or_path": name},
         "lora": {"model_name_or_path": name, **lora},
         "embedded": lora,
-    }.items():
+    }
+    for run, keys in runs.items():
         result = msft.train(recipe_of(folder, **{**short, **keys}), folder / run)
         assert result.summary["best"]["checkpoint"] != "base"
     return folder

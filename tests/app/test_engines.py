@@ -190,7 +190,7 @@ def test_a_model_whose_tokens_see_ahead_is_refused_by_name(data: Path) -> None:
 
     shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     config = BertConfig(vocab_size=258, num_hidden_layers=2, **shape)
-    model = saved(BertLMHeadModel(config), data / "bert")  # type: ignore[no-untyped-call]
+    model = saved(BertLMHeadModel(config), data / "bert")
     with pytest.raises(
         RecipeError, match="a bert model: its tokens see those that come after them"
     ):

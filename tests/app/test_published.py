@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from published import contents, differences, recipe_of, train, write_base
+from published import Auto, contents, differences, recipe_of, train, write_base
 from safetensors.torch import load_file
 
 import msft
@@ -74,7 +74,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 def base_of(kind: str, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:
     name, options = KINDS[kind]
     config = getattr(transformers, f"{name}Config")(**options)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = Auto.from_config(config)
     write_base(model, folder / "base", dtype)
     return folder / "base"
 

@@ -106,7 +106,7 @@ def test_the_proof_leaves_the_model_as_it_was() -> None:
 
 def test_only_a_model_that_looks_ahead_is_no_decoder() -> None:
     shape = {key: value for key, value in SHAPE.items() if key != "num_key_value_heads"}
-    bert = BertLMHeadModel(BertConfig(**shape))  # type: ignore[no-untyped-call]
+    bert = BertLMHeadModel(BertConfig(**shape))
     assert sees_ahead(bert)
     for family in ("llama", "mamba", "falcon"):
         assert not sees_ahead(own_model_of(family))

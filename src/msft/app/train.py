@@ -94,7 +94,7 @@ def train(
         else recipe.prepared()
     )
     if ":" in method.name:
-        together(ranks, lambda: _refuse_wrong_method(recipe, corpus, method))
+        together(ranks, "method", lambda: _refuse_wrong_method(recipe, corpus, method))
     hashing = None
     if ranks.rank == 0 and engine is None and not folder.is_finished():
         hashing = BaseHashing(recipe.model(), read_base(folder.environment) or {})
@@ -109,7 +109,7 @@ def train(
         if engine is None
         else _own_engine(engine, recipe, corpus)
     )
-    base = from_first(ranks, lambda: hashing.record() if hashing else {})
+    base = from_first(ranks, "base", lambda: hashing.record() if hashing else {})
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")

@@ -74,7 +74,7 @@ def short_sight(
             return False
         modules = dict(model.named_modules())
         for place, values in changes.items():
-            vars(modules[place]).update(values)
+            modules[place].__dict__.update(values)
         for config, _ in configs:
             vars(config).update(_smaller(config, names, most))
         try:

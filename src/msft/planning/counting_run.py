@@ -133,7 +133,7 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
     rows = {name: [1] * size for name, size in settings.mixture.sizes.items()}
     free = {(name, split): 0 for name in rows for split in (SELECTION, TEST)}
     for falling in (False, True):
-        script = Script(lambda mixture, fall=falling: mixture.active if fall else ())
+        script = Script(_all_active if falling else _nobody)
         until = time.monotonic() + REHEARSED_SECONDS
         try:
             counted_run(settings, method, batch_size, rows, free, script, until=until)
@@ -141,6 +141,14 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
             raise
         except Exception:  # noqa: S112
             continue
+
+
+def _all_active(mixture: Mixture) -> Collection[str]:
+    return mixture.active
+
+
+def _nobody(mixture: Mixture) -> Collection[str]:
+    return ()
 
 
 def _stages(history: History) -> tuple[Stage, ...]:

@@ -167,4 +167,4 @@ def tiny_model(vocabulary: int, attn_implementation: str | None = None) -> Any:
         config._attn_implementation = attn_implementation
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(TINY_SEED)
-        return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        return LlamaForCausalLM(config)
