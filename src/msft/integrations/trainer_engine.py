@@ -108,7 +108,7 @@ class TrainerEngine:
             whole = flat.contiguous().view(torch.uint8)
             digest.update(name)
             for first in range(0, len(whole), PIECE):
-                digest.update(whole[first : first + PIECE].cpu().numpy())
+                digest.update(whole[first : first + PIECE].cpu().numpy().data)
             size += len(whole)
         return {"the weights in memory": [size, digest.hexdigest(), None]}
 
