@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_data(folder, train=16, held_out=4)
     name = str(write_base(folder / "model"))
     short: dict[str, Any] = {"method": "soup", "num_train_epochs": 1, "evals_per_epoch": 1}
-    lora = {"use_peft": True, "lora_r": 4, "lora_alpha": 16, "learning_rate": 1e-2}
+    lora: dict[str, Any] = {"use_peft": True, "lora_r": 4, "lora_alpha": 16, "learning_rate": 1e-2}
     runs: dict[str, dict[str, Any]] = {
         "plain": {"model_name_or_path": name},
         "lora": {"model_name_or_path": name, **lora},
@@ -272,7 +272,8 @@ def test_a_model_of_the_hub_that_was_fetched_again_is_refused(
         return snapshot
 
     fetch("1" * 40)
-    keys = {"num_train_epochs": 1, "evals_per_epoch": 1, "model_name_or_path": HUB_NAME}
+    keys: dict[str, Any] = {"num_train_epochs": 1, "evals_per_epoch": 1}
+    keys["model_name_or_path"] = HUB_NAME
     write_data(tmp_path, train=16, held_out=4)
     msft.train(recipe_of(tmp_path, method="soup", **keys), tmp_path / "run")
     log = cut(tmp_path / "run")

@@ -132,8 +132,7 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
     """
     rows = {name: [1] * size for name, size in settings.mixture.sizes.items()}
     free = {(name, split): 0 for name in rows for split in (SELECTION, TEST)}
-    for falling in (False, True):
-        script = Script(_all_active if falling else _nobody)
+    for script in (Script(lambda mixture: ()), Script(lambda mixture: mixture.active)):
         until = time.monotonic() + REHEARSED_SECONDS
         try:
             counted_run(settings, method, batch_size, rows, free, script, until=until)
@@ -141,14 +140,6 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
             raise
         except Exception:  # noqa: S112
             continue
-
-
-def _all_active(mixture: Mixture) -> Collection[str]:
-    return mixture.active
-
-
-def _nobody(mixture: Mixture) -> Collection[str]:
-    return ()
 
 
 def _stages(history: History) -> tuple[Stage, ...]:
