@@ -60,8 +60,8 @@ def test_make_installs_the_packages_of_the_lock_and_no_others() -> None:
 
 @pytest.mark.skipif(VENV != ROOT / ".venv-lowest", reason="only `make test-lowest` has them")
 def test_the_lower_bounds_are_the_versions_that_are_tested() -> None:
-    found = {each.name: Version(version(each.name)).public for each in declared()}
-    assert found == {each.name: floor(each).public for each in declared()}
+    found = {each.name: Version(Version(version(each.name)).public) for each in declared()}
+    assert found == {each.name: floor(each) for each in declared()}
 
 
 def test_the_lock_is_inside_the_ranges() -> None:

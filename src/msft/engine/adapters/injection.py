@@ -19,6 +19,8 @@ from msft.recipe.adapters import AdapterOptions
 
 PREFIX = "base_model.model."
 """What peft writes before the names of tensors."""
+_KEY = ("lora_target_modules",)
+_OTHERS = "name other layers, such as lora_target_modules: [q_proj, v_proj]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ def adapted(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        peft.inject_adapter_in_model(config, model, ADAPTER)
+        try:
+            peft.inject_adapter_in_model(config, model, ADAPTER)
+        except ValueError as error:
+            raise RecipeError(f"peft cannot adapt this model: {error}; {_OTHERS}", _KEY) from error
     model.requires_grad_(False)
     _refuse_experts(model)
     layers = [
@@ -167,8 +172,8 @@ def _refuse_experts(model: Any) -> None:
         if hasattr(module, "lora_A") and type(module) is not Linear:
             raise RecipeError(
                 f"peft adapts {name} as {type(module).__name__}, not as a linear layer, which msft "
-                "cannot train; name other layers, such as lora_target_modules: [q_proj, v_proj]",
-                ("lora_target_modules",),
+                f"cannot train; {_OTHERS}",
+                _KEY,
             )
 
 
