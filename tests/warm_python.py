@@ -145,9 +145,10 @@ def _serve(folder: Path) -> None:
         ready, _, _ = select.select([listener, *calls.values()], [], [], 0.02)
         if listener in ready:
             call, _ = listener.accept()
-            child = _forked(call, [listener, *calls.values()])
-            call.sendall(LENGTH.pack(child))
-            calls[child] = call
+            with suppress(OSError, EOFError):  # whoever called was killed before it said what
+                child = _forked(call, [listener, *calls.values()])
+                calls[child] = call
+                call.sendall(LENGTH.pack(child))
         for child, call in calls.items():
             if call in ready:  # whoever called is gone
                 os.kill(child, signal.SIGKILL)
@@ -169,9 +170,12 @@ def _tell(call: socket.socket, code: int) -> None:
 def _forked(call: socket.socket, others: list[socket.socket]) -> int:
     head, streams, _, _ = socket.recv_fds(call, LENGTH.size, 3)
     told = bytearray()
-    (length,) = LENGTH.unpack(head)
+    (length,) = LENGTH.unpack(head) if len(head) == LENGTH.size else (1,)
     while len(told) < length:
-        told += call.recv(length - len(told))
+        part = call.recv(length - len(told))
+        if not part:
+            raise EOFError
+        told += part
     child = os.fork()
     if child:
         for stream in streams:

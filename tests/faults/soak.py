@@ -150,7 +150,8 @@ class Soak:
             what = random.choice(("one", "one", "all", "stop"))
             one = random.randrange(world)
             running = Running(world, command, seeds=seeds)
-            _at_event(place / "out" / "run.jsonl", random, running)
+            least = 1 if what == "stop" else 0  # Python itself does not wait for others
+            _at_event(place / "out" / "run.jsonl", random, running, least)
             number = signal.SIGTERM if what == "stop" else signal.SIGKILL
             for rank in range(world) if what == "all" else [one]:
                 running.signal(rank, number)
@@ -208,9 +209,9 @@ def _hash_seeds(world: int, random: Random) -> list[int]:
     return [(first + rank) % SEEDS for rank in range(world)]
 
 
-def _at_event(log: Path, random: Random, running: Running) -> None:
+def _at_event(log: Path, random: Random, running: Running, least: int) -> None:
     """Wait for some lines more than the log has, and then a moment; or until the end."""
-    lines = random.randint(0, 8)
+    lines = random.randint(least, 8)
     moment = random.uniform(0, 0.5)
     before = _lines(log)
     until = time.monotonic() + 60
