@@ -16,7 +16,7 @@ help:  ## what can be made
 LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 PIP_INSTALL := bin/pip install --quiet --no-compile
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt src/msft/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msft needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(LOCKED) .venv/$(PIP_INSTALL) --editable '.[dev]'

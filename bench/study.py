@@ -110,8 +110,11 @@ class NoFolder:
 
     def __init__(self, *places: Any) -> None: ...
 
-    def update(self, checkpoint: str, card: str) -> bool:
+    def update(self, checkpoint: str, card: str, last: bool = True) -> bool:
         return True
+
+    def has_export(self, checkpoint: str) -> bool:
+        return False
 
     def is_damaged(self) -> bool:
         return False

@@ -410,8 +410,11 @@ def test_a_refused_call_leaves_a_finished_run_as_it_was(recipe: Path) -> None:
 
 
 def test_the_clock_of_steps_survives_a_kill(recipe: Path) -> None:
-    rollout = "run.rollout(run.base, run.mixture, 2)"
-    Path("own.py").write_text(f"import os\n\ndef m(run):\n    {rollout}\n    os._exit(9)\n")
+    Path("own.py").write_text(
+        "import os\n\ndef m(run):\n    run.rollout(run.base, run.mixture, 2)\n"
+        "    if os.path.exists('out/steps.jsonl'):  # no rehearsal\n        os._exit(9)\n"
+        "    return 'budget'\n"
+    )
     command = ["train", str(recipe), "--out", "out", "--quiet", "--set", "method=own:m"]
     assert ended(*command, cwd=recipe.parent) == 9
     steps = [json.loads(line) for line in Path("out/steps.jsonl").read_text().splitlines()]

@@ -99,12 +99,14 @@ def test_a_signal_to_one_rank_stops_all_and_the_same_command_goes_on(
 ) -> None:
     file = recipe(data, "stopped", method="soup", **{**METHODS["soup"], "lanes": "auto"})
     command = train(file, data / "stopped")
-    ended = in_processes(2, [command, command], at_step(1, 3, SIGTERM))
-    assert ended.codes == [[4, 0], [4, 0]], ended.said
+    ended = in_processes(2, [command], at_step(1, 3, SIGTERM))
+    assert ended.codes == [[4], [4]], ended.said
     assert ended.said[0].startswith(
         "stopped by SIGTERM; nothing is lost. To go on, start the same command again"
     )
     assert ended.said[1] == ""
+    ended = in_processes(2, [command])
+    assert ended.codes == [[0], [0]], ended.said
     assert left_by(data / "stopped") == alone("soup"), "auto is one lane for each rank"
     assert b'"lanes":2' in alone("soup")["run.jsonl"].splitlines()[0]
     assert main(command) == 0, "one process goes on with the lanes that the run has"

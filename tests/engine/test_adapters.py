@@ -287,6 +287,7 @@ def test_a_merged_base_has_the_numbers_that_were_trained_beside(bf16: bool, tmp_
 
 def test_what_peft_only_warns_of_is_shown_and_missing_weights_are_refused(tmp_path: Path) -> None:
     trained_tiny(AdapterOptions(r=4, alpha=8, targets=("q_proj",)), tmp_path)
+    (tmp_path / "best" / FACTS).unlink()  # as in an adapter of another program
     config = tmp_path / "best" / "adapter_config.json"
     content = json.loads(config.read_text())
     config.write_text(json.dumps({**content, "of_a_newer_peft": 1}))

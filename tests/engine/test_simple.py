@@ -150,6 +150,7 @@ def test_every_other_family_learns_is_saved_and_goes_on(family: str, tmp_path: P
     engine.load(weights)
     engine.load_optimizer(moments)
     assert [list(engine.work(batch_of(1))[0].rows) for _ in range(3)] == ahead
+    (tmp_path / "best").mkdir()
     engine.export(weights, tmp_path / "best")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "best")
     assert all(torch.equal(p, weights[name]) for name, p in again.named_parameters())

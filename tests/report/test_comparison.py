@@ -938,8 +938,8 @@ def no_file(log: Path) -> None:
     ("broken", "why"),
     [
         (torn, "line 2: Unterminated string"),
-        (beheaded, "its first event does not start a run"),
-        (gutted, r"its events do not fit together \(IndexError"),
+        (beheaded, "line 1: the event 'rollout' stands before the start of the run"),
+        (gutted, "line 3: r0-t1 is not the next tick"),
         (no_file, "run.jsonl is a folder; expected a file"),
     ],
 )

@@ -71,7 +71,7 @@ FOREIGN: dict[str, Foreign] = {
     **_NOT_YET,
     **FOREIGN_ADAPTER_KEYS,
     **same("deepspeed fsdp fsdp_config sharding_strategy", _DIVIDED, "sharding"),
-    **same("ddp_find_unused_parameters ddp_timeout ddp_backend device_map", _STARTED),
+    **same("ddp_find_unused_parameters ddp_backend device_map", _STARTED),
     **write("lr", "learning_rate"),
     **write(
         "model model_id model_path pretrained_model_name_or_path base_model_config",
