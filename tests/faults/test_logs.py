@@ -115,20 +115,20 @@ def test_an_empty_log_has_no_events_yet(content: bytes, tmp_path: Path) -> None:
 
 def test_every_command_that_reads_a_log_refuses_it_in_words(finished: Path, tmp_path: Path) -> None:
     """Bytes that are no JSON, and a number that is text, in real commands."""
-    changed(finished, tmp_path / "out", put((3, "steps"), "3"))
+    changed(finished, tmp_path / "sft-s1", put((3, "steps"), "3"))
     shutil.copy(finished / "recipe.yaml", tmp_path)
     commands = (
-        ("report", "out"),
-        ("analyze", "headroom", "out"),
-        ("train", "recipe.yaml", "--out", "out"),
+        ("report", "sft-s1"),
+        ("analyze", "headroom", "sft-s1"),
+        ("train", "recipe.yaml", "--out", "sft-s1"),
         ("compare", "recipe.yaml", "--out", ".", "--no-run"),
     )
-    for content in [(tmp_path / "out/run.jsonl").read_bytes(), *BYTES]:
-        (tmp_path / "out/run.jsonl").write_bytes(content)
+    for content in [(tmp_path / "sft-s1/run.jsonl").read_bytes(), *BYTES]:
+        (tmp_path / "sft-s1/run.jsonl").write_bytes(content)
         for command in commands:
             ended = run(*command, cwd=tmp_path)
             assert ended.code in (1, 2), (command, ended.err)
-            assert "out/run.jsonl" in ended.err, (command, ended.err)
+            assert "sft-s1/run.jsonl, line " in ended.err, (command, ended.err)
             assert "traceback" not in ended.err.lower(), (command, ended.err)
 
 

@@ -162,12 +162,15 @@ def from_line(line: bytes) -> Event:
     """The event of a line; ValueError if it is not one."""
     try:
         raw = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not JSON as msft writes it") from error
+    try:
         raw.pop("crc", None)
         kind = _KINDS[raw.pop("event")]
         event = kind(**{key: _typed(key, value) for key, value in raw.items()})
         checks = _checks(kind.event)
         wrong = [part for part, fits in checks.items() if not fits(getattr(event, part))]
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not an event of msft: {error}") from error
     if wrong:
         found = shown(raw.get(wrong[0]))
