@@ -56,7 +56,7 @@ _MULTIMODAL = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "VISION_2_SEQ")
 def _counterpart(config: Any) -> str:
     """The model of its text alone, where transformers has one."""
     kind = getattr(getattr(config, "text_config", None), "model_type", None)
-    classes = _names("MODEL_FOR_CAUSAL_LM").get(kind)
+    classes = _names("MODEL_FOR_CAUSAL_LM").get(str(kind))
     if classes is None or kind == config.model_type:
         return ""
     found = classes if isinstance(classes, str) else classes[0]
