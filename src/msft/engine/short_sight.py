@@ -24,8 +24,9 @@ from torch import nn
 SMALL = 3
 """What windows, chunks and indices are made. Short rows outgrow it, and its square."""
 SIZES = re.compile(
-    r"(^|_)(hidden|intermediate|vocab|embd|embedding|dims?|ranks?|heads?|layers?|experts?|tok|ids?|ff|"
-    r"ffn)(_|$)|^(max_position_embeddings|n_positions|n_inner|d_model|n_groups?|topk_group)$"
+    r"(^|_)(hidden|intermediate|vocab|embd|embedding|dims?|ranks?|heads?|layers?|experts?|tok|ids?|"
+    r"ff|ffn|dff|channels|width|conv|kernel|state|mult)(_|$)|"
+    r"^(max_position_embeddings|n_positions|n_inner|d_model|d_rel|n_groups?|topk_group)$"
 )
 """Names of numbers that are no length for sure. This list only saves time."""
 LONG = 1024
