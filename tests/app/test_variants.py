@@ -191,8 +191,12 @@ def test_who_asks_the_same_first_roll_out(recipe: Path) -> None:
         for group in (plain, cosine, rolling)
     )
     assert all(place.parent == Path("out/.shared") for place in groups)
-    Path("own.py").write_text("def method(run):\n    run.rollout(run.base, run.mixture, 4)\n")
-    assert question_of(load_recipe(recipe, ["method=own:method", "method_options={}"])) is None
+    Path("four_ticks.py").write_text(
+        "def method(run):\n    run.rollout(run.base, run.mixture, 4)\n"
+    )
+    assert (
+        question_of(load_recipe(recipe, ["method=four_ticks:method", "method_options={}"])) is None
+    )
 
 
 def test_those_that_share_follow_each_other() -> None:

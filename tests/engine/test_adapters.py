@@ -228,7 +228,7 @@ def test_a_look_ahead_changes_nothing(engine_of: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "said"),
     [
-        ("mixtral", PLAIN, "ParamWrapper, not as a linear layer"),
+        ("mixtral", PLAIN, r"such as lora_target_modules: \[q_proj, v_proj\]"),
         ("llama", AdapterOptions(r=2, alpha=2, targets=("query",)), "no linear layer of that name"),
         ("gpt2", AdapterOptions(r=2, alpha=2, targets=("lm_head",)), "that of the embeddings too"),
     ],

@@ -18,7 +18,7 @@ from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.decode.texts import Texts
-from msft.engine.model.loading import LoadedModel, end_tokens
+from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
 from msft.engine.packing import NO_LABEL, batches
 from msft.engine.paths import PLAIN_LAYERS
 from msft.engine.refreshing import Refreshing
@@ -57,7 +57,7 @@ class SimpleEngine:
             self._average = MovingAverage(self._raw, self._parameters, settings.ema_decay)
         self._base = self.weights()
         if settings.gradient_checkpointing:
-            self._model.gradient_checkpointing_enable()
+            recompute_activations(self._model)
         self.load_optimizer(None)
         files = files_of(loaded, adapted, self._base, self._model.device)
         self.codec, self.export, self.memory = files.codec, files.export, files.memory

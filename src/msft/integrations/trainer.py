@@ -236,11 +236,16 @@ def _recipe(trainer: Any, datasets: list[dict[str, Any]], keys: dict[str, Any]) 
         "weight_decay": args.weight_decay,
         "max_grad_norm": args.max_grad_norm or 0.0,
         "bf16": bool(args.bf16),
-        "gradient_checkpointing": bool(args.gradient_checkpointing),
+        "gradient_checkpointing": _recomputes(args),
         "deterministic": bool(args.full_determinism),
         **({"max_length": longest} if longest else {}),
     }
     return Recipe.from_mapping({**given, **keys})
+
+
+def _recomputes(args: Any) -> bool:
+    """Whether activations are computed again; transformers 5.23 has a new name for that."""
+    return bool(getattr(args, "activation_checkpointing", args.gradient_checkpointing))
 
 
 def _warmup(args: Any, steps: float) -> int:

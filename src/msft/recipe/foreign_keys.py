@@ -84,7 +84,7 @@ FOREIGN: dict[str, Foreign] = {
     **write("optimizer optimizer_type", "optim", ": adamw or adamw_bf16"),
     **write("gradient_clipping gradient_clip_val", "max_grad_norm"),
     **write("full_determinism", "deterministic"),
-    **write("use_gradient_checkpointing", "gradient_checkpointing"),
+    **write("activation_checkpointing use_gradient_checkpointing", "gradient_checkpointing"),
     **same(
         "disable_gradient_checkpointing",
         "write gradient_checkpointing: false",

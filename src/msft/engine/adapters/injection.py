@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.memory_model import merged_bytes
-from msft.engine.model.adapter_folders import ADAPTER
+from msft.engine.model.adapter_folders import ADAPTER, import_peft
 from msft.engine.model.four_bit import FourBitLinear
 from msft.engine.model.loading import LoadedModel
 from msft.engine.model.shape import ModelShape, shape_of
@@ -19,6 +19,8 @@ from msft.recipe.adapters import AdapterOptions
 
 PREFIX = "base_model.model."
 """What peft writes before the names of tensors."""
+_KEY = ("lora_target_modules",)
+_OTHERS = "name other layers, such as lora_target_modules: [q_proj, v_proj]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,12 @@ def adapted(
 
     The same seed gives the same adapter on every device.
     """
-    from peft import LoraConfig, inject_adapter_in_model
-
+    peft = import_peft()
     model = loaded.model
     shape, fingerprint = shape_of(model), fingerprint_of(dict(model.named_parameters()))
     shape.refuse_adapter(options)
     twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-    config = LoraConfig(
+    config = peft.LoraConfig(
         r=options.r,
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
@@ -93,7 +94,10 @@ def adapted(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        inject_adapter_in_model(config, model, ADAPTER)
+        try:
+            peft.inject_adapter_in_model(config, model, ADAPTER)
+        except ValueError as error:
+            raise RecipeError(f"peft cannot adapt this model: {error}; {_OTHERS}", _KEY) from error
     model.requires_grad_(False)
     _refuse_experts(model)
     layers = [
@@ -168,8 +172,8 @@ def _refuse_experts(model: Any) -> None:
         if hasattr(module, "lora_A") and type(module) is not Linear:
             raise RecipeError(
                 f"peft adapts {name} as {type(module).__name__}, not as a linear layer, which msft "
-                "cannot train; name other layers, such as lora_target_modules: [q_proj, v_proj]",
-                ("lora_target_modules",),
+                f"cannot train; {_OTHERS}",
+                _KEY,
             )
 
 

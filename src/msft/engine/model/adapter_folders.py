@@ -1,11 +1,14 @@
 """Adapter folders of peft: an adapter's weights, and the name of the base that they belong to.
 
-Nothing here imports torch or peft. A base that cannot be found is said before anything is loaded.
+Importing this file imports neither torch nor peft: a base that cannot be found is refused before
+anything is loaded.
 """
 
 import importlib.util
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 from msft.checks import shown
 from msft.engine.model.folders import CONFIG, PLACE, refuse_torn
@@ -70,14 +73,19 @@ def refuse_no_peft(why: str, four_bit: bool = False) -> None:
 
     why: what needs it. four_bit: and frozen weights in four bits.
     """
-    wanted = {"peft": "lora"} | ({"bitsandbytes": "qlora"} if four_bit else {})
-    for package, extra in wanted.items():
+    wanted = {"peft": "use_peft"} | ({"bitsandbytes": "load_in_4bit"} if four_bit else {})
+    for package, key in wanted.items():
         if importlib.util.find_spec(package) is None:
-            key = "load_in_4bit" if extra == "qlora" else "use_peft"
             raise RecipeError(
-                f"{why}, but the package {package} is not installed; pip install 'msft[{extra}]'",
-                (key,),
+                f"{why}, but the package {package} is not installed; pip install {package}", (key,)
             )
+
+
+def import_peft() -> Any:
+    """The package peft. It imports bitsandbytes, which on some CPUs warns that it cannot reach a
+    kernel on the hub. msft does not use that kernel, so that warning is not shown."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    return importlib.import_module("peft")
 
 
 def refuse_broken_adapter(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from msft.engine.model.adapter_folders import FOUR_BIT, refuse_broken_adapter
+from msft.engine.model.adapter_folders import FOUR_BIT, import_peft, refuse_broken_adapter
 from msft.engine.model.four_bit import packed, unpacked
 from msft.errors import WrongWeights
 
@@ -16,14 +16,14 @@ from msft.errors import WrongWeights
 def with_adapter(model: Any, folder: Path) -> Any:
     """The base with the adapter of a folder merged in; the base is used up."""
     refuse_broken_adapter(folder)
-    from peft import PeftModel
-
+    peft = import_peft()
     if (folder / FOUR_BIT).exists():
         _round_to_four_bits(model, json.loads((folder / FOUR_BIT).read_bytes()).get("bf16", False))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*missing adapter keys", UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by old names
         try:
-            merged = PeftModel.from_pretrained(model, folder).merge_and_unload()
+            merged = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
         except (UserWarning, ValueError, RuntimeError, KeyError) as error:
             said = (str(error).strip() or type(error).__name__).split("\n")[0]
             raise WrongWeights(

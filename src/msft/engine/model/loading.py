@@ -98,6 +98,14 @@ def end_tokens(loaded: LoadedModel) -> list[int]:
     return sorted(end for end in ends if end is not None)
 
 
+def recompute_activations(model: Any) -> None:
+    """Let the model compute its activations again in the backward pass instead of keeping them."""
+    if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.23 and newer
+        model.activation_checkpointing_enable()
+    else:
+        model.gradient_checkpointing_enable()
+
+
 def tiny_model(vocabulary: int, attn_implementation: str | None = None) -> Any:
     """A random Llama of 410,000 weights, the same on every machine."""
     from transformers import LlamaConfig, LlamaForCausalLM

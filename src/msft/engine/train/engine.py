@@ -20,7 +20,7 @@ from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.data_parallel import OneLane
 from msft.engine.decode.decoder import Decoder
-from msft.engine.model.loading import LoadedModel, end_tokens
+from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, even_batches, packed, row_means
 from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.refreshing import Refreshing
@@ -85,7 +85,7 @@ class FastEngine:
             evaluated = self._merged.evaluated
         self._decoder = Decoder(evaluated[0], ends, tokens, layers=evaluated[1])
         if settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
+            recompute_activations(model)
         self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
         in_lanes = not isinstance(self._lanes, OneLane)
         work = (self._adamw, self._padded_gradients, self._parameters, in_lanes)
