@@ -83,8 +83,8 @@ SMALL: dict[str, Any] = {
 }
 """Sizes, by the names that configs give them."""
 OWN: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("axk1", "deepseek_v3", "longcat_flash", "youtu"), {"head_dim": 4}),
-    **dict.fromkeys(("mamba", "falcon_mamba"), {}),
+    **{kind: {"head_dim": 4} for kind in ("axk1", "deepseek_v3", "longcat_flash", "youtu")},
+    **{kind: {} for kind in ("mamba", "falcon_mamba")},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 64},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "mamba2": {"num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1},

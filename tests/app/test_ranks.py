@@ -312,7 +312,7 @@ def test_ranks_at_meetings_of_different_kinds_do_not_wait_for_each_other() -> No
     codes, said = running.ended(60)
     assert codes == [1, 1], said
     where = "ranks meet at different places: rank 0 is at 'weights', rank 1 is at 'a line'"
-    assert all(where in text for text in said), said
+    assert any(where in text for text in said), "the other may only see that this one has ended"
 
 
 def test_a_rank_that_compiles_says_so_and_the_others_wait_longer() -> None:
@@ -325,7 +325,8 @@ def test_a_rank_that_compiles_says_so_and_the_others_wait_longer() -> None:
         "    return graph.forward\n"
         "ranks = joined(Patience()); excuse_compiling()\n"
         "rank and torch.compile(torch.nn.ReLU(), backend=compiled)(torch.ones(2))\n"
-        "print([ranks.gather('compiled', rank), ranks._said('busy', 1)], flush=True); os._exit(0)\n"
+        "print([ranks.gather('compiled', rank), ranks._said('busy', 1)], flush=True)\n"
+        "ranks.gather('done', None); os._exit(0)  # rank 0 has the store that rank 1 asks\n"
     )
     codes, said = Running(2, [], meet).ended()
     assert codes == [0, 0], said

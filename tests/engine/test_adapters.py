@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from msft.engine.accel.fused_layers import FusedLayers
 from msft.engine.adapters.injection import Adapted, adapted
 from msft.engine.memory_model import frozen_bytes
+from msft.engine.model.adapter_folders import FACTS
 from msft.engine.model.loading import load_model
 from msft.engine.paths import PLAIN_LAYERS
 from msft.engine.simple import SimpleEngine, answer_nll

@@ -937,7 +937,7 @@ def no_file(log: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (torn, "line 2: Unterminated string"),
+        (torn, "line 2: not JSON as msft writes it"),
         (beheaded, "line 1: the event 'rollout' stands before the start of the run"),
         (gutted, "line 3: r0-t1 is not the next tick"),
         (no_file, "run.jsonl is a folder; expected a file"),
