@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msft.checks import AtLeast, plain
@@ -446,7 +446,7 @@ recipes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(recipes)
 def test_to_yaml_loads_back(keys: dict[str, Any]) -> None:
     found = Recipe(**keys)
