@@ -15,7 +15,8 @@ from msft.run.log import Event, Log, read_log, to_line
 from msft.run.summary import schedule_of, summary_of
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
-from msft.search.rollout import Method, ScoreTest
+from msft.search.rollout import DiskPolicy, Method, ScoreTest
+from msft.search.scores import SelectionSplit
 from msft.store.background_disk import BackgroundDisk
 from msft.store.tiers import DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
@@ -37,6 +38,8 @@ class Case:
     peaks: Mapping[str, Any] = field(default_factory=dict)
     score_test: ScoreTest = "none"
     compute_budget: float = 1.5
+    disk_policy: DiskPolicy = "lean"
+    selection_split: SelectionSplit = "validation"
 
     def run(
         self,
@@ -62,6 +65,8 @@ class Case:
             log=log,
             engine=engine,
             disk=None if lag is None else LateDisk(folder / "checkpoints", lag),
+            disk_policy=self.disk_policy,
+            selection_split=self.selection_split,
         )
 
 
@@ -89,6 +94,17 @@ VARIED = {
     "soup-last": Case("soup", {"of": "last", "k": 2}),
     "soup-random": Case("soup", {"of": "random", "k": 2}, score_test="rollbacks"),
     "ies-permanent": Case("ies", {"track_excluded": False, "threshold": 0.5}, score_test="best"),
+    "msft-paper": Case("msft", disk_policy="paper"),
+    "msft-paper-restored": Case(
+        "msft", {"on_rollback": "restore"}, {"smooth": 1}, "best", disk_policy="paper"
+    ),
+    "continual-paper": Case("continual", disk_policy="paper"),
+    "sro-paper": Case("sro", disk_policy="paper"),
+    "msft-on-test": Case(
+        "msft", {"exclude": {}}, score_test="best", compute_budget=3, selection_split="test"
+    ),
+    "soup-on-test": Case("soup", {"of": "peaks"}, score_test="best", selection_split="test"),
+    "soup-paper": Case("soup", {"of": "peaks"}, score_test="best", disk_policy="paper"),
 }
 """Options that change what is scored, kept or trained."""
 

@@ -260,6 +260,16 @@ def test_a_rank_that_waits_in_vain_ends_in_time_and_says_for_whom(data: Path) ->
         assert f"or give {key}_timeout more seconds" in found
 
 
+def test_without_rank_0_the_others_wait_no_longer_than_they_say(data: Path) -> None:
+    command = train(recipe(data, "no-first", method="sft"), data / "no-first")
+    before = before_call(0, "msft.app.commands:recipe_of", KILL)
+    ended = in_processes(2, [[*command, "--set", "rendezvous_timeout=5"]], before)
+    assert ended.codes == [[-SIGKILL], [1]]
+    assert ended.said[1].startswith("msft: rank 1 has waited 5 s for the other 1 of 2"), (
+        "no traces of torch's attempts, each of which waits again"
+    )
+
+
 def test_a_rank_that_dies_before_training_ends_the_other_at_once(data: Path) -> None:
     file = recipe(data, "dies", method="sft")
     before = before_call(0, "msft.app.train:load_data", KILL)

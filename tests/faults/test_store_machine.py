@@ -110,7 +110,7 @@ class DamagedStore(RuleBasedStateMachine):
     @rule(data=st.data())
     def prune(self, data: st.DataObject) -> None:
         weights = data.draw(st.frozensets(st.sampled_from(sorted(self.model))))
-        needed = Retained(weights, weights, frozenset())
+        needed = Retained(weights, weights, frozenset(), moved=data.draw(st.booleans()))
         self.store.keep(needed)
         self.calls.append(("keep", needed))
         self.model = {checkpoint: self.model[checkpoint] for checkpoint in weights}

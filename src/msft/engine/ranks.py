@@ -7,6 +7,8 @@ of ranks is never summed on the way, but for numbers of which all ranks but one 
 
 import atexit
 import json
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -49,10 +51,11 @@ class Group:
         self._host: Any = None  # the group as it is
         until = timedelta(seconds=self._patience.rendezvous)
         try:
+            _find_rank0(self._patience.rendezvous)
             dist.init_process_group("nccl" if direct else "gloo", timeout=until)
             if direct:
                 self._host = dist.new_group(backend="gloo", timeout=until)
-        except RuntimeError as error:
+        except (RuntimeError, ConnectionError) as error:
             raise self._not_there() from error
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._direct = direct
@@ -486,6 +489,23 @@ def device_here() -> torch.device:
 def _group() -> list[Group]:
     """The group of this process, once it is there: it is made once."""
     return []
+
+
+def _find_rank0(seconds: float) -> None:
+    """Wait until rank 0 can be reached; ConnectionError after so many seconds. torch would wait
+    two or three times as long, and print a trace of its C++ code for each attempt."""
+    if launch.rank() == 0 or "MASTER_PORT" not in os.environ:  # torch says if it is missing
+        return
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(address, timeout=1).close()
+            return
+        except OSError as error:
+            if asked() or time.monotonic() >= until:
+                raise ConnectionError(f"rank 0 cannot be reached: {error}") from error
+            time.sleep(0.1)
 
 
 def joined(patience: Patience) -> Ranks:
