@@ -23,7 +23,7 @@ PIP_INSTALL := bin/pip install --quiet --no-compile
 	@touch $@
 
 lock: .venv/installed  ## constraints.txt anew: the newest packages that pyproject.toml allows
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev \
+	$(BIN)/uv pip compile --quiet --system-certs --upgrade --universal --python-version 3.11 --extra dev \
 		--no-annotate --custom-compile-command 'make lock' pyproject.toml --output-file constraints.txt
 
 demo: .venv/installed  ## SFT, SFT with an average and mSFT on a synthetic mixture, two minutes on a CPU
@@ -34,31 +34,39 @@ SMALL := OMP_NUM_THREADS=1 $(BIN)/msft
 
 paper: .venv/installed  ## every table and figure of the paper, on the tiny model (docs/paper.md)
 	$(SMALL) analyze compute --out paper/compute
+	$(SMALL) analyze homogeneous
+	$(SMALL) plan recipes/tiny-paper.yaml --no-calibration --side-by-side 8
 	$(SMALL) train recipes/tiny-paper.yaml --quiet --out paper/msft
 	$(SMALL) report paper/msft --figures svg,png
 	$(SMALL) train recipes/tiny-paper.yaml --set method=sft --set num_train_epochs=1 --set seed=1 --quiet \
 		--out paper/second
 	$(SMALL) compare recipes/tiny-paper.yaml --models tiny,paper/second/best \
-		--methods sft,continual,dynamix,ies,sro,soft_sro,msft --figures svg,png --quiet \
-		--out paper/compare
+		--methods 'sft,continual,dynamix,ies,sro,soft_sro,msft[compute_budget=1],msft' \
+		--figures svg,png --quiet --out paper/compare
 	$(SMALL) report paper/compare/tiny/sft-s20 --figures svg,png
+	$(SMALL) analyze grid peaks paper/compare --out paper/grids
+	$(SMALL) analyze grid loss paper/compare --out paper/grids
+	$(SMALL) analyze grid disk paper/compare --out paper/grids
 	$(SMALL) compare recipes/tiny-paper.yaml --methods sft,msft --seeds 20,30,40 --quiet \
 		--out paper/seeds
 	$(SMALL) analyze divergence recipes/tiny-paper.yaml --models tiny,paper/second/best --quiet \
 		--out paper/divergence
 	$(SMALL) analyze size recipes/tiny-paper.yaml --sizes 2,4 --methods continual,ies,msft --quiet \
 		--out paper/size
-	$(SMALL) analyze budget recipes/tiny-paper.yaml --budgets 1,2 --quiet --out paper/budget
+	$(SMALL) analyze budget recipes/tiny-paper.yaml --budgets 1,2 --models tiny,paper/second/best --quiet \
+		--out paper/budget
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/test_paper_page.py
 	@echo
 	@echo 'Fig. 1, Appendix A            paper/compute/compute.json, share.svg'
 	@echo 'Alg. 1 and 4, loss, disk      paper/msft/report.html, figures/'
 	@echo 'Tab. 2, 3, 7                  paper/compare/compare.html, .md, .tex, .csv'
 	@echo 'Fig. 4, 7, 8, 9, IES          paper/compare/figures/'
 	@echo 'Fig. 2                        paper/compare/tiny/sft-s20/figures/peaks.svg'
+	@echo 'Peaks, loss, disk by model    paper/grids/peaks-grid.svg, loss-grid.svg, disk-grid.svg'
 	@echo 'Tab. 6                        paper/seeds/compare.html, .md, .tex, .csv'
 	@echo 'Fig. 3                        paper/divergence/shifts.json, shifts.svg, report.html'
 	@echo 'Fig. 5                        paper/size/sizes.json, sizes.svg'
-	@echo 'Fig. 6                        paper/budget/budgets.json, budgets.svg'
+	@echo 'Fig. 6                        paper/budget/budgets.json, budgets-1.svg, budgets-2.svg'
 
 PYTEST := bin/pytest -n 2 --dist worksteal
 EXTRAS := dev,gguf,mlflow,trackio,wandb
@@ -74,7 +82,7 @@ test-newest:  ## all tests, with the newest packages that pyproject.toml allows
 
 test-lowest: .venv/installed  ## all tests, with the oldest packages that pyproject.toml allows
 	rm -rf .venv-lowest && $(PYTHON) -m venv .venv-lowest
-	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python .venv-lowest/bin/python \
+	$(BIN)/uv pip compile --quiet --system-certs --resolution lowest-direct --python .venv-lowest/bin/python \
 		--all-extras --no-annotate pyproject.toml --output-file .venv-lowest/versions.txt
 	PIP_CONSTRAINT=.venv-lowest/versions.txt .venv-lowest/$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	OMP_NUM_THREADS=1 .venv-lowest/$(PYTEST)

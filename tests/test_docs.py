@@ -31,7 +31,7 @@ SOURCE_PATH = re.compile(r"src/msft/[\w./-]*\w|src/msft/")
 OTHER_PATH = re.compile(r"\b(?:bench|examples|recipes|tests)/[\w./-]*\.(?:py|yaml)\b")
 ROOM_FILE = re.compile(rf"`(?:{'|'.join(ROOMS)})/(?:[\w/-]*\.py|[\w/-]*/)?`")
 BARE_FILE = re.compile(r"`[\w-]+\.py`")
-DOTTED = re.compile(r"\bmsft(?:\.[A-Za-z_]\w*)+")
+DOTTED = re.compile(r"(?<![\w.])msft(?:\.[A-Za-z_]\w*)+")
 
 
 def by_path(page: Path) -> str:

@@ -119,8 +119,14 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="run folder; its disk is checked (default: as for train)")
     uncalibrated = "do not load the model for a ten-second trial; gives no time"
     parser.add_argument("--no-calibration", action="store_true", help=uncalibrated)
+    how = parser.add_mutually_exclusive_group()
     several = "also what it would cost on so many GPUs, computed for H200s"
-    parser.add_argument("--devices", type=positive, metavar="N", help=several)
+    how.add_argument("--devices", type=positive, metavar="N", help=several)
+    beside = "instead, what the runs of msft compare cost on so many devices, one run on each"
+    how.add_argument("--side-by-side", type=positive, metavar="N", help=beside)
+    which = "with --side-by-side: as for msft compare"
+    for name in ("--methods", "--seeds", "--models"):
+        parser.add_argument(name, metavar="A,B,…", help=which)
     _json(parser)
 
 
@@ -209,6 +215,16 @@ def _analyze(parser: ArgumentParser) -> None:
         if name == "headroom":
             analysis.add_argument("folder", metavar="RUN", help="folder of a finished run")
             continue
+        if name == "homogeneous":
+            continue
+        if name == "grid":
+            shown = "peaks of SFT; training loss of mSFT beside SFT; copies on disk of mSFT"
+            analysis.add_argument("kind", choices=["peaks", "loss", "disk"], help=shown)
+            runs = "finished runs, or folders with runs in them, such as those of msft compare"
+            analysis.add_argument("folders", nargs="+", metavar="DIR", help=runs)
+            out = "folder for the figure (%(default)s)"
+            analysis.add_argument("--out", default="runs/grid", help=out)
+            continue
         if name == "compute":
             runs = "finished runs of sft and other methods; their costs scale the SFT row"
             analysis.add_argument("folders", nargs="*", metavar="RUN", help=runs)
@@ -218,8 +234,8 @@ def _analyze(parser: ArgumentParser) -> None:
         _recipe(analysis)
         analysis.add_argument("--out", help=f"folder for runs and result (runs/{name})")
         analysis.add_argument("--quiet", action="store_true", help="print only the result")
-        if name == "divergence":
-            models = "run it on each of these models; compares their means (Fig. 3b)"
+        if name in ("divergence", "budget"):
+            models = "run it on each of these models, and say their mean"
             analysis.add_argument("--models", metavar="A,B,…", help=models)
         if name == "budget":
             budgets = analysis.add_argument("--budgets", type=numbers(float), metavar="C,…")
@@ -272,6 +288,8 @@ ANALYSES = {
     "budget": "accuracy and FLOPs of mSFT over its compute budget C (Fig. 6)",
     "size": "gain of methods over SFT on the first n sub-datasets (Fig. 5)",
     "compute": "OLMo 2's training compute and the share of SFT (Fig. 1); needs no runs",
+    "homogeneous": "how other teams train: the paper's Table 1; needs no runs",
+    "grid": "one figure with a panel of each finished run: peaks, loss or disk",
     "headroom": "what each sub-dataset would gain at its own peak, from the logs",
 }
 

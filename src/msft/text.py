@@ -81,6 +81,10 @@ def no_test_mean(without: Sequence[str]) -> str:
     )
 
 
+SELECTED_ON_TEST = "Selected on test rows (the paper's protocol): these scores are optimistic."
+"""What stands beside every score of a run with `selection_split: test`."""
+
+
 def plain(text: str, keep: str = "\n\t") -> str:
     """Text without control characters, escapes, direction marks and lone surrogates."""
     return "".join(

@@ -222,6 +222,23 @@ def test_the_fork_is_found_again_from_the_log_alone() -> None:
     assert out.excluded == [], "in this branch nobody leaves"
 
 
+def test_ticks_without_a_step_are_no_fork() -> None:
+    """With one step an epoch all peak at the first of its four ticks, where the last step is."""
+    rising = Learner(rows=8, limit=99.0, passes=10.0, validation_rows=10**6)
+    history = simulate(
+        "msft.search.methods.branches:with_everybody",
+        {"a": rising, "b": rising},
+        train_batch_size=16,
+        compute_budget=1,
+        num_train_epochs=3,
+    )
+    begun = [(stage.asked.start, stage.ticks) for stage in history.stages]
+    assert begun == [("base", 4), ("r0-t4", 4), ("r1-t4", 4)]
+    assert history.ended is not None
+    assert history.ended.by == "max_epochs"
+    assert fork_of(history, ["a", "b"]) is None
+
+
 def test_budgets_compare_msft_with_sft(tmp_path: Path) -> None:
     run = simulated()
     found = budgets(recipe_of(), tmp_path, run, [1.0, 2.0])

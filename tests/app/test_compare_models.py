@@ -10,12 +10,12 @@ from test_analyses import LEARNERS, Simulation, recipe_of
 from test_variants import RECIPE
 
 import msft
-from msft.app.analyses import divergence
+from msft.app.analyses import budgets, divergence
+from msft.app.analyses_on_models import budgets_on_models, shifts
 from msft.app.compare import folders_in
 from msft.app.models import model_folder, models_named
 from msft.app.planned_runs import planned
 from msft.app.shared_training import shared_places
-from msft.app.shifts import shifts
 from msft.cli import main
 from msft.errors import UsageError
 
@@ -89,6 +89,7 @@ def test_a_wrong_model_is_refused_before_anything_starts(
     for command in (
         ["compare", str(recipe), "--out", "out", "--methods", "sft", "--models", models],
         ["analyze", "divergence", str(recipe), "--out", "out", "--models", models],
+        ["analyze", "budget", str(recipe), "--out", "out", "--models", models],
     ):
         assert main(command) == 2
         assert said in capsys.readouterr().err
@@ -198,3 +199,54 @@ def test_a_model_on_which_nobody_overfits_is_named_and_left_out(tmp_path: Path) 
     assert "flat is left out: no sub-dataset peaked" in found.text()
     with pytest.raises(UsageError, match="flat: no sub-dataset peaked"):
         shifts({"flat": recipe_of()}, tmp_path / "none", Two())
+
+
+def test_fig_6_on_several_models_from_one_command(tmp_path: Path) -> None:
+    run = Simulation()
+    recipes = {"m/one": recipe_of(), "m/two": recipe_of(train_batch_size=32)}
+    found = budgets_on_models(recipes, tmp_path, run, [1.0, 2.0])
+    assert run.folders == ["sft", "c1", "c2"] * 2
+    alone = [
+        budgets(recipe, tmp_path / "alone" / str(number), Simulation(), [1.0, 2.0]).content
+        for number, recipe in enumerate(recipes.values())
+    ]
+    assert found.content["models"] == [
+        {"model": model, **content} for model, content in zip(recipes, alone, strict=True)
+    ]
+    for place, mean in enumerate(found.content["mean"]):
+        searches = [content["msft"][place] for content in alone]
+        costs = [
+            search["flops"]["total"] - content["sft"]["flops"]["total"]
+            for search, content in zip(searches, alone, strict=True)
+        ]
+        assert mean["compute_budget"] == place + 1
+        assert mean["gain"] == pytest.approx((searches[0]["gain"] + searches[1]["gain"]) / 2)
+        assert mean["flops"] == pytest.approx(sum(costs) / 2)
+        says = f"C = {place + 1}, mean over 2 models: gain {mean['gain']:+.4f}, "
+        assert says in found.text()
+    assert [row[:2] for row in found.rows[1:]] == [
+        (model, label) for model in recipes for label in ("sft", "msft C=1", "msft C=2")
+    ]
+    for folder, model in zip(("m--one", "m--two"), recipes, strict=True):
+        for name in ("sft", "c1", "c2"):
+            (tmp_path / folder / name / "recipe.yaml").write_text(f"model_name_or_path: {model}\n")
+    names = [path.name for path in found.write(tmp_path)]
+    assert names[0] == "budgets.json"
+    assert {"budgets-1.svg", "budgets-2.svg", "budgets-2.png", "report.html"} <= set(names)
+    assert "C = 2" in (tmp_path / "budgets-2.svg").read_text()
+
+
+def test_the_budgets_of_a_model_that_is_named(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = ["analyze", "budget", str(recipe), "--budgets", "1", "--out", "out", "--json"]
+    command += ["--set", "method_options={}", "--quiet"]
+    assert main([*command, "--models", "tiny"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["model"] for each in found["models"]] == ["tiny"]
+    straight, search = (
+        json.loads(Path(f"out/tiny/{name}/summary.json").read_text())["flops"]["total"]
+        for name in ("sft", "c1")
+    )
+    assert found["mean"][0]["flops"] == search - straight

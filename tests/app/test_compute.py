@@ -1,6 +1,7 @@
-"""`msft analyze compute`: the paper's Appendix A and Fig. 1 by one command, without runs."""
+"""`msft analyze compute` and `homogeneous`: the paper's Appendix A, Fig. 1 and Tab. 1."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,54 @@ def test_runs_scale_the_share_of_sft(capsys: pytest.CaptureFixture[str]) -> None
     assert model["sft_to_total_at"] == {"Soft SRO SFT": pytest.approx(share)}
     assert model["computed"] == ["mid-training"]
     assert model["post"] == pytest.approx(2.85e19 + 1.94e19 + 7.12e19 + 7.60e20)
+
+
+def test_the_rlvr_cells_follow_from_two_thirds_of_the_tokens_that_the_formula_has() -> None:
+    """Appendix A: 2·|theta|·10M·4096·2 for roll-outs; 6·|theta|·steps·4096, twice for PPO. Only
+    2,713 and 2,714 tokens give all six cells as they are printed."""
+    sizes, updates = (7e9, 13e9, 32e9), (2 * 312_500, 2 * 312_500, 625_000)
+    rolls = [2 * size * 10**7 * 2 for size in sizes]
+    gradients = [6 * size * number for size, number in zip(sizes, updates, strict=True)]
+
+    def cells(tokens: int) -> tuple[list[str], list[str]]:
+        return [f"{one * tokens:.2e}" for one in rolls], [f"{g * tokens:.2e}" for g in gradients]
+
+    printed = tuple(
+        [f"{cell:.2e}" for cell in PRINTED[f"RLVR-{what}"]] for what in ("roll", "grad")
+    )
+    assert [tokens for tokens in range(1, 4097) if cells(tokens) == printed] == [2713, 2714]
+    assert cells(4096) == (
+        ["1.15e+21", "2.13e+21", "5.24e+21"],
+        ["1.08e+20", "2.00e+20", "4.92e+20"],
+    )
+
+
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "msft.tex"
+
+
+def test_how_other_teams_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "homogeneous"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["model", "type", "epochs"]
+    assert lines[1].split() == ["Magistral", "homogeneous", "2"]
+    assert lines[2].split() == ["OLMo", "homogeneous", "3"]
+    assert lines[9].split("  ")[-1] == "1 (code) + 3 (general)"
+    assert lines[10].split() == ["mSFT", "heterogeneous", "dynamic"]
+    assert main(["analyze", "homogeneous", "--json"]) == 0
+    teams = json.loads(capsys.readouterr().out)["teams"]
+    assert len(teams) == 10
+    assert {each["type"] for each in teams[:8]} == {"homogeneous"}
+    assert sum(each["epochs"]["all"] for each in teams[:8]) == 7 * 2 + 3
+    assert teams[8]["epochs"] == {"code": 1, "general": 3}
+    assert teams[9]["epochs"] == {}
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside the checkout")
+def test_the_teams_are_those_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    table = PAPER.read_text().split("\\textbf{Method}")[1].split("\\bottomrule")[0]
+    row = r"\\ttt\{([^}]+)\} \{\\small \\citep\{([^}]+)\}.*?(\d)(?: \\\\| \(Code)"
+    printed = re.findall(row, table, re.DOTALL)
+    assert main(["analyze", "homogeneous", "--json"]) == 0
+    teams = json.loads(capsys.readouterr().out)["teams"][:-1]
+    found = [(t["model"], t["source"], str(next(iter(t["epochs"].values())))) for t in teams]
+    assert found == printed

@@ -1,5 +1,9 @@
-"""Keys that set a run to the paper's accounting: what they change, and what they do not."""
+"""Keys that set a run to the paper's: what they change, and what they do not."""
 
+import csv
+import json
+import shutil
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +12,12 @@ from toys import recipe_of, write_data
 
 import msft
 from msft.app.variants import options_of
+from msft.cli import main
 from msft.errors import RecipeError
+from msft.run.environment import rollout_from
 from msft.run.folder import RunFolder
 from msft.run.log import to_json
+from msft.testing import promised_log
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -76,3 +83,66 @@ def test_a_comparison_gives_each_method_its_options(tmp_path: Path) -> None:
         "ies": {"track_excluded": False},
         "sft": {},
     }
+
+
+def test_both_policies_of_the_disk_beside_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One command, one first roll-out: logs and results differ in what was on disk alone."""
+    write_data(tmp_path)
+    recipe = recipe_of(tmp_path, method="msft")
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    out = tmp_path / "out"
+    command = ["compare", str(tmp_path / "recipe.yaml"), "--quiet", "--out", str(out)]
+    assert main([*command, "--methods", "msft,msft[disk_policy=paper]"]) == 0
+    lean, paper = out / "msft-s1", out / "msft+disk_policy=paper-s1"
+    assert rollout_from(RunFolder(paper).environment) == lean.name
+    logs = [promised_log(folder / "run.jsonl").splitlines() for folder in (lean, paper)]
+    assert logs[0][1:] == logs[1][1:]
+    for name in ("best/model.safetensors", "verdicts.jsonl", "schedule.json"):
+        assert (lean / name).read_bytes() == (paper / name).read_bytes()
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (lean, paper)]
+    disks = [summary.pop("disk") for summary in summaries]
+    assert summaries[0] == summaries[1]
+    assert disks[0]["mean_copies"] < disks[1]["mean_copies"]
+    with (out / "compare.csv").open() as file:
+        cells = [cell for cell in csv.DictReader(file) if cell["table"] == "disk"]
+    found = {(cell["row"], cell["column"]): cell["value"] for cell in cells}
+    for row, policy, disk in zip(
+        ("mSFT", "mSFT[disk_policy=paper]"), ("lean", "paper"), disks, strict=True
+    ):
+        assert found[row, "policy"] == policy
+        assert float(found[row, "mean"]) == pytest.approx(disk["mean_copies"])
+        assert float(found[row, "most"]) == disk["peak_copies"]
+    assert main(["report", str(paper), str(lean)]) == 0
+    page = (paper / "report.html").read_text()
+    assert "as in the paper&#39;s Algorithm 4 (disk_policy: paper)" in page
+    assert "held (disk_policy: paper)" in page
+    assert "held (disk_policy: lean)" in (lean / "report.html").read_text()
+    capsys.readouterr()
+    train = ["train", str(tmp_path / "recipe.yaml"), "--set", "disk_policy=paper"]
+    assert main([*train, "--out", str(lean)]) == 2
+    assert "disk_policy was 'lean', now it is 'paper'" in capsys.readouterr().err
+
+
+def test_the_plan_and_the_start_count_what_the_policy_puts_on_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(recipe_of(tmp_path, method="msft").to_yaml())
+    command = [str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "out")]
+    paper = ["--set", "disk_policy=paper"]
+    plan = ["plan", *command, "--no-calibration"]
+    peaks = []
+    for more in ([], paper):
+        assert main([*plan, *more, "--json"]) == 0
+        peaks.append(json.loads(capsys.readouterr().out)["disk"]["peak"])
+    assert main([*plan, *paper]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "6 checkpoints that may be needed at a time are on disk (disk_policy: paper)" in said
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, peaks[1] - 1))
+    assert peaks[0] < peaks[1]
+    assert main(["train", *command, *paper]) == 3
+    assert "use another --out, disk_policy: lean, a machine" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,7 +1,7 @@
 """Graders: what counts as the answer, and what is refused."""
 
 import re
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -264,8 +264,8 @@ def test_an_answer_is_finished_with_its_line(grader: Grader) -> None:
 )
 def test_10_000_characters_are_graded_at_once(grader: Grader, noise: str) -> None:
     long = (noise * 10_000)[:10_000]
-    start = perf_counter()
+    start = process_time()
     for said in (f"#### {long}", f"#### {long}!x", f"#### C{long}?", f"#### True, {long}?"):
         grader.extracted(said)
         grader.finished(said)
-    assert perf_counter() - start < 0.5, "a pattern goes back over what it has read"
+    assert process_time() - start < 0.5, "a pattern goes back over what it has read"

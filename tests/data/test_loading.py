@@ -3,15 +3,16 @@
 import importlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.data.corpus import load_corpus
-from msft.data.loading import Found, load_datasets
+from msft.data.loading import Found, load_datasets, refuse_missing_files
 from msft.data.overlap import _letters, question_of, shared_between
 from msft.data.sources import hub_sources
 from msft.data.splits import LoadedDataset
@@ -19,6 +20,7 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import DataError, RecipeError
 from msft.example import Example
 from msft.recipe.recipe import Recipe
+from msft.text import SELECTED_ON_TEST
 
 Rows = Sequence[dict[str, Any]]
 datasets = importlib.import_module("datasets")
@@ -499,3 +501,73 @@ def test_a_dataset_that_is_a_script_is_read_from_the_hubs_tables(
     monkeypatch.setattr("datasets.load_dataset", load)
     assert hub_sources("owner/name:some") == {"train": [1], "test": [2]}
     assert asked == [{}, {"revision": "refs/convert/parquet"}]
+
+
+# selection_split: test
+
+ON_TEST: dict[str, Any] = {"model_name_or_path": "tiny", "selection_split": "test"}
+
+
+def test_where_test_rows_select_no_validation_file_is_opened(tmp_path: Path) -> None:
+    """Not even to see whether it is there, and nothing is held out of train."""
+    train, test = (
+        jsonl(tmp_path / "train.jsonl", own(20)),
+        jsonl(tmp_path / "test.jsonl", own(5, 50)),
+    )
+    (tmp_path / "validation.jsonl").write_text("not JSON\n")
+    files = {"train": str(train), "test": str(test)}
+    datasets = [
+        {"name": "file", **files, "validation": str(tmp_path / "nowhere.jsonl")},
+        {"name": "share", **files, "validation_fraction": 0.5, "validation_rows": 1},
+        {"name": "folder", "path": str(tmp_path)},
+    ]
+    recipe = Recipe(**ON_TEST, datasets=datasets)
+    refuse_missing_files(recipe)
+    for found in load_datasets(recipe):
+        assert [row.prompt for row in found.loaded.train] == [row["prompt"] for row in own(20)]
+        assert [row.prompt for row in found.loaded.test] == [row["prompt"] for row in own(5, 50)]
+        assert found.loaded.validation == ()
+        assert not any("validation" in note for note in found.loaded.notes)
+    with pytest.raises(DataError, match="nowhere"):
+        refuse_missing_files(replace(recipe, selection_split="validation"))
+
+
+def test_a_benchmark_holds_nothing_out_where_test_rows_select(tmp_path: Path) -> None:
+    folder_of(tmp_path / "commonsenseqa", flat(40), test=flat(10, 100))
+    keys = {"name": "csqa", "benchmark": "commonsenseqa", "num_fewshot": 2}
+    sizes: dict[Literal["validation", "test"], int] = {"validation": 30, "test": 38}
+    for selection, trained in sizes.items():
+        recipe = Recipe(
+            "tiny", [keys], selection_split=selection, data_dir=str(tmp_path), prompt_style="text"
+        )
+        (found,) = load_datasets(recipe)
+        assert len(found.loaded.train) == trained
+        assert len(found.loaded.validation) == (8 if selection == "validation" else 0)
+        asked = {example.asks for example in found.loaded.exemplars}
+        assert len(asked) == 2, "exemplars are of train"
+        assert not asked & {example.asks for example in found.loaded.test}
+    (made,) = load_datasets(Recipe(**ON_TEST, datasets=[{"name": "a", "benchmark": "demo_gates"}]))
+    assert made.loaded.validation == ()
+    assert len(made.loaded.test) == 400
+
+
+def test_no_test_rows_and_rows_that_are_trained_too_are_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path / "a", own(20), own(5, 50))
+    recipe = Recipe(**ON_TEST, datasets=[{"name": "a", "path": str(tmp_path / "a")}])
+    with pytest.raises(DataError, match="a: no test rows, but selection_split is test"):
+        load_datasets(recipe)
+    folder_of(tmp_path / "a", own(20), test=own(5, 18))
+    with pytest.raises(DataError, match="2 of 5 test rows of a are also in train"):
+        load_datasets(recipe)
+
+
+def test_a_corpus_says_that_its_scores_are_optimistic(tmp_path: Path) -> None:
+    folder_of(tmp_path / "a", own(20), own(5, 50), own(5, 60))
+    recipe = Recipe(**ON_TEST, datasets=[{"name": "a", "path": str(tmp_path / "a")}])
+    corpus = load_corpus(recipe, tiny_tokenizer())
+    assert corpus.selection == "test"
+    assert corpus.note == f"selection_split is test. {SELECTED_ON_TEST}"
+    assert [*corpus.tasks(recipe)["a"].splits] == ["test"]
+    plain = load_corpus(replace(recipe, selection_split="validation"), tiny_tokenizer())
+    assert (plain.selection, plain.note) == ("validation", None)
+    assert plain.fingerprint() != corpus.fingerprint()

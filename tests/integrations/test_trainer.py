@@ -31,6 +31,7 @@ from msft.report import write_report
 from msft.run.folder import read_history
 from msft.search.feeds import Place, shuffled_epoch
 from msft.search.mixture import Mixture
+from msft.text import SELECTED_ON_TEST
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for the first runs
 
@@ -302,3 +303,31 @@ def test_a_callback_may_stop_it_and_the_same_call_goes_on(tmp_path: Path) -> Non
         torch.equal(tensors[name], parameter)
         for name, parameter in trainer.model.named_parameters()
     )
+
+
+def test_where_test_rows_select_validation_rows_are_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be refused: the trainer cannot take them."""
+    rows = {
+        name: {"train": splits["train"], "test": splits["validation"], "validation": [{"no": 1}]}
+        for name, splits in mixture().items()
+    }
+    watch = Watch()
+    keys = {**KEYS, "selection_split": "test", "quiet": False}
+    result = train(sft_trainer(tmp_path, callbacks=[watch]), rows, tmp_path / "run", **keys)
+    best = result.summary["best"]
+    assert result.summary["selection_split"] == "test"
+    assert best["test"] == best["validation"]
+    said, noted = capsys.readouterr()
+    assert SELECTED_ON_TEST in said
+    assert SELECTED_ON_TEST in noted
+    scores = [key for log in watch.logs for key in log if key.endswith("_loss")]
+    assert {"test_add_loss", "test_mul_loss"} <= {*scores}
+    assert not any(key.startswith("eval_") for key in scores)
+    same = train(sft_trainer(tmp_path / "b"), mixture(), tmp_path / "same", **KEYS)
+    assert same.summary["best"]["validation"] == best["test"]
+    assert same.summary["stages"] == result.summary["stages"]
+    lacking = {name: {"train": splits["train"]} for name, splits in mixture().items()}
+    with pytest.raises(RecipeError, match="has no test rows"):
+        train(sft_trainer(tmp_path / "c"), lacking, tmp_path / "c", **keys)

@@ -386,7 +386,7 @@ def test_the_special_token_after_an_answer_ends_it(tmp_path: Path, trainer: Any)
     rows = prepared_rows(trainer, [spec], quiet=True)
     corpus, ends = corpus_of(rows, [spec], TOKENIZER)
     assert ends == [TOKENIZER.eos_token_id]
-    row = corpus.datasets["a"].validation
+    row = corpus.datasets["a"].rows_of("validation")
     assert (row.examples[0].prompt, row.examples[0].completion) == ("add 9 =", " 7")
     assert row.rows[0].tokens[-1] == TOKENIZER.eos_token_id
     assert TOKENIZER.decode(row.rows[0].prompt) == "add 9 ="

@@ -15,10 +15,11 @@ from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.build import _settings
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import UsageError
-from msft.planning.cases import Cases, cases_of
-from msft.planning.counting_run import Case, Script, counted_run
+from msft.planning.cases import TOO_LONG, Cases, cases_of
+from msft.planning.counting_run import Case, CountingWorker, Script, counted_run
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
+from msft.run.worker import EngineWorker
 from msft.search.methods import METHODS
 from msft.text import duration
 
@@ -62,7 +63,7 @@ def corpus_of(recipe: Recipe) -> Corpus:
 
 def cases(method: str, **keys: Any) -> Cases:
     recipe = recipe_of(method, **keys)
-    return cases_of(recipe, corpus_of(recipe), EVALUATION)[method]
+    return cases_of(recipe, corpus_of(recipe), EVALUATION).cases[method]
 
 
 def figures(case: Case) -> tuple[int, int, int, int]:
@@ -168,7 +169,7 @@ def test_without_the_start_a_patient_stage_is_a_tick_longer() -> None:
 
 def test_peaks_by_probability_are_planned_as_peaks_by_score() -> None:
     corpus, soft = corpus_of(recipe_of()), recipe_of(peaks={"by": "probability"})
-    found = cases_of(soft, corpus, EVALUATION)["msft"]
+    found = cases_of(soft, corpus, EVALUATION).cases["msft"]
     assert (found.best, found.worst) == (cases("msft").best, cases("msft").worst)
 
 
@@ -205,15 +206,20 @@ def test_the_largest_batch_has_the_longest_rows_there_are_together() -> None:
 
 def test_every_method_stands_beside_the_recipes_own() -> None:
     recipe = recipe_of("sro")
-    methods = cases_of(recipe, corpus_of(recipe), EVALUATION)
-    assert next(iter(methods)) == "sro"
-    assert set(methods) == set(METHODS)
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION)
+    assert next(iter(found.cases)) == "sro"
+    assert set(found.cases) == set(METHODS)
+    assert found.left_out == {}
 
 
-def test_a_method_that_cannot_be_had_is_left_out() -> None:
+def test_a_method_that_cannot_be_had_is_left_out_with_the_reason() -> None:
     """mSFT with one tick and without the start could never exclude anybody."""
     recipe = recipe_of("sft", compute_budget=1, peaks={"include_start": False})
-    assert set(cases_of(recipe, corpus_of(recipe), EVALUATION)) == set(METHODS) - {"msft"}
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION)
+    assert set(found.cases) == set(METHODS) - {"msft"}
+    assert [*found.left_out] == ["msft"]
+    why = "this recipe cannot have it: compute_budget is one tick and peaks.include_start is false"
+    assert found.left_out["msft"].startswith(why)
 
 
 def endless(run: Any) -> None:
@@ -233,12 +239,71 @@ def test_a_method_without_an_end_is_refused() -> None:
         counted_run(settings, method, 4, train, EVALUATION, rising, most_rollouts=20)
 
 
-@pytest.mark.parametrize("keys", [{}, {"method_options": {"max_stages": 2}}, {"test": True}])
+ODD: list[dict[str, Any]] = [
+    {"weights": (0.5, 2.5)},
+    {"evals_per_epoch": 4, "compute_budget": 1.25, "num_train_epochs": 1.75},
+    {"evals_per_epoch": 8, "compute_budget": 2.5, "method_options": {"patience": 3}},
+    {"weights": (1, 1.5), "method_options": {"rehearsal_fraction": 0.4}, "test": True},
+    {"test": True, "score_test": "every", "keep": "a"},
+]
+
+
+@pytest.mark.parametrize("keys", ODD)
+@pytest.mark.parametrize("method", METHODS)
+def test_epochs_by_their_sums_are_epochs_row_by_row(
+    method: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn as batches, and summed once enough are drawn: both are what walking the rows gives."""
+    options = keys.get("method_options", {}) if method == "msft" else {}
+    recipe = recipe_of(method, **{**keys, "method_options": options, "seed": 3})
+    prepared = recipe.prepared()
+    settings = settings_for(recipe, corpus_of(recipe), prepared)
+    train = {"a": [3, 1, 4, 15, 9, 26, 5, 35], "b": [89, 7, 93, 2, 38]}
+    scripts = (Script(lambda mixture: ()), Script(lambda mixture: mixture.active[:1]))
+
+    def counted() -> list[Case]:
+        return [counted_run(settings, prepared, 4, train, EVALUATION, each) for each in scripts]
+
+    drawn = counted()
+    monkeypatch.setattr("msft.planning.counting_run.MOST_DRAWN", 1)
+    summed = counted()
+    monkeypatch.setattr(CountingWorker, "advance", EngineWorker.advance)
+    assert counted() == drawn
+    for one, other in zip(summed, drawn, strict=True):
+        assert one == replace(other, largest_batch=one.largest_batch)
+        assert 0 < one.largest_batch <= other.largest_batch
+
+
+def limited_to(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted_run, "__defaults__", (1000, looks))
+
+
+def test_what_takes_too_many_looks_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two ticks of two sub-datasets are 2·(60 + 2) looks; 13 rows twice, chosen by IES, 13 more."""
+    recipe = recipe_of("sft")
+    needed = 2 * (60 + 2)
+    limited_to(needed, monkeypatch)
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION)
+    assert [*found.cases] == ["sft", "soup"]
+    assert [*found.left_out] == ["continual", "dynamix", "ies", "sro", "soft_sro", "msft"]
+    assert set(found.left_out.values()) == {TOO_LONG}
+    assert "1,000,000 looks at scores and rows; plan fewer epochs or stages" in TOO_LONG
+    limited_to(needed + 13, monkeypatch)
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION, methods=["ies", "sro"])
+    assert [*found.cases] == ["sft", "ies"]
+    limited_to(needed - 1, monkeypatch)
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION, methods=[])
+    assert (found.cases, [*found.left_out]) == ({}, ["sft"])
+
+
+@pytest.mark.parametrize("keys", [{}, {"method_options": {"max_stages": 3}}, {"test": True}])
 def test_stages_that_follow_from_two_are_those_that_are_counted(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = cases("msft", **keys)
-    monkeypatch.setattr("msft.planning.cases.MOST_COUNTED", 1)
+    limited_to(4 * (60 + 2), monkeypatch)  # two stages of two ticks
     extended = cases("msft", **keys)
     assert extended.best == replace(counted.best, largest_batch=extended.best.largest_batch)
     assert extended.worst == replace(counted.worst, largest_batch=extended.worst.largest_batch)
@@ -275,14 +340,17 @@ def test_a_name_cannot_move_the_cursor() -> None:
             "method": "msft",
             "datasets": {"a\x1b[2J": found},
             "epoch": epoch,
+            "selection_split": "validation",
             "evaluation": load,
             "methods": {"msft": {"best": case, "worst": case}},
+            "not_counted": {"ies": "it is long", "sro": "it is odd", "soup": "it is long"},
             "memory": memory,
             "disk": {
                 "peak": 1,
                 "free": 0,
                 "out": "x",
                 "fits": False,
+                "policy": "lean",
                 "checkpoints": 5,
                 "checkpoints_in_memory": 4,
             },
@@ -296,6 +364,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
     assert "time: not known, since it is a test" in text
     assert "one epoch: 1 row, 3 tokens, 2 steps of 1 row, 1 evaluation\n" in text
     assert "one evaluation: 1 row, 4 tokens through" in text
+    assert "not counted: ies and soup, since it is long\nnot counted: sro, since it is odd" in text
 
 
 @pytest.mark.parametrize(
@@ -310,6 +379,6 @@ def test_other_methods_are_planned_with_what_the_recipe_says_for_them() -> None:
     """IES without a look at resting rows: 360 tokens less than with it."""
     by = {"ies": {"track_excluded": False}, "msft": {"max_stages": 1}}
     recipe = recipe_of("sft", num_train_epochs=5, options_by_method=by)
-    found = cases_of(recipe, corpus_of(recipe), EVALUATION)
+    found = cases_of(recipe, corpus_of(recipe), EVALUATION).cases
     assert figures(found["ies"].best) == (1, 12, 540, 72)
     assert len(found["msft"].worst.stages) == 1

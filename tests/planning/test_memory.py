@@ -191,3 +191,31 @@ def test_plan_and_train_ask_for_the_same(tmp_path: Path) -> None:
     poor = Room("cpu", 30_000_000, GB, GB)
     needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, poor)
     assert needs.disk == needs.checkpoints.disk(roomy=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "moments", "lean_moments"),
+    [({}, 2, 2), ({"on_rollback": "restore"}, len(RULES) + 3, 3)],
+)
+def test_the_paper_s_policy_has_every_candidate_on_disk_and_the_newest_in_memory(
+    tmp_path: Path, options: dict[str, str], moments: int, lean_moments: int
+) -> None:
+    write_data(tmp_path)
+    shape = named_shape("tiny", False, 1)
+    found = {}
+    for policy in ("lean", "paper"):
+        recipe = recipe_of(tmp_path, method="msft", method_options=options, disk_policy=policy)
+        for name, free in {"roomy": GB, "poor": 30_000_000}.items():
+            room = Room("cpu", free, GB, GB)
+            needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
+            found[policy, name] = needs
+    weights = 4 * shape.parameters
+    models = found["lean", "roomy"].checkpoints.models
+    most = len(RULES) + 3
+    assert found["lean", "roomy"].disk == (4 + 2 * lean_moments) * weights + models
+    assert found["paper", "roomy"].disk == (most + 2 * moments) * weights + models
+    assert found["lean", "roomy"].in_memory == most
+    assert found["paper", "roomy"].in_memory == 2
+    assert found["paper", "poor"].in_memory == 0
+    assert found["paper", "poor"].disk == found["lean", "poor"].disk
+    assert found["paper", "poor"].disk == (most + 1 + 2 * moments) * weights + models

@@ -65,8 +65,10 @@ def test_defaults_are_the_contracts() -> None:
         "prompt_style": "letters",
         "choice_norm": "chars",
         "mean": "macro",
+        "selection_split": "validation",
         "report_split": "test",
         "score_test": "best",
+        "disk_policy": "lean",
         "peaks": {"include_start": True, "smooth": 0, "min_delta": 0.0},
         "method_options": {},
         "options_by_method": {},
@@ -520,3 +522,25 @@ def test_every_lane_has_a_row_and_an_engine_that_sums() -> None:
     with pytest.raises(RecipeError, match="lanes is 2, but engine simple has one"):
         recipe(lanes=2, engine="simple")
     assert recipe(lanes=64).lanes == 64
+
+
+def test_where_test_rows_select_validation_rows_are_neither_needed_nor_used() -> None:
+
+    def read(mapping: dict[str, Any]) -> tuple[str, ...]:
+        return Recipe.from_mapping(mapping).notes
+
+    keys = {"selection_split": "test", "report_split": "selection"}
+    rows = {"train": "a.jsonl", "test": "c.jsonl"}
+    plain = {"model_name_or_path": "tiny"}
+    assert read({**plain, **keys, "datasets": [{"name": "a", **rows}, {"name": "b", **rows}]}) == ()
+    datasets = [
+        {"name": "a", **rows, "validation": "b.jsonl"},
+        {"name": "b", **rows, "validation_fraction": 0.1, "validation_rows": 5},
+        {"name": "c", **rows},
+    ]
+    (note,) = read({**plain, **keys, "datasets": datasets})
+    assert note == (
+        "validation, validation_fraction and validation_rows of a and b are not used: "
+        "selection_split is test, so no validation rows are read or held out"
+    )
+    assert read({**plain, "datasets": datasets[:2]}) == ()

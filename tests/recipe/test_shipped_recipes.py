@@ -12,11 +12,16 @@ from msft.recipe.recipe import Recipe, load_recipe
 from msft.search.methods import METHODS, PreparedMethod
 from msft.search.methods.dynamix import ORIGINAL
 from msft.search.methods.dynamix import PAPER as MSFT_PAPER
+from msft.search.rollout import BASE
+from msft.search.scores import SELECTION
+from msft.testing import Learner, simulate
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 NAMES = [path.name for path in RECIPES]
+PAPER_S = [path for path in RECIPES if not path.stem.startswith("smollm2") and path.stem != "tiny"]
+"""Those of the paper's settings."""
 
 
 def test_the_recipes_are_there() -> None:
@@ -60,7 +65,6 @@ PAPER = {
     "validation_rows": 200,
     "test_rows": 200,
     "report_split": "selection",
-    "score_excluded": "rollback",
     "track_excluded": False,
     "min_max": True,
     "evaluation_tokens": "every_row",
@@ -77,18 +81,68 @@ def test_the_paper_s_recipe_sets_what_is_not_the_default_to_the_paper_s(name: st
     for spec in recipe.datasets:
         found = {key: getattr(spec, key) for key in ("train_rows", "validation_rows", "test_rows")}
         found |= {key: getattr(recipe, key) for key in ("report_split", "evaluation_tokens")}
-        found["score_excluded"] = chosen["msft"].rollout_options.score_excluded
         found["track_excluded"] = chosen["ies"].options["track_excluded"]
         found["min_max"] = chosen["dynamix"].options["min_max"]
         assert found == PAPER
-    for method in ("continual", "sro"):  # the appendix scores everybody at every tick of these
+    for method in METHODS:  # Algorithm 4 takes the best over every tick
         assert chosen[method].rollout_options.score_excluded == "every"
     bare = Recipe("tiny", [{"name": "a", "benchmark": "sciq"}])
     assert bare.datasets[0].train_rows is None
-    assert prepared(bare, "msft").rollout_options.score_excluded != PAPER["score_excluded"]
     assert "track_excluded" not in prepared(bare, "ies").options
     assert ORIGINAL.min_max is PAPER["min_max"] is not MSFT_PAPER.min_max
     assert MSFT_PAPER.beta == 5000.0
+
+
+COUNTED = "options_by_method.msft.score_excluded=rollback"
+"""What sets a recipe to the accounting of the paper's FLOPs section."""
+FORGETFUL = {
+    "a": Learner(passes=0.7, limit=1.4, damage=0.28),
+    "b": Learner(passes=0.5, limit=1.3, damage=0.25),
+    "c": Learner(passes=1.4, limit=1.0, damage=0.11),
+    "d": Learner(passes=0.6, limit=0.3, damage=0.35),
+}
+"""One of them leaves in each stage, and the best point is one that is not rolled back to."""
+
+
+@pytest.mark.parametrize("path", PAPER_S, ids=lambda path: path.name)
+def test_the_paper_s_recipes_choose_as_algorithm_4_and_the_other_reading_is_one_flag(
+    path: Path,
+) -> None:
+    """The argmax is over every tick of every stage, base included; with the flag, over the first
+    stage and one tick of each later one."""
+    chosen = {}
+    for reading, flags in {"every": [], "rollback": [COUNTED]}.items():
+        recipe = load_recipe(path, flags)
+        method = prepared(recipe, "msft")
+        assert method.rollout_options.score_excluded == reading
+        for other in ("continual", "sro"):  # the appendix scores everybody at every tick of these
+            assert prepared(recipe, other).rollout_options.score_excluded == "every"
+        history = simulate(
+            "msft",
+            FORGETFUL,
+            compute_budget=recipe.compute_budget,
+            evals_per_epoch=recipe.evals_per_epoch,
+            peaks=recipe.peaks,
+            method_options=options_of("msft", recipe),
+        )
+        means = {
+            place: sum(score.value for score in scores.values()) / len(FORGETFUL)
+            for place, scores in history.scores[SELECTION].items()
+            if len(scores) == len(FORGETFUL)
+        }
+        assert history.candidates == len(means)
+        assert history.best == max(means, key=means.__getitem__)
+        chosen[reading] = (history, means)
+    (every, all_means), (counted, few) = chosen["every"], chosen["rollback"]
+    assert [stage.excluded for stage in every.stages] == [s.excluded for s in counted.stages]
+    ticks = every.stages[0].ticks
+    assert [stage.ticks for stage in every.stages] == [ticks] * len(FORGETFUL)
+    assert len(all_means) == 1 + ticks * len(FORGETFUL)
+    went_on = {decision.checkpoint for stage in every.stages[1:] for decision in stage.decisions}
+    assert {*few} == {BASE, *every.stages[0].checkpoints, *went_on}
+    assert len(few) < len(all_means)
+    assert every.best not in few, "nobody sees it with the flag"
+    assert max(all_means.values()) > max(few.values())
 
 
 def prepared(recipe: Recipe, method: str) -> PreparedMethod:
@@ -101,7 +155,7 @@ def test_the_page_names_every_default_that_is_not_the_paper_s() -> None:
     page = (ROOT / "docs/recipe.md").read_text()
     rows = page.partition("| option | default | the paper's | why not |")[2].partition("\n\n")[0]
     lines = [line.split(" | ") for line in rows.splitlines()[2:]]
-    assert len(lines) == 6
+    assert len(lines) == 5
     said = {option: line[2] for line in lines for option in PAPER if f"`{option}`" in line[0]}
     assert said.keys() == PAPER.keys()
     for option, paper in PAPER.items():

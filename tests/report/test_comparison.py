@@ -32,6 +32,7 @@ from msft.report.compare.contest import Contest, contest_of, contest_of_each, co
 from msft.report.compare.first_places import rounds_of, spread_of
 from msft.report.comparison_page import comparison_of, contest_text, tables_of, write_files
 from msft.report.contest_in_words import headline
+from msft.report.disk_table import disk_table
 from msft.report.figures.methods import budgets_of
 from msft.report.flops_table import flops_table
 from msft.report.margins import margin_of
@@ -60,6 +61,7 @@ from msft.store.store import Disk
 
 FIRST = CheckpointId("r0-t1")
 NAMES = ("sciq", "arc", "gsm8k", "mine")
+HELD = Disk(1, 2, 100)
 RECIPE = """\
 method: sft
 datasets:
@@ -82,8 +84,15 @@ def made(
     mean: str = "macro",
     recipe: str = RECIPE,
     verdicts: Mapping[str, Verdict] | None = None,
+    disk: Disk = HELD,
+    best: int = 1,
+    test_base: Scores | None = None,
 ) -> Path:
-    """A finished run of 1,000 parameters whose best checkpoint has these scores."""
+    """A finished run of 1,000 parameters whose best checkpoint has these scores.
+
+    best: its tick; those before it score as the base model. test_base: the base model's on test,
+    where they are not those on validation.
+    """
     base = base or {n: Score(s.metric, s.total * 0, s.count) for n, s in validation.items()}
     rows = dict.fromkeys(validation, 8)
     peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
@@ -96,16 +105,19 @@ def made(
     for tick in range(1, ticks + 1):
         checkpoint = CheckpointId(f"r0-t{tick}")
         tokens = Tokens(train_tokens, 5, 2 if method == "dynamix" else 0)
-        events.append(Reached(checkpoint, 1, (8.0, 8), tokens, Disk(1, 2, 100), validation))
+        scores = validation if tick >= best else base
+        events.append(Reached(checkpoint, 1, (8.0, 8), tokens, disk, scores))
+    result = CheckpointId(f"r0-t{best}")
     if test is not None:
-        events += [Measured(BASE, "test", Tokens(), base), Measured(FIRST, "test", Tokens(), test)]
-    events.append(Ended("budget", FIRST))
+        events.append(Measured(BASE, "test", Tokens(), test_base or base))
+        events.append(Measured(result, "test", Tokens(), test))
+    events.append(Ended("budget", result))
     place = folder / f"{method.replace(':', '.').replace('/', '')}-s{seed}"
     place.mkdir(parents=True)
     (place / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
     (place / "recipe.yaml").write_text(recipe)
     if verdicts is not None:
-        Verdicts(place / "verdicts.jsonl").add(FIRST, "test", verdicts)
+        Verdicts(place / "verdicts.jsonl").add(result, "test", verdicts)
     return place
 
 
@@ -161,6 +173,45 @@ def test_the_main_table_has_groups_epochs_and_differences(three: Contest) -> Non
     assert [table.key for table in tables_of(three)][:2] == ["main", "main-validation"]
 
 
+def test_the_base_model_has_its_own_scores_on_each_split_and_group(tmp_path: Path) -> None:
+    chosen, tested = right(6, 6, 6, 6), right(5, 5, 5, 5)
+    base, test_base = right(1, 2, 3, 4), right(2, 3, 4, 5)
+    folders = [
+        made(tmp_path, method, 20, chosen, tested, base, test_base=test_base)
+        for method in ("sft", "msft")
+    ]
+    test, validation = (cells(table) for table in main_tables(lined_up(folders)))
+    assert test["Base"] == ["25.0", "40.0", "50.0", "35.0", "–"]
+    assert validation["Base"] == ["15.0", "30.0", "40.0", "25.0", "–"]
+
+
+def test_epochs_and_scores_are_means_over_the_seeds_that_all_have(tmp_path: Path) -> None:
+    scores = right(5, 5, 5, 5)
+    best = {("sft", 20): 1, ("sft", 30): 2, ("sft", 40): 4, ("msft", 20): 4, ("msft", 30): 2}
+    folders = [
+        made(tmp_path, method, seed, scores, scores, ticks=4, best=tick)
+        for (method, seed), tick in best.items()
+    ]
+    contest = lined_up(folders)
+    table = main_tables(contest)[0]
+    assert {name: row[-1] for name, row in cells(table).items()} == {
+        "Base": "–",
+        "SFT": "0.38",  # 1 and 2 ticks of a fourth of an epoch
+        "mSFT": "0.75",
+    }
+    assert ", mean over seeds 20 and 30; " in table.note
+
+
+def test_the_pooled_mean_is_called_so_and_is_of_all_rows(tmp_path: Path) -> None:
+    folders = [
+        made(tmp_path, method, 20, {"a": accuracy(9, 10), "b": accuracy(few, 90)}, mean="pooled")
+        for method, few in (("sft", 0), ("msft", 11))
+    ]
+    (table,) = main_tables(lined_up(folders))
+    assert table.head == ("method", "pooled", "Ep.")
+    assert cells(table)["mSFT"] == ["*20.0* +11.0", "0.25"]
+
+
 def test_every_sub_dataset_has_its_row(three: Contest) -> None:
     assert cells(dataset_tables(three)[0]) == {
         "sciq": ["50.0", "_60.0_ +10.0", "*70.0* +20.0"],
@@ -173,11 +224,14 @@ def test_every_sub_dataset_has_its_row(three: Contest) -> None:
 
 
 def test_the_ablation_is_of_msft_and_those_that_search_once(three: Contest, tmp_path: Path) -> None:
-    assert cells(ablation_table(three)) == {
-        "SFT": ["_50.0_", "0.25"],
-        "SRO SFT": ["_50.0_ ±0.0", "0.25"],
-        "mSFT": ["*55.0* +5.0", "0.25"],
-    }
+    for contest in (three, contest_of(three.runs[::-1])):
+        found = cells(ablation_table(contest))
+        assert found == {
+            "SFT": ["_50.0_", "0.25"],
+            "SRO SFT": ["_50.0_ ±0.0", "0.25"],
+            "mSFT": ["*55.0* +5.0", "0.25"],
+        }
+        assert [*found] == ["SFT", "SRO SFT", "mSFT"]  # in the paper's order
     folders = [made(tmp_path / "two", method, 20, right(1, 2, 3, 4)) for method in ("sft", "msft")]
     assert ablation_table(lined_up(folders)) is None
 
@@ -201,6 +255,30 @@ def test_flops_add_up(tmp_path: Path) -> None:
     assert numbers["SFT"] == [120e3, 30e3, 0, 150e3, 60e3, 60e3, 1]  # 6·1000·20, 2·1000·15
     assert numbers["DynamixSFT"] == [240e3, 20e3, 16e3, 276e3, 256e3, 0, 1.84]
     assert cells(table)["DynamixSFT"][:4] == ["240 k", "20.0 k", "16.0 k", "276 k"]
+
+
+def test_copies_on_disk_are_compared_by_their_means(tmp_path: Path) -> None:
+    """Means over seeds 20 and 30; the bounds are the paper's for four sub-datasets."""
+    held = {
+        ("sft", 20): Disk(1, 3),
+        ("sft", 30): Disk(3, 5),
+        ("msft", 20): Disk(3, 5),
+        ("msft", 30): Disk(4, 7),
+    }
+    folders = {
+        key: made(tmp_path, *key, right(1, 2, 3, 4), ticks=4, disk=disk)
+        for key, disk in held.items()
+    }
+    table = disk_table(lined_up([*folders.values()]))
+    assert table.head == ("method", "policy", "mean", "most", "× SFT", "(N + 5)/2", "N + 1")
+    assert cells(table) == {
+        "SFT": ["lean", "2.00", "4", "1.00", "–", "–"],
+        "mSFT": ["lean", "3.50", "6", "1.75", "4.5", "5"],
+    }
+    assert [cell.value for cell in table.rows[1].cells[1:]] == [3.5, 6, 1.75, 4.5, 5]
+    without = made(tmp_path / "memory", "sft", 20, right(1, 2, 3, 4), disk=Disk())
+    table = disk_table(lined_up([without, folders["msft", 20]]))
+    assert cells(table)["mSFT"][1:4] == ["3.00", "5", "–"]
 
 
 def hundred(total: int) -> Scores:
@@ -288,6 +366,8 @@ def test_spread_and_first_places_with_ties(three: Contest, tmp_path: Path) -> No
         "SRO SFT": ["_2_", "2"],
         "mSFT": ["*3*", "1"],
     }
+    written = csv_text([places] if (places := places_table(three)) else []).splitlines()
+    assert written[-2:] == ["places,mSFT,first places,3,,1", "places,mSFT,of these shared,1,,"]
     alone = lined_up([made(tmp_path / "one", "sft", 20, right(1, 2, 3, 4))])
     assert places_table(alone) is None
 
@@ -427,20 +507,22 @@ def test_a_base_model_that_nobody_beats_is_said(tmp_path: Path) -> None:
 
 def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
     def losses(*totals: float) -> Scores:
-        return {name: nll(total, 10) for name, total in zip("ab", totals, strict=True)}
+        return {name: nll(total, 10) for name, total in zip("abc", totals, strict=True)}
 
+    base, sft, msft = losses(30, 30, 30), losses(20, 10, 12), losses(15, 11, 10)
     contest = lined_up(
         [
-            made(tmp_path, "sft", 20, losses(20, 10), losses(20, 10), base=losses(30, 30)),
-            made(tmp_path, "msft", 20, losses(15, 11), losses(15, 11), base=losses(30, 30)),
+            made(tmp_path, "sft", 20, sft, sft, base=base),
+            made(tmp_path, "msft", 20, msft, msft, base=base),
         ]
     )
     assert cells(main_tables(contest)[0]) == {
         "Base": ["3.000", "–"],
-        "SFT": ["_1.500_", "0.25"],
-        "mSFT": ["*1.300* −0.200", "0.25"],
+        "SFT": ["_1.400_", "0.25"],
+        "mSFT": ["*1.200* −0.200", "0.25"],
     }
-    assert cells(places_table(contest)) == {"SFT": ["1", "0"], "mSFT": ["1", "0"]}
+    assert cells(places_table(contest)) == {"SFT": ["_1_", "0"], "mSFT": ["*2*", "0"]}
+    assert contest.mean_gain(contest.others[0]) == pytest.approx(0.2)  # nats saved
 
 
 @pytest.mark.parametrize("mean", ["macro", "pooled"])
@@ -816,6 +898,7 @@ def test_the_margin_of_a_loss_is_turned_as_it_is_read(tmp_path: Path) -> None:
     low, high = margin.interval
     assert -1.0 <= low < -0.75 < high <= -0.5
     assert margin.sure
+    assert cells(bootstrap_table(contest))["mSFT"][4:6] == ["12", "0"]  # rows better and worse
 
 
 LONG_RECIPE = """\

@@ -358,3 +358,5 @@ def test_sft_is_about_a_ten_thousandth_and_a_search_is_little_more() -> None:
         assert training.share("SFT", 2) == pytest.approx(2 * training.share("SFT"), rel=0.001)
         total = sum(training.share(each) for each in BASE_STAGES + POST_STAGES)
         assert total == pytest.approx(1)
+        others = training.total - training.flops["SFT"]
+        assert training.share("SFT", others / training.flops["SFT"]) == pytest.approx(0.5)

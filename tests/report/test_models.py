@@ -35,6 +35,8 @@ def run(
     train_tokens: int = 10,
     size: int = 1000,
     ticks: int = 1,
+    base: Sequence[int] = (0, 0, 0, 0),
+    best: int = 1,
 ) -> Path:
     """A finished run of a model with these rows right of ten on test; on validation one more."""
     chosen = right(*(count + 1 for count in test))
@@ -48,6 +50,8 @@ def run(
         recipe=recipe,
         train_tokens=train_tokens,
         ticks=ticks,
+        base=right(*base),
+        best=best,
     )
     events = read_log(place / "run.jsonl")
     first = events[0]
@@ -61,13 +65,14 @@ def run(
 
 def six(folder: Path) -> list[Path]:
     """SFT, SRO and mSFT on a small and on a large model."""
+    small, large = (1, 1, 0, 2), (3, 5, 2, 2)
     return [
-        run(folder, "owner/small", "sft", (4, 4, 2, 2), train_tokens=10),
-        run(folder, "owner/small", "sro", (4, 4, 2, 4), train_tokens=20),
-        run(folder, "owner/small", "msft", (6, 4, 2, 4), train_tokens=30),
-        run(folder, "large", "sft", (8, 8, 6, 6), train_tokens=10, size=4000),
-        run(folder, "large", "sro", (8, 6, 6, 6), train_tokens=40, size=4000),
-        run(folder, "large", "msft", (8, 8, 8, 6), train_tokens=20, size=4000),
+        run(folder, "owner/small", "sft", (4, 4, 2, 2), train_tokens=10, base=small),
+        run(folder, "owner/small", "sro", (4, 4, 2, 4), train_tokens=20, base=small),
+        run(folder, "owner/small", "msft", (6, 4, 2, 4), train_tokens=30, base=small),
+        run(folder, "large", "sft", (8, 8, 6, 6), train_tokens=10, size=4000, base=large),
+        run(folder, "large", "sro", (8, 6, 6, 6), train_tokens=40, size=4000, base=large),
+        run(folder, "large", "msft", (8, 8, 8, 6), train_tokens=20, size=4000, base=large),
     ]
 
 
@@ -105,6 +110,8 @@ def test_results_have_a_block_of_each_model_and_their_average(tmp_path: Path) ->
     assert main["Average", "mSFT"][mean] == (57.5, 7.5, 1)
     science = 0
     assert main["Average", "mSFT"][science] == (65, 5, 1)  # (6 + 4 + 8 + 8) / 40, SFT 60
+    assert main["Average", "Base"][science] == (25, None, 0)  # 10 and 40
+    assert main["Average", "Base"][mean] == (20, None, 0)  # 10 and 30
     chosen = rows(tables["main-validation"])
     assert chosen["Average", "mSFT"][mean] == (67.5, 7.5, 1)
     ablation = rows(tables["ablation"])
@@ -126,6 +133,18 @@ def test_flops_are_averaged_and_so_are_the_factors_of_each_model(tmp_path: Path)
         for model in ("owner/small", "large")
     ]
     assert flops["Average", "mSFT"][-1][0] == pytest.approx(sum(factors) / 2)
+
+
+def test_epochs_are_means_over_the_seeds_and_then_over_the_models(tmp_path: Path) -> None:
+    ticks = {("a", 20): 1, ("a", 30): 3, ("b", 20): 4}
+    paths = [
+        run(tmp_path, model, method, (1, 1, 1, 1), seed, ticks=4, best=tick)
+        for (model, seed), tick in ticks.items()
+        for method in ("sft", "msft")
+    ]
+    main = rows(model_tables(model_contests(compared_runs(paths)))[0])
+    epochs = [main[block, "mSFT"][-1][0] for block in ("a", "b", "Average")]
+    assert epochs == [0.5, 1, 0.75]
 
 
 def test_differences_are_to_sft_of_the_same_seed(tmp_path: Path) -> None:
@@ -164,6 +183,25 @@ def test_budgets_of_one_model_are_named_on_all(tmp_path: Path) -> None:
     labels = [[entrant.label for entrant in contest.entrants] for contest in contests]
     assert labels == [["SFT", "mSFT C = 0.25"], ["SFT", "mSFT C = 0.25", "mSFT C = 0.5"]]
     assert all(contest.baseline is contest.entrants[0] for contest in contests)
+
+
+def test_the_budgets_of_table_7_have_rows_of_their_own(tmp_path: Path) -> None:
+    """As `--methods 'sft,msft[compute_budget=1],msft'` leaves them; large models lack C = 1."""
+    paths = [run(tmp_path, model, "sft", (1, 1, 1, 1)) for model in ("a", "b")]
+    paths += [
+        run(tmp_path, model, "msft", (1, 1, 1, 1), ticks=3, train_tokens=7) for model in ("a", "b")
+    ]
+    short = run(tmp_path / "short", "a", "msft", (2, 2, 2, 2), train_tokens=5)
+    paths.append(short.rename(paths[2].with_name("msft+compute_budget=0.25-s20")))
+    contests = model_contests(compared_runs(paths))
+    labels = [[entrant.label for entrant in contest.entrants] for contest in contests]
+    assert labels == [["SFT", "mSFT C = 0.75", "mSFT C = 0.25"], ["SFT", "mSFT C = 0.75"]]
+    flops = rows(by_key(model_tables(contests))["flops"])
+    assert flops["a", "mSFT C = 0.25"][0][0] == 6 * 1000 * 5
+    assert flops["Average", "mSFT C = 0.75"][0][0] == 6 * 1000 * 3 * 7
+    assert flops["Average", "mSFT C = 0.25"][0][0] is None
+    alone = model_contests(compared_runs([paths[0], paths[-1]]))
+    assert [entrant.label for entrant in alone[0].entrants] == ["SFT", "mSFT C = 0.25"]
 
 
 def test_one_model_not_scored_on_test_puts_all_on_validation(tmp_path: Path) -> None:

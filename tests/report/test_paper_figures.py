@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from xml.etree import ElementTree
 
 import numpy as np
@@ -23,7 +23,7 @@ from msft.report.figure_files import FORMATS, formats_of, write_all_figures, wri
 from msft.report.figures.bars import rows_of
 from msft.report.figures.chart import WIDE, drawing
 from msft.report.figures.epochs import rows_per_epoch
-from msft.report.figures.olmo2_share import share_figure, shares
+from msft.report.figures.olmo2_share import share_figure, share_section, shares
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.scores import (
     gains,
@@ -37,7 +37,7 @@ from msft.report.figures.scores import (
 from msft.report.in_words import choice_text
 from msft.report.page import Section, page_sections
 from msft.report.reproduction import setting_rows
-from msft.report.sections import comparison_figures, run_figures, run_sections
+from msft.report.sections import comparison_figures, run_figures, run_sections, score_section
 from msft.run.environment import record_environment
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, to_line
@@ -248,9 +248,21 @@ def test_gain_against_size_needs_several_mixtures(folder: Path) -> None:
     sections = comparison_figures(compared_runs(paths))
     assert "sizes" in keys(sections)
     assert {"gains-1", "gains-2", "parts-1", "losses-2"} <= set(keys(sections))
-    contests = contests_of(compared_runs(paths))
-    assert [len(contest.names) for contest in contests] == [2, 3]
+    titles = {section.key: section.title for section in sections}
+    assert titles["gains-1"] == "Gain by sub-dataset · N = 2, 16 rows"
+    assert titles["losses-2"] == "Training loss · N = 3, 24 rows"
     assert_drawn(sections, folder)
+
+
+def test_the_mixture_of_fewer_sub_datasets_comes_first_however_many_its_rows(folder: Path) -> None:
+    rows = {"two": {"a": 8, "b": 8}, "one": {"a": 64}, "more": {"a": 8, "b": 16}}
+    for name, sizes in rows.items():
+        (folder / name).mkdir()
+        learners = {each: Learner(rows=count) for each, count in sizes.items()}
+        simulate("sft", learners, folder=folder / name, num_train_epochs=1)
+    contests = contests_of(compared_runs([folder / name for name in rows]))
+    titles = [contest.title for contest in contests]
+    assert titles == ["N = 1, 64 rows", "N = 2, 16 rows", "N = 2, 24 rows"]
 
 
 def test_budgets_are_told_apart(folder: Path) -> None:
@@ -260,7 +272,36 @@ def test_budgets_are_told_apart(folder: Path) -> None:
     assert {"budgets", "parts", "parts-c2"} <= set(keys(sections))
     (contest,) = contests_of(compared_runs(paths))
     assert [entrant.label for entrant in contest.entrants] == ["SFT", "mSFT C = 2", "mSFT C = 1"]
+    by_key = {section.key: section for section in sections}
+    for key, name in (("parts", "mSFT C = 1"), ("parts-c2", "mSFT C = 2")):
+        assert by_key[key].title == f"What the gain is made of · {name}"
+        assert by_key[key].text.startswith(f"The gain of {name} over SFT on test")
     assert_drawn(sections, folder)
+
+
+def test_seeds_belong_together_if_the_budget_that_the_method_uses_is_the_same(folder: Path) -> None:
+    budgets = {"c1": (1, 3), "c2": (2, 3), "e2": (1, 2)}  # C, and epochs of all other methods
+    paths = [
+        run_of(folder / f"{method}-{name}", method, seed=seed, compute_budget=c, num_train_epochs=e)
+        for method in ("sft", "msft")
+        for seed, (name, (c, e)) in enumerate(budgets.items())
+    ]
+    (contest,) = contests_of(compared_runs(paths))
+    assert [(entrant.method, [*entrant.runs]) for entrant in contest.entrants] == [
+        ("sft", [0, 1]),  # C is nothing to it
+        ("sft", [2]),
+        ("msft", [0, 2]),
+        ("msft", [1]),
+    ]
+
+
+def test_the_parts_that_are_undefined_are_counted_by_their_reasons(folder: Path) -> None:
+    paths = [run_of(folder / "sft", "sft")]
+    paths.append(
+        run_of(folder / "msft", "msft", compute_budget=2, method_options={"max_stages": 1})
+    )
+    (section,) = [s for s in comparison_figures(compared_runs(paths)) if s.key == "parts"]
+    assert section.text.endswith("The parts are undefined for 2 (never left) of 3.")
 
 
 def made(folder: Path, name: str, method: str, **test: Score | None) -> ComparedRun:
@@ -326,6 +367,8 @@ def test_gains_of_losses_are_turned_and_mixed_ones_are_relative(folder: Path) ->
         (contest,) = contests_of(runs)
         gain = contest.gain(contest.others[0], "a")
         assert gain == pytest.approx(0.5 if name == "nll" else 25.0)  # nats; per cent of 2.0
+        whole = contest.mean_gain(contest.others[0])
+        assert whole == pytest.approx(0.25 if name == "nll" else 25 / 3)  # of 3.0, the base model's
         sections = comparison_figures(runs)
         assert ("parts" in keys(sections)) == (name == "nll")
         drawn = gains_figure(contest, WIDE)
@@ -416,6 +459,7 @@ def test_each_unit_of_scores_has_an_axis_of_its_own(folder: Path) -> None:
         "score (test)": (["c"], {7.5, 8.5}),
     }
     assert "each metric has an axis of its own" in score_text(contest)
+    assert score_section(contest).title == "Scores on test"
     assert_drawn([Section("scores", "", "", partial(score_figure, contest))], folder)
     plain = [
         made(folder, f"{method}-1", method, a=accuracy(50, 100), b=accuracy(60, 100))
@@ -456,6 +500,7 @@ def test_shares_with_the_cost_of_a_search(folder: Path) -> None:
     assert list(table) == ["pre-training", "mid-training", "RLVR", "DPO", "SFT", "× 2.00 mSFT"]
     assert table["× 2.00 mSFT"] == pytest.approx(2 * table["SFT"], rel=0.001)
     assert sum(list(table.values())[:5]) == pytest.approx(1)
+    assert share_section({}).text.startswith("SFT takes 0.0094 to 0.017 % of all training compute")
     empty = Section("none", "", "", partial(share_figure, {}))
     odd = Section("odd", "", "", partial(share_figure, {HOSTILE: 0.5, "x" * 80: 300.0}))
     assert_drawn([empty, odd], folder)
@@ -473,9 +518,9 @@ def test_a_hundred_sub_datasets_are_quick(folder: Path) -> None:
     curves = {f"d{n}": hits(10, 20 + n % 50, 30, 60 - n % 50) for n in range(100)}
     paths = [written(folder / method, curves, method) for method in ("sft", "msft")]
     runs = compared_runs(paths)
-    start = perf_counter()
+    start = process_time()
     sections = page_sections([*comparison_figures(runs), *run_sections(runs[0].history)])
-    assert perf_counter() - start < 20  # 4 s on an idle machine
+    assert process_time() - start < 20  # 4 s on an idle machine
     assert sum(len(each.wide) + len(each.narrow) for each in sections) < 1_500_000
 
 

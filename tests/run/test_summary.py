@@ -75,7 +75,7 @@ def test_the_summary_has_the_keys_of_the_contract(name: str, folder: Path) -> No
     history = CASES[name].run(folder)
     summary = summary_of(history)
     assert json.loads(json.dumps(summary)) == summary
-    controls = summary.pop("controls", [])
+    controls, selection = summary.pop("controls", []), summary.pop("selection_split", None)
     assert bool(controls) == (name == "soup-controls")
     assert fits(summary, SHAPE)
     assert all(fits(stage, STAGE) for stage in summary["stages"])
@@ -87,6 +87,9 @@ def test_the_summary_has_the_keys_of_the_contract(name: str, folder: Path) -> No
     )
     assert summary["flops"]["total"] == flops_of(history).total
     assert (summary["best"]["test"] is None) == (CASES[name].score_test == "none")
+    assert selection == (None if CASES[name].selection_split == "validation" else "test")
+    if selection:
+        assert summary["best"]["test"] == summary["best"]["validation"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -98,7 +101,7 @@ def test_a_summary_can_be_had_at_any_time(name: str, folder: Path) -> None:
         assert summary_of(history)["status"] == "running"
         assert summary_of(history)["ended_by"] is None
         assert summary_of(history, stopped=True)["status"] == "stopped"
-        assert set(summary_of(history)) - {"controls"} == set(SHAPE)
+        assert set(summary_of(history)) - {"controls", "selection_split"} == set(SHAPE)
         assert schedule_of(history)["method"] == CASES[name].method
     assert summary_of(History(events), stopped=True)["status"] == "finished"
 

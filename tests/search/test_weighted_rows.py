@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.search.feeds import Batch, Cycles, Losses, Place, shuffled_epoch
+from msft.search.looks import Looks
 from msft.search.methods.ies import Ies
 from msft.search.methods.replay import _mixture
 from msft.search.methods.soft_sro import proportioned
@@ -105,6 +106,16 @@ def test_ies_takes_one_look_an_epoch_at_rows_that_come_twice() -> None:
     """Three looks are needed: with two an epoch, rows would rest from the third epoch on."""
     epochs = looked_at(Mixture((TWICE,)), 4)
     assert [sum(each.values()) for each in epochs] == [8, 8, 8, 0]
+
+
+def test_of_a_row_that_comes_twice_in_an_epoch_the_last_loss_counts() -> None:
+    looks = Looks(Mixture((TWICE,)))
+    first, second = ("twice", 0), ("twice", 1)
+    for epoch in (1.0, 2.0):
+        looks.begin_epoch()
+        looks.add([first, second, second], [epoch, 9.0, 10 * epoch])
+        looks.add([first], [epoch / 2])
+    assert looks.losses == {first: [0.5, 1.0], second: [10.0, 20.0]}
 
 
 def test_a_look_is_not_taken_again_after_a_resume_within_an_epoch() -> None:

@@ -1,8 +1,10 @@
 """How little is on disk, and what a crash costs for that."""
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -20,12 +22,12 @@ from mortal import (
     quick_folder,
 )
 from msft.run.history import History
-from msft.run.log import Reached, read_log
+from msft.run.log import Averaged, Reached, read_log
 from msft.run.summary import summary_of
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
-from msft.search.rollout import Run
-from msft.testing import Learner, SimulatedEngine, simulate
+from msft.search.rollout import CheckpointId, Run
+from msft.testing import Learner, SimulatedEngine, promised_log, simulate
 
 ROOM_FOR_ALL = 99
 
@@ -69,6 +71,103 @@ def test_it_is_never_more_than_two_with_any_method(method: str) -> None:
     with quick_folder() as folder:
         history = PLAIN[method].run(folder, ROOM_FOR_ALL)
     assert max(disk.copies for disk in history.disk) <= 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_under_the_paper_s_policy_the_disk_has_peaks_start_and_best(seed: int) -> None:
+    """N = 10 and E = 12 as in its appendix: N + 1 copies at most, and a mean below (N + 5)/2."""
+    found = {}
+    for policy in ("lean", "paper"):
+        with quick_folder() as folder:
+            history = simulate(
+                "msft", paper(seed), folder=folder, memory_copies=2, disk_policy=policy
+            )
+            left = [path.name for path in (folder / "checkpoints").iterdir()]
+        assert left == [f"{history.best}.weights"]
+        found[policy] = history
+    copies = [disk.copies for disk in found["paper"].disk]
+    assert copies == counted(found["paper"])
+    disk = summary_of(found["paper"])["disk"]
+    assert disk["mean_copies"] == sum(copies) / len(copies)
+    assert max(copies) <= disk["peak_copies"] <= 11
+    assert 2 < disk["mean_copies"] < 7.5
+    assert summary_of(found["lean"])["disk"]["mean_copies"] < disk["mean_copies"]
+
+
+def counted(history: History) -> list[int]:
+    """Copies on disk while each tick was trained, by hand: the peak so far of each that is active,
+    where the stage began, and the best so far; the base model is no copy."""
+    found: list[int] = []
+    means: dict[str, Fraction] = {}
+    for stage in history.stages:
+        curves: dict[str, list[Fraction]] = {name: [] for name in stage.asked.active}
+        for number, place in enumerate(stage.checkpoints):
+            scores = history.known(place)
+            means[place] = sum((Fraction(s.value) for s in scores.values()), Fraction(0)) / 10
+            for name, curve in curves.items():
+                curve.append(Fraction(scores[name].value))
+            peaks = {stage.checkpoints[curve.index(max(curve))] for curve in curves.values()}
+            best = max(means, key=means.__getitem__)
+            if number + 1 < len(stage.checkpoints):
+                found.append(len({*peaks, stage.asked.start, best} - {"base"}))
+    return found
+
+
+@pytest.mark.parametrize("memory", STORES.values())
+@pytest.mark.parametrize("method", METHODS)
+def test_the_policies_differ_in_what_is_on_disk_and_in_nothing_else(
+    method: str, memory: int | None
+) -> None:
+    with quick_folder() as place:
+        left = {}
+        for policy in ("lean", "paper"):
+            case = replace(PLAIN[method], disk_policy=policy, score_test="best")
+            left[policy] = left_by(case.run(place / policy, memory), place / policy)
+        logs = {policy: promised_log(place / policy / "run.jsonl") for policy in left}
+    first = json.loads(logs["paper"].splitlines()[0])
+    assert first["settings"].pop("disk_policy") == "paper"
+    assert first == json.loads(logs["lean"].splitlines()[0])
+    assert logs["paper"].splitlines()[1:] == logs["lean"].splitlines()[1:]
+    lean, paper_s = left["lean"], left["paper"]
+    assert paper_s.checkpoints == lean.checkpoints
+    assert (paper_s.verdicts, paper_s.samples) == (lean.verdicts, lean.samples)
+    assert paper_s.schedule == lean.schedule
+    assert {**paper_s.summary, "disk": None} == {**lean.summary, "disk": None}
+
+
+def test_a_candidate_is_never_in_memory_alone() -> None:
+    """After each tick: what the method may ask for is a whole folder on disk, and no other is."""
+    case, seen = replace(PLAIN["msft"], disk_policy="paper"), 0
+    with quick_folder() as place:
+        whole = case.run(place / "whole", 2)
+        events = read_log(place / "whole/run.jsonl")
+        for last, event in enumerate(events):
+            if isinstance(event, Reached):
+                folder = place / str(last)
+                kill(case, folder, 2, last + 1, written=False)
+                there = {p.name.partition(".")[0] for p in (folder / "checkpoints").iterdir()}
+                known = History(read_log(folder / "run.jsonl"))
+                stage = known.stages[-1]
+                number = len(known.stages) - 1
+                peaks = {
+                    stage.checkpoints[known.rule.peak(known.curve(number, name))]
+                    for name in stage.asked.active
+                }
+                assert there == {*peaks, stage.asked.start, known.best} - {"base"}
+                seen += len(there)
+    assert seen > whole.candidates
+
+
+def test_an_average_is_on_disk_with_the_ticks_it_is_made_of() -> None:
+    case = replace(PLAIN["soup"], options={"of": "all"}, disk_policy="paper")
+    with quick_folder() as place:
+        whole = case.run(place / "whole", ROOM_FOR_ALL)
+        events = read_log(place / "whole/run.jsonl")
+        last = next(n for n, event in enumerate(events) if isinstance(event, Averaged))
+        kill(case, place / "killed", ROOM_FOR_ALL, last + 1, written=False)
+        there = {path.name.partition(".")[0] for path in (place / "killed/checkpoints").iterdir()}
+    assert there == {"a0", *whole.stages[0].checkpoints[1:]}
+    assert whole.averages[CheckpointId("a0")].disk.peak_copies == len(there)
 
 
 NEVER_BACK = ("sft", "ies", "dynamix", "sro", "soft_sro")

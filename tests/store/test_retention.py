@@ -12,7 +12,7 @@ from msft.search.rollout import BASE, CheckpointId, Keep, checkpoint_id
 from msft.search.scores import accuracy
 from msft.store.retention import retained, wanted
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier, MemoryTier
+from msft.store.tiers import DiskTier, MemoryTier, NoDisk
 from msft.testing import JsonCodec
 
 TICKS = [BASE, *(checkpoint_id(0, tick) for tick in range(1, 7))]
@@ -125,6 +125,52 @@ def test_with_every_tick_held_the_disk_gets_what_memory_cannot_hold(tmp_path: Pa
     on_disk = {path.name for path in tmp_path.iterdir()}
     weights = {f"{checkpoint}.weights" for checkpoint in (TICKS[1], *TICKS[3:])}
     assert on_disk == weights | {"r0-t6.training"}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    active=st.integers(1, 4),
+    curves=st.lists(st.lists(st.integers(0, 9), min_size=5, max_size=5), min_size=7, max_size=7),
+    from_base=st.booleans(),
+)
+def test_the_paper_s_disk_has_a_peak_of_each_the_start_and_the_best_at_any_time(
+    active: int, curves: list[list[int]], from_base: bool
+) -> None:
+    """With room for the newest in memory. A superseded peak goes before the new one is written, so
+    that there are never more; the base model is no copy."""
+    start = BASE if from_base else CheckpointId("r0-t9")
+    other = CheckpointId("r0-t8")  # the best of an earlier stage
+    ticks = [start, *(checkpoint_id(1, tick) for tick in range(1, 7))]
+    names = [str(number) for number in range(active)]
+    follower = Follower(PeakRule(), names, names)
+    store = CheckpointStore([MemoryTier("host", 2)], NoDisk(), weights_bytes=10, training_bytes=7)
+    for checkpoint in () if from_base else (start, other):
+        store.enter(checkpoint)
+    best, height = (BASE, 20) if from_base else (other, 20)
+    for tick, checkpoint in enumerate(ticks):
+        *each, mean = curves[tick]
+        if tick:
+            store.enter(checkpoint)
+        if 5 * mean > height:
+            best, height = checkpoint, 5 * mean
+        follower.follow({n: accuracy(each[int(n)], 9) for n in names})
+        peaks = {ticks[number] for number in follower.contenders()}
+        store.keep(
+            retained(
+                start=start,
+                latest=checkpoint,
+                contenders=peaks,
+                best=best,
+                keep_start=False,
+                moments="none",
+                policy="paper",
+            )
+        )
+        assert store.held == {*peaks, start, best, checkpoint} - {BASE}
+        disk = store.account()
+        assert disk.copies == len({*peaks, start, best} - {BASE})
+        assert disk.peak_copies <= active + (1 if from_base else 2)
+        assert disk.peak_bytes <= disk.peak_copies * 10 + 7, "moments of the newest alone"
 
 
 def test_an_average_has_no_moments_and_its_remains_are_removed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from msft.recipe.recipe import Recipe
 from msft.recipe.strict_yaml import parse
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
+from msft.search.scores import SELECTION, TEST
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
 DEFAULTS |= {"options_by_method": {}}
@@ -100,6 +101,11 @@ def refuse_absent(recipe: Recipe, model: str) -> None:
 
 def refuse_no_rows(recipe: Recipe, split: str) -> None:
     """RecipeError where no sub-dataset can have rows to score, before a model is loaded."""
+    if split == SELECTION and recipe.selection_split == TEST:
+        raise RecipeError(
+            "--split is validation, but this recipe has selection_split: test and reads no "
+            "validation rows; score test, or leave selection_split out"
+        )
     if not may_have(recipe, split):
         raise RecipeError(
             f"no sub-dataset of this recipe has {split} rows; add `{split}: FILE` to one, or try "

@@ -22,7 +22,7 @@ from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.search.rollout import ticks_of
 from msft.search.scores import TEST
-from msft.text import counted, epochs, epochs_in_words, si
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""
@@ -62,8 +62,9 @@ class Analysis:
         return [path, *files, page]
 
     def _has(self, key: str) -> bool:
-        """Whether a figure is its own; the change of every model goes with their mean."""
-        return key == self.name or (self.name == "shifts" and key.startswith("divergence"))
+        """Whether a figure is its own; of several models it has one of each."""
+        each = {"shifts": "divergence-", "budgets": "budgets-"}.get(self.name)
+        return key == self.name or (each is not None and key.startswith(each))
 
 
 def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
@@ -126,6 +127,9 @@ def _diverged(
         "Optimal compute in epochs from the base model.",
         f"mean absolute change {mean_shift(moved):.2f} epochs",
     ]
+    if with_all.selected_on_test:
+        content["selection_split"] = with_all.selection
+        notes.append(SELECTED_ON_TEST)
     if open_ended:
         notes.append(
             f"note: at the end of a branch these stood at their best, so their change is a bound "
@@ -257,9 +261,10 @@ def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
     summary = summary_of(history)
     on_test = (summary["best"]["test"] or {"mean": None})["mean"]
     tested = recipe.report_split == TEST and on_test is not None
-    split = "test" if tested else "validation"
+    split = "test" if tested or history.selected_on_test else "validation"
     return {
         "split": split,
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
         "unit": history.mean_unit,
         "mean": summary["best"][split]["mean"],
         "validation": summary["best"]["validation"]["mean"],
@@ -275,6 +280,8 @@ def _about(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the scores of a table are."""
     splits = sorted({str(result["split"]) for result in results})
     notes = [f"scores on {' and '.join(splits)}"]
+    if any("selection_split" in result for result in results):
+        notes.append(SELECTED_ON_TEST)
     if any(result["unit"] is None for result in results):
         notes.append(
             "where metrics differ between sub-datasets, a score is the mean gain over the base"

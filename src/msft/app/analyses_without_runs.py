@@ -1,18 +1,22 @@
-"""Analyses that train nothing: headroom of a finished run, and OLMo 2's training compute."""
+"""Analyses that train nothing: headroom of a finished run, OLMo 2's training compute, and how
+other teams train. `grids.py` has the one that draws many runs."""
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_unwritable
+from msft.app.grids import grid
 from msft.app.terminal.screen import show, show_paths, width
 from msft.errors import UsageError
 from msft.layout import table
 from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contests_of
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES, Training
+from msft.report.compare.other_teams import TEAMS, TEAMS_NOTE
 from msft.report.figure_files import write_figures
 from msft.report.figures.olmo2_share import share_section
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
@@ -29,7 +33,7 @@ def headroom(options: argparse.Namespace) -> None:
     history = read_history(folder)
     found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
     if options.json:
-        print(json.dumps(headroom_content(found), indent=2, ensure_ascii=False))
+        print(json.dumps(headroom_content(history, found), indent=2, ensure_ascii=False))
     else:
         show(headroom_text(history, found, width()))
 
@@ -58,9 +62,21 @@ def compute(options: argparse.Namespace) -> None:
     show_paths(*files)
 
 
+def homogeneous(options: argparse.Namespace) -> None:
+    """The paper's table of how other teams train: the same epochs for every sub-dataset."""
+    if options.json:
+        print(json.dumps({"teams": [asdict(each) for each in TEAMS]}, indent=2))
+        return
+    rows = [("model", "type", "epochs")]
+    rows += [(each.model, each.type, each.epochs_in_words) for each in TEAMS]
+    show("\n".join([*table(rows, width()), "", TEAMS_NOTE]))
+
+
 WITHOUT_RUNS: dict[str, Callable[[argparse.Namespace], None]] = {
     "headroom": headroom,
     "compute": compute,
+    "grid": grid,
+    "homogeneous": homogeneous,
 }
 """The analyses that train nothing; each prints what it found."""
 

@@ -60,9 +60,15 @@ def validate(options: argparse.Namespace) -> None:
 
 
 def plan(options: argparse.Namespace) -> None:
-    """What a run will cost, before any training."""
+    """What a run will cost, or those of a comparison, before any training."""
     from msft.app.admission import refuse_absent, refuse_no_packages, run_folder
 
+    if options.side_by_side is not None:
+        _plan_side_by_side(options)
+        return
+    for name in ("methods", "seeds", "models"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} goes with --side-by-side; one run has those of its recipe")
     recipe = recipe_of(options)
     out = run_folder(recipe, options.out).path
     refuse_unwritable(out)
@@ -79,6 +85,31 @@ def plan(options: argparse.Namespace) -> None:
         print_json(content)
     else:
         show(plan_text(content, width()))
+
+
+def _plan_side_by_side(options: argparse.Namespace) -> None:
+    from msft.app.admission import refuse_absent, refuse_no_packages
+    from msft.app.models import models_named
+    from msft.app.planned_runs import planned, seeds_of
+
+    overrides, seeds = overrides_of(options), seeds_of(options.seeds, recipe_of(options))
+    out, models = Path(options.out or "runs/compare"), models_named(options.models)
+    runs = planned(Path(options.recipe), overrides, options.methods, seeds, out, models)
+    recipes = {run.name: run.recipe for run in runs}
+    for recipe in {each.model_name_or_path: each for each in recipes.values()}.values():
+        refuse_no_packages(recipe)
+        refuse_absent(recipe, recipe.model())
+    from msft.app.terminal.side_by_side_text import side_by_side_text
+    from msft.planning.calibration import SECONDS
+    from msft.planning.side_by_side import side_by_side
+
+    with aside(options.json):
+        trial = 0 if options.no_calibration else SECONDS
+        content = side_by_side(recipes, options.side_by_side, trial)
+    if options.json:
+        print_json(content)
+    else:
+        show(side_by_side_text(content, width()))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -191,6 +222,8 @@ def report(options: argparse.Namespace) -> None:
     """Rebuild reports from logs."""
     from msft.app.older_folders import groups_by_recipe
     from msft.report import write_comparison, write_report
+    from msft.report.compare.compared_run import compared_runs
+    from msft.report.compare.contest import refuse_mixed_selection
 
     folders = [Path(folder) for folder in options.folders]
     formats = _figure_formats(options)
@@ -203,6 +236,8 @@ def report(options: argparse.Namespace) -> None:
     for folder in folders:
         if not RunFolder(folder).log.exists():
             raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
+    if len(folders) > 1:
+        refuse_mixed_selection(compared_runs(folders))
     for folder in folders:
         show_paths(write_report(folder))
     if len(folders) > 1:
@@ -243,9 +278,9 @@ def merge(options: argparse.Namespace) -> None:
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses
+    from msft.app.analyses_on_models import budgets_on_models, shifts, with_models
     from msft.app.analyses_without_runs import WITHOUT_RUNS
     from msft.app.models import models_named
-    from msft.app.shifts import shifts, with_models
 
     if options.analysis in WITHOUT_RUNS:
         WITHOUT_RUNS[options.analysis](options)
@@ -257,14 +292,15 @@ def analyze(options: argparse.Namespace) -> None:
         for note in recipe.notes:
             say(f"note: {note}", options.quiet)
         run = analyses.runner(options.quiet, lambda text: say(text, options.quiet))
+        models = models_named(getattr(options, "models", None))
+        recipes = with_models(recipe, models)
         match options.analysis:
+            case "divergence" if models:
+                found = shifts(recipes, out, run)
             case "divergence":
-                models = models_named(options.models)
-                found = (
-                    shifts(with_models(recipe, models), out, run)
-                    if models
-                    else analyses.divergence(recipe, out, run)
-                )
+                found = analyses.divergence(recipe, out, run)
+            case "budget" if models:
+                found = budgets_on_models(recipes, out, run, options.budgets)
             case "budget":
                 found = analyses.budgets(recipe, out, run, options.budgets)
             case _:

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from msft.recipe.recipe import Recipe
+from msft.search.scores import TEST
+from msft.text import SELECTED_ON_TEST
+
+OF_A_RESULT = f"a result of this recipe (selection_split: test): {SELECTED_ON_TEST}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +34,15 @@ def evaluation(
     answers = evaluator.answered(list(groups), split, early=not whole)
     scored = evaluator.scored(answers)
     board = scoreboard(answers, scored.scores, groups, recipe.mean)
-    content = {"model": model, "split": split, **board.content(), "tokens": scored.tokens}
-    return Evaluation(content, board.text, lambda: [*answer_lines(answers)])
+    on_test = recipe.selection_split == TEST
+    content = {
+        "model": model,
+        "split": split,
+        **({"selection_split": recipe.selection_split} if on_test else {}),
+        **board.content(),
+        "tokens": scored.tokens,
+    }
+    mark = f"\n{OF_A_RESULT}" if on_test else ""
+    return Evaluation(
+        content, lambda width: board.text(width) + mark, lambda: [*answer_lines(answers)]
+    )

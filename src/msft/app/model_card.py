@@ -12,8 +12,16 @@ from msft.run.flops import adapter_of
 from msft.run.history import Exclusion, History
 from msft.run.summary import schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
-from msft.search.scores import TEST
-from msft.text import counted, epochs, in_markdown, listed, named_mean, no_test_mean
+from msft.search.scores import SELECTION, TEST
+from msft.text import (
+    SELECTED_ON_TEST,
+    counted,
+    epochs,
+    in_markdown,
+    listed,
+    named_mean,
+    no_test_mean,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.gguf)", re.ASCII)
 
@@ -34,6 +42,7 @@ def card_of(
     adapter = bool(adapter_of(history)) and not merged
     summary, schedule = summary_of(history), schedule_of(history)
     best = summary["best"]
+    splits = (TEST,) if history.selected_on_test else (SELECTION, TEST)
     lines = [
         "---",
         f"library_name: {'peft' if adapter else 'transformers'}",
@@ -44,25 +53,26 @@ def card_of(
         "",
         f"# {in_markdown(model)}, fine-tuned with msft ({in_markdown(summary['method'])})",
         "",
+        *([f"**{SELECTED_ON_TEST}**", ""] if history.selected_on_test else []),
         _origin(history, summary),
         *(["", _kind(history, model, four_bit)] if adapter else []),
         *(text for each in result_texts(found or Findings()) for text in ("", each)),
         "",
-        "| sub-dataset | rows | epochs | validation | test |",
-        "| --- | --- | --- | --- | --- |",
+        f"| sub-dataset | rows | epochs | {' | '.join(splits)} |",
+        "| --- | --- | --- |" + " --- |" * len(splits),
     ]
     for name, rows in history.start.datasets.items():
-        scores = " | ".join(_shown(best[split], name) for split in ("validation", "test"))
+        scores = " | ".join(_shown(best[split], name) for split in splits)
         lines.append(
             f"| {in_markdown(name)} | {rows} | {epochs(schedule['datasets'][name])} | {scores} |"
         )
-    known = [best[split] and best[split]["mean"] for split in ("validation", "test")]
+    known = [best[split] and best[split]["mean"] for split in splits]
     means = [named_mean(mean, history.mixed) for mean in known]
-    lines.append(f"| **{means[0][0]}** | | | {means[0][1]} | {means[1][1]} |")
+    lines.append(f"| **{means[0][0]}** | | | {' | '.join(text for _, text in means)} |")
     if without := history.untested(best["checkpoint"]):
         text = in_markdown(no_test_mean(without))
         lines += ["", f"{text[0].upper()}{text[1:]}."]
-    if report_split != TEST:
+    if report_split != TEST and not history.selected_on_test:
         lines += ["", "Validation reports, as in the paper (`report_split: selection`)."]
     if history.mixed:
         lines += ["", MEAN_OF_GAINS]
@@ -103,7 +113,8 @@ def _origin(history: History, summary: dict[str, Any]) -> str:
         path = sum(ticks for _, ticks in history.path(best["checkpoint"]))
         text += f"after {counted(path / history.evals_per_epoch, 'epoch')} on the path to it"
         chosen = (
-            f"; chosen from {counted(best['candidates'], 'scored point')} by the validation mean."
+            f"; chosen from {counted(best['candidates'], 'scored point')} by the "
+            f"{history.selection} mean."
         )
         text += "." if history.reported else chosen
     if summary["ema_decay"] is not None:

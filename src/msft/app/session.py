@@ -94,9 +94,10 @@ class Session:
         self._progress = progress
         self._notice = notice
         tasks, samples = corpus.tasks(recipe), recipe.samples
-        self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples)
+        selection = corpus.selection
+        self._evaluator = Evaluator(tasks, engine.predictor(), tokenizer, samples, selection)
         self._settings = settings_of(recipe, corpus, method, engine, engine_name, lanes)
-        self._samples = Samples(folder.samples if samples else None, self._first)
+        self._samples = Samples(folder.samples if samples else None, self._first, selection)
         self._shared = SharedRollout(shared, folder, self._samples, self._base) if shared else None
         self._rollout_from = rollout_from(folder.environment)
         hashes = Hashes()
@@ -153,7 +154,9 @@ class Session:
             worker,
             log,
             self._store,
-            Verdicts(self._folder.verdicts, self._notice, self._first),
+            Verdicts(
+                self._folder.verdicts, self._notice, self._first, self._settings.selection_split
+            ),
             lambda event, live: self._event(run.history, event, live),
             self._samples,
             self._has_result,

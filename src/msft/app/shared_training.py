@@ -27,6 +27,7 @@ _NO_MATTER = (
     "peaks",
     "mean",
     "report_split",
+    "disk_policy",
 )
 """Keys that do not change what a first roll-out answers; of `peaks`, all but `by`."""
 

@@ -12,7 +12,7 @@ from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
-from msft.search.rollout import Settings
+from msft.search.rollout import LEAN, Settings
 from msft.store.background_disk import MOST_WAITING, BackgroundDisk
 from msft.store.manifests import Hashes
 from msft.store.ranked_disk import RankedDisk
@@ -53,10 +53,11 @@ def store_of(
     links = isinstance(engine, LinksWeights) and ranks.world == 1  # of parts, a result is written
     written = getattr(engine, "bytes_a_weight", 0)  # an engine of one's own does not say
     models = models_beside(recipe, engine.num_parameters, links, written)
-    needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, averaged, models)
+    how = (averaged, models, recipe.disk_policy)
+    needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, *how)
     each, aside = needed.each // ranks.world, needed.aside // ranks.world
     tiers, follow = (
-        engine.memory(each, aside, needed.most)
+        engine.memory(each, aside, needed.in_memory)
         if isinstance(engine, HoldsCheckpoints)
         else ([], None)
     )
@@ -64,7 +65,7 @@ def store_of(
     for tier in tiers:  # places must be the same in all ranks
         tier.capacity = min(capacities.get(tier.name, 0) for capacities in every)
     tiers = [tier for tier in tiers if tier.capacity]
-    roomy = sum(tier.capacity for tier in tiers) >= needed.most
+    roomy = sum(tier.capacity for tier in tiers) >= needed.in_memory
     ticks = max(settings.train_ticks, settings.compute_budget)
     on_disk = needed.disk(roomy)
     if not folder.log.exists():
@@ -93,6 +94,8 @@ def _nothing() -> None:
 
 def _fewer_copies(method: PreparedMethod, recipe: Recipe) -> str:
     """What would let a method need less at a time."""
+    if recipe.disk_policy != LEAN:
+        return f"disk_policy: {LEAN}"
     if recipe.merge_adapter:
         return "merge_adapter: false (`msft merge` writes one model at the end)"
     if method.averages and method.options.get("of", "span") not in ("last", "random"):

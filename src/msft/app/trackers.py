@@ -17,11 +17,11 @@ from msft.app.sample_texts import sample_texts
 from msft.files import DAMAGED, read_text, remove
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
-from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
+from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Opened, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, TEST
-from msft.text import counted
+from msft.search.scores import TEST
+from msft.text import SELECTED_ON_TEST, counted
 
 STEPS = 10
 """A training loss is the mean over this many steps, or what is left of them at a tick."""
@@ -219,10 +219,12 @@ class Trackers:
 def described(history: History, event: Event, trained: int) -> Values:
     """The metrics of an event; `trained`: optimizer steps so far."""
     match event:
+        case Opened() if history.selected_on_test:
+            return {"selection_text": SELECTED_ON_TEST}
         case Reached():
             stage = history.stages[-1].asked
             return {
-                **_scores(history, event, SELECTION),
+                **_scores(history, event, history.selection),
                 "stage": stage.rollout,
                 "epoch_committed": epochs_to(history, event.checkpoint),
                 "active": len(stage.active),

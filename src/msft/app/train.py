@@ -29,6 +29,7 @@ from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
 from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import FAST
+from msft.search.scores import SELECTION, TEST
 
 EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
 """An engine of the user's own, or a function that makes one."""
@@ -89,7 +90,9 @@ def train(
         meant = (recipe, folder, corpus, schedule)
         together(ranks, "the same run", lambda: refuse_disagreement(ranks, *meant))
     method = (
-        prepared_replay(Path(schedule), list(corpus.datasets), recipe.evals_per_epoch)
+        prepared_replay(
+            Path(schedule), list(corpus.datasets), recipe.evals_per_epoch, recipe.selection_split
+        )
         if schedule
         else recipe.prepared()
     )
@@ -237,10 +240,13 @@ def _compute_the_same_bits_again() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def prepared_replay(file: Path, names: Sequence[str], evals_per_epoch: int) -> PreparedMethod:
+def prepared_replay(
+    file: Path, names: Sequence[str], evals_per_epoch: int, selection: str = SELECTION
+) -> PreparedMethod:
     """The method `replay` with the schedule of a file; RecipeError where it cannot be used.
 
     file: a schedule.json, or the folder of a finished run.
+    selection: the split whose rows select in the replay.
     """
     if file.is_dir():
         file = found_schedule(file)
@@ -249,11 +255,12 @@ def prepared_replay(file: Path, names: Sequence[str], evals_per_epoch: int) -> P
         stages, sizes = schedule["stages"], schedule["rows"]
         feeds = {stage["feed"]["name"] for stage in stages}
         averaged = schedule.get("average_of") or []
+        selected_on = schedule.get("selection_split", SELECTION)
     except OSError as error:
         raise RecipeError(
             f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(
             f"{file} is not a schedule; expected the schedule.json of a finished run"
         ) from error
@@ -267,6 +274,11 @@ def prepared_replay(file: Path, names: Sequence[str], evals_per_epoch: int) -> P
         raise RecipeError(
             f"{file} is a schedule of {sorted(sizes)}, but the recipe has {sorted(names)}: "
             f"{unknown[0]!r} is not in both"
+        )
+    if selected_on == TEST != selection:
+        raise RecipeError(
+            f"{file} was selected on test rows (selection_split: test), so the test scores of its "
+            "replay are optimistic too; add --set selection_split=test, which says so beside them"
         )
     refuse_wrong_stages(file, schedule, evals_per_epoch)
     if None in averaged:

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "datasets": "a comparison is of one mixture",
     "output_dir": "the place of every run is in --out",
     "report_to": "set it for all of them with --set",
+    "selection_split": "scores of different rows cannot be compared: set it for all with --set",
 }
 """Keys of a recipe that do not belong into a bracket, and what to do instead."""
 

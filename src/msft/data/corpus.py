@@ -19,7 +19,7 @@ from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, ticks_of
 from msft.search.scores import SELECTION, TEST
-from msft.text import counted, no_test_mean
+from msft.text import SELECTED_ON_TEST, counted, no_test_mean
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
 
@@ -53,7 +53,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SubDataset:
-    """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows.
+    """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows,
+    `validation` where test rows select.
 
     exemplars: what stands before every scored row.
     grader: finds the answer in what the model wrote; None: the whole text is the answer.
@@ -63,7 +64,7 @@ class SubDataset:
     spec: DatasetSpec
     format: str
     train: EncodedSplit
-    validation: EncodedSplit
+    validation: EncodedSplit | None
     test: EncodedSplit | None
     exemplars: tuple[Example, ...]
     grader: Grader | None
@@ -73,6 +74,12 @@ class SubDataset:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def rows_of(self, split: str) -> EncodedSplit:
+        """Its rows of a split that it has."""
+        found = {"train": self.train, SELECTION: self.validation, TEST: self.test}[split]
+        assert found is not None, f"{self.name} has {split} rows"
+        return found
 
     @property
     def part(self) -> Part:
@@ -97,10 +104,14 @@ class SubDataset:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """All sub-datasets, in recipe order, and how many tokens the model has places for."""
+    """All sub-datasets, in recipe order, and how many tokens the model has places for.
+
+    selection: the split whose rows choose checkpoints.
+    """
 
     datasets: Mapping[str, SubDataset]
     context: int | None = None
+    selection: str = SELECTION
 
     @property
     def has_test(self) -> bool:
@@ -110,6 +121,8 @@ class Corpus:
     @property
     def note(self) -> str | None:
         """What a person should know of the test rows; None where there is nothing to say."""
+        if self.selection == TEST:
+            return f"selection_split is test. {SELECTED_ON_TEST}"
         if self.has_test:
             return None
         if not self.tested:
@@ -131,7 +144,11 @@ class Corpus:
             name: Task(
                 name,
                 dataset.spec.metric,
-                {SELECTION: dataset.validation} | ({TEST: dataset.test} if dataset.test else {}),
+                {
+                    split: rows
+                    for split, rows in ((SELECTION, dataset.validation), (TEST, dataset.test))
+                    if rows is not None
+                },
                 dataset.shots,
                 recipe.choice_norm,
                 dataset.spec.max_new_tokens,
@@ -176,6 +193,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             for f in found
         },
         context,
+        recipe.selection_split,
     )
 
 
@@ -202,20 +220,21 @@ def _sub_dataset(
             encoded = on_every_token(encoded)
         splits[split] = encoded
     train, validation, test = splits["train"], splits[SELECTION], splits[TEST]
-    if train is None or validation is None:
-        empty = "train" if train is None else "validation"
+    selecting = splits[recipe.selection_split]
+    if train is None or selecting is None:
+        empty = "train" if train is None else recipe.selection_split
         raise DataError(
-            f"{spec.name}: no {empty} rows; mSFT decides from validation scores, so "
+            f"{spec.name}: no {empty} rows; mSFT decides from {recipe.selection_split} scores, so "
             "both are needed (for validation: a file, or validation_fraction: 0.1)"
         )
-    if recipe.peak_rule.by == "probability" and not validation.examples[0].choices:
+    if recipe.peak_rule.by == "probability" and not selecting.examples[0].choices:
         raise DataError(
-            f"{validation.examples[0].where}: peaks.by is probability, but the rows of {spec.name} "
+            f"{selecting.examples[0].where}: peaks.by is probability, but the rows of {spec.name} "
             "have no choices; use peaks.by: score, or rows with choices (of benchmarks: "
             "prompt_style: text)"
         )
     notes += weight_note(Part.weighted(spec.name, len(train.rows), spec.weight), spec.weight)
-    scored = [validation] if test is None else [validation, test]
+    scored = [rows for rows in (validation, test) if rows is not None]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
     for split, encoded in ((SELECTION, validation), (TEST, test)):
         if encoded and not exemplars and generates(spec.metric, encoded):
@@ -242,7 +261,7 @@ def _refuse_no_prompt(split: str, encoded: EncodedSplit) -> None:
         raise DataError(
             f"{silent[0]}: {len(silent)} of {counted(len(encoded.rows), 'row')} of {split} with no "
             "prompt before the answer, so no answer can be generated; give every row a prompt, or "
-            "ask for the validation loss with metric: nll"
+            "ask for the loss of the answers with metric: nll"
         )
 
 
@@ -295,9 +314,11 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         seed=recipe.seed,
         peaks=recipe.peak_rule,
         mean=recipe.mean,
+        selection_split=recipe.selection_split,
         score_test=recipe.score_test if corpus.tested else "none",
         tested=None if corpus.has_test else corpus.tested or None,
         optim=recipe.optim,
         ema_decay=recipe.ema_decay,
         evaluation_tokens=recipe.evaluation_tokens,
+        disk_policy=recipe.disk_policy,
     )

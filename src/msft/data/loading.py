@@ -23,6 +23,7 @@ from msft.data.sources import (
     is_folder,
     own_sources,
     path_sources,
+    splits_read,
 )
 from msft.data.splits import LoadedDataset, Reading, assembled, load_split, own_splits
 from msft.errors import DataError
@@ -74,7 +75,7 @@ def refuse_missing_files(recipe: Recipe) -> None:
             at = place_of(("datasets", number, key), "", recipe.places)
             wrong.append(f"{at}sub-dataset {recipe.datasets[number].name!r}, {key}: {error}")
 
-    folder = recipe.folder or Path()
+    folder, splits = recipe.folder or Path(), splits_read(recipe)
     for number, spec in enumerate(recipe.datasets):
         with noted(number, "benchmark" if spec.path is None else "path"):
             benchmark = PUBLIC.get(spec.benchmark or "")
@@ -83,9 +84,9 @@ def refuse_missing_files(recipe: Recipe) -> None:
                 if benchmark is None
                 else _benchmark_sources(spec, benchmark, recipe, hub=False)[0]
             )
-            for source in sources.values():
+            for source in (source for split, source in sources.items() if split in splits):
                 _refuse_unreadable(source)
-        for split in SPLITS:
+        for split in splits:
             written = getattr(spec, split)
             if names_files(written):
                 with noted(number, split):
@@ -103,11 +104,13 @@ def _refuse_unreadable(source: Files | Rows) -> None:
 
 def may_have(recipe: Recipe, split: str) -> bool:
     """Whether any sub-dataset can have rows of this split, as far as its keys and folders say."""
-    folder = recipe.folder or Path()
+    folder, splits = recipe.folder or Path(), splits_read(recipe)
+    if split not in splits:
+        return False
     return any(
         spec.benchmark is not None
         or (spec.path is not None and not is_folder(spec.path, folder / Path(spec.path)))
-        or split in own_sources(spec, folder, hub=False)
+        or split in own_sources(spec, folder, splits, hub=False)
         or (split == "validation" and spec.validation_fraction is not None)
         for spec in recipe.datasets
     )
@@ -115,18 +118,20 @@ def may_have(recipe: Recipe, split: str) -> bool:
 
 def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
     benchmark = PUBLIC.get(spec.benchmark or "")
-    official = False
+    official, wanted = False, splits_read(recipe)
     if spec.benchmark in MADE:
         if spec.split_by is not None:
             raise DataError(
                 f"{spec.name}: split_by is {spec.split_by!r}, but the rows of {spec.benchmark} are "
                 "made by code and have no columns; leave it out"
             )
-        splits = MADE[spec.benchmark](recipe.seed)
+        made = MADE[spec.benchmark](recipe.seed)
+        splits = {split: made[split] for split in wanted}
     elif benchmark is None:
-        splits = own_splits(spec, recipe.folder, _sorted_by(spec, renaming(spec), {}))
+        splits = own_splits(spec, recipe.folder, _sorted_by(spec, renaming(spec), {}), wanted)
     else:
-        sources, official = _benchmark_sources(spec, benchmark, recipe)
+        found_sources, official = _benchmark_sources(spec, benchmark, recipe)
+        sources = {split: found_sources[split] for split in wanted if split in found_sources}
         lenient = official or spec.skip_bad_rows  # the hub's rows are not the user's to mend
         splits = _benchmark_splits(spec, benchmark, recipe, sources, lenient)
     if "train" not in splits:
@@ -138,7 +143,8 @@ def _found(spec: DatasetSpec, recipe: Recipe) -> list[Found]:
     groups = _groups(benchmark, pieces, alone=len(recipe.datasets) == 1)
     found: list[Found] = []
     for (spec, splits, notes), group in zip(pieces, groups, strict=True):
-        loaded = assembled(spec, splits, recipe.seed, recipe.fewshot(spec), official)
+        how = (recipe.seed, recipe.fewshot(spec), official, recipe.selection_split)
+        loaded = assembled(spec, splits, *how)
         noted = replace(loaded, notes=(*notes, *loaded.notes))
         found.append(Found(spec, noted, grader, group))
     return found

@@ -14,6 +14,8 @@ from msft.errors import DataError
 from msft.files import expanded
 from msft.recipe.dataset_sources import Rows, names_files
 from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.recipe import Recipe
+from msft.search.scores import SELECTION, TEST
 
 SPLITS = ("train", "validation", "test")
 SAME = {split: split for split in SPLITS}
@@ -41,13 +43,22 @@ def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[Row]:
     return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
 
 
-def own_sources(spec: DatasetSpec, folder: Path, hub: bool = True) -> Sources:
+def splits_read(recipe: Recipe) -> tuple[str, ...]:
+    """The splits that a recipe reads: no validation rows where test rows select."""
+    on_test = recipe.selection_split == TEST
+    return tuple(split for split in SPLITS if split != SELECTION or not on_test)
+
+
+def own_sources(
+    spec: DatasetSpec, folder: Path, splits: Sequence[str] = SPLITS, hub: bool = True
+) -> Sources:
     """The splits of the user's own data; relative files are looked for in `folder`.
 
+    splits: those that are read.
     hub: without it, what is not here is left out.
     """
-    found = dict(path_sources(spec, folder, hub))
-    for split in SPLITS:
+    found = {s: source for s, source in path_sources(spec, folder, hub).items() if s in splits}
+    for split in splits:
         source = getattr(spec, split)
         if source is not None:
             found[split] = files_of(source, folder) if names_files(source) else source

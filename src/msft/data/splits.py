@@ -5,7 +5,7 @@ function of the seed and the sub-dataset's name, and keeps the order of the file
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,17 @@ def load_split(
 
 
 def own_splits(
-    spec: DatasetSpec, folder: Path | None, reading: Reading = example_of
+    spec: DatasetSpec,
+    folder: Path | None,
+    reading: Reading = example_of,
+    splits: Sequence[str] = SPLITS,
 ) -> dict[str, Split]:
-    """Every split of the user's own data; relative files are looked for in `folder`."""
+    """These splits of the user's own data; relative files are looked for in `folder`."""
     return {
         split: load_split(
             source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
         )
-        for split, source in own_sources(spec, folder or Path()).items()
+        for split, source in own_sources(spec, folder or Path(), splits).items()
     }
 
 
@@ -94,21 +97,30 @@ def assembled(
     seed: int,
     shots: int = 0,
     official: bool = False,
+    selection: str = SELECTION,
 ) -> LoadedDataset:
     """Hold out, set `shots` exemplars aside, cap and check the splits that were read.
 
     official: splits as the authors published them, whose overlap is not the user's to mend.
+    selection: the split that selects; where it is test, no validation rows are held out.
     """
     form, notes = splits["train"].format, _skipped(splits)
     rows = {split: read.examples for split, read in splits.items()}
-    if spec.validation_fraction is not None:
+    if selection == TEST:
+        if "test" not in rows:
+            raise DataError(
+                f"{spec.name}: no test rows, but selection_split is test, so checkpoints are "
+                "chosen on test rows; add a test file, or leave selection_split out"
+            )
+        spec = replace(spec, validation=None, validation_fraction=None, validation_rows=None)
+    elif spec.validation_fraction is not None:
         if "validation" in rows:
             raise DataError(
                 f"{spec.name}: there are validation rows ({rows['validation'][0].where}) and a "
                 "validation_fraction; remove validation_fraction"
             )
         rows |= _held_out(rows["train"], spec.validation_fraction, spec.name, seed)
-    if "validation" not in rows:
+    if selection not in rows:
         raise DataError(
             f"{spec.name}: no validation rows; add a validation file, or e.g. "
             "validation_fraction: 0.1"

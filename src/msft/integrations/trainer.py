@@ -19,6 +19,7 @@ from msft.app.interface import printed
 from msft.app.session import Session
 from msft.app.train import Result
 from msft.data.corpus import Corpus
+from msft.data.sources import splits_read
 from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
 from msft.files import expanded, remove
@@ -39,6 +40,7 @@ from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 from msft.search.rollout import BASE
+from msft.search.scores import SELECTION
 
 ENGINE = "trainer"
 """What the log calls this engine."""
@@ -64,7 +66,8 @@ def train(
         trainer: a TRL `SFTTrainer` or a transformers `Trainer`, full fine-tuning or with an
             adapter of peft. Its model holds the best weights afterwards.
         datasets: names with rows, `{"mine": {"train": rows, "validation": rows, "test": rows}}`,
-            as the trainer takes them; `test` is optional. `metric`, `keep`, `weight` and
+            as the trainer takes them; `test` is optional, but with `selection_split: test` it is
+            needed and `validation` is not read. `metric`, `keep`, `weight` and
             `max_new_tokens` may stand beside them.
         output_dir: the run folder; by default `msft` in the trainer's.
         method: `msft`, `sft`, `continual`, `sro`, `soft_sro`, `soup` or `package.module:function`.
@@ -74,8 +77,8 @@ def train(
         notice: is told what a person should know before training starts; by default it is printed
             to stderr.
         keys: other keys of a recipe: `method_options`, `compute_budget`, `evals_per_epoch`,
-            `peaks`, `mean`, `score_test`, `report_split`, `evaluation_tokens`, `validation_loss`,
-            `samples`. All others are refused.
+            `peaks`, `mean`, `score_test`, `selection_split`, `report_split`, `evaluation_tokens`,
+            `validation_loss`, `samples`, `disk_policy`. All others are refused.
 
     Returns:
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
@@ -85,12 +88,14 @@ def train(
     refuse_keys(keys)
     tell = notice or printed(quiet)
     folder = RunFolder(Path(output_dir or Path(trainer.args.output_dir) / "msft"))
-    recipe = _recipe(trainer, named_splits(datasets, metric), {"method": method, **keys})
+    selection = keys.get("selection_split", SELECTION)
+    recipe = _recipe(trainer, named_splits(datasets, metric, selection), {"method": method, **keys})
     if recipe.peak_rule.by == "probability":
         raise RecipeError("peaks.by is probability, but these rows have no choices; use score")
     refuse_run(recipe, folder)
-    rows = prepared_rows(trainer, recipe.datasets, quiet)
-    corpus, ends = corpus_of(rows, recipe.datasets, trainer.processing_class)
+    rows = prepared_rows(trainer, recipe.datasets, quiet, splits_read(recipe))
+    specs, tokenizer = recipe.datasets, trainer.processing_class
+    corpus, ends = corpus_of(rows, specs, tokenizer, recipe.selection_split)
     places = getattr(getattr(trainer.model, "config", None), "max_position_embeddings", None)
     corpus = replace(corpus, context=places)
     refuse_changed_trainer(trainer, folder)

@@ -10,7 +10,14 @@ from msft.search.methods import METHODS, ROLLING_BACK
 
 TAKEN = (
     *("method_options", "compute_budget", "evals_per_epoch", "peaks", "mean", "score_test"),
-    *("report_split", "evaluation_tokens", "validation_loss", "samples"),
+    *(
+        "selection_split",
+        "report_split",
+        "evaluation_tokens",
+        "validation_loss",
+        "samples",
+        "disk_policy",
+    ),
 )
 """Keys that mean the same as in a recipe. Every other key of a recipe is refused."""
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.terminal.progress import PlainLines
-from msft.run.log import Asked, Event, Measured, Reached
+from msft.run.log import Asked, Event, Measured, Opened, Reached, selection_of
 from msft.run.worker import Step
-from msft.search.scores import TEST, Score
+from msft.search.scores import SELECTION, TEST, Score
 
 
 class TrainerLog:
@@ -19,16 +19,21 @@ class TrainerLog:
         self._trainer = trainer
         self._lines = None if quiet else PlainLines(_BesideBar(), folder)  # type: ignore[arg-type]
         self._stage = 0
+        self._on_test = False
 
     def event(self, event: Event, live: bool) -> None:
         if self._lines is not None:
             self._lines.event(event, live)
+        if isinstance(event, Opened):
+            self._on_test = selection_of(event) == TEST
         if isinstance(event, Asked):
             self._stage = event.rollout
         if isinstance(event, Reached) and not live:  # done before this process
             self._trainer.state.global_step += event.steps
         if isinstance(event, Reached | Measured) and live:
-            kind = "test" if isinstance(event, Measured) and event.split == TEST else "eval"
+            ticks = TEST if self._on_test else SELECTION
+            split = event.split if isinstance(event, Measured) else ticks
+            kind = "test" if split == TEST else "eval"
             logs = {
                 f"{kind}_{name}_{_named(s)}": float(s.value) for name, s in event.scores.items()
             }

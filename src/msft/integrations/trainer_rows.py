@@ -21,6 +21,7 @@ from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset_spec import DatasetSpec
 from msft.search.mixture import Part
+from msft.search.scores import SELECTION, TEST
 from msft.text import counted
 
 SPLITS = ("train", "validation", "test")
@@ -54,8 +55,11 @@ class TrainerRows:
     splits: Mapping[str, Mapping[str, TrainerSplit]]
 
 
-def named_splits(datasets: Any, metric: str) -> list[dict[str, Any]]:
-    """The sub-datasets as a recipe names them; RecipeError where they are no names with rows."""
+def named_splits(datasets: Any, metric: str, selection: str = SELECTION) -> list[dict[str, Any]]:
+    """The sub-datasets as a recipe names them; RecipeError where they are no names with rows.
+
+    selection: the split whose rows choose checkpoints.
+    """
     if not isinstance(datasets, Mapping) or not datasets:
         raise RecipeError(
             f"datasets is {shown(datasets)}; expected names with their rows, such as "
@@ -72,7 +76,7 @@ def named_splits(datasets: Any, metric: str) -> list[dict[str, Any]]:
             refuse_unknown(given, (*SPLITS, *OWN_KEYS), f"key of datasets[{name!r}]:")
         except OptionError as error:
             raise RecipeError(str(error)) from error
-        for split in ("train", "validation"):
+        for split in ("train", TEST if selection == TEST else SELECTION):
             if given.get(split) is None:
                 raise RecipeError(
                     f"datasets[{name!r}] has no {split} rows; a checkpoint is chosen on rows that "
@@ -89,15 +93,20 @@ def named_splits(datasets: Any, metric: str) -> list[dict[str, Any]]:
     return specs
 
 
-def prepared_rows(trainer: Any, specs: Sequence[DatasetSpec], quiet: bool) -> TrainerRows:
+def prepared_rows(
+    trainer: Any, specs: Sequence[DatasetSpec], quiet: bool, splits: Sequence[str] = SPLITS
+) -> TrainerRows:
     """The rows of every sub-dataset as this trainer would train them; DataError where it would
-    drop some, or where they have no answer to be scored by. quiet: without bars of `datasets`."""
+    drop some, or where they have no answer to be scored by.
+
+    quiet: without bars of `datasets`. splits: those that are read.
+    """
     with _bars(shown=not quiet):
         return TrainerRows(
             {
                 spec.name: {
                     split: _split(trainer, getattr(spec, split), spec, split)
-                    for split in SPLITS
+                    for split in splits
                     if getattr(spec, split) is not None
                 }
                 for spec in specs
@@ -120,9 +129,12 @@ def _bars(shown: bool) -> Iterator[None]:
 
 
 def corpus_of(
-    rows: TrainerRows, specs: Sequence[DatasetSpec], tokenizer: Any
+    rows: TrainerRows, specs: Sequence[DatasetSpec], tokenizer: Any, selection: str = SELECTION
 ) -> tuple[Corpus, list[int]]:
-    """The corpus of a run, and the special tokens by which answers end."""
+    """The corpus of a run, and the special tokens by which answers end.
+
+    selection: the split whose rows choose checkpoints.
+    """
     ends: set[int] = set()
     special = frozenset(tokenizer.all_special_ids)
     examples = {
@@ -144,7 +156,7 @@ def corpus_of(
             split: EncodedSplit(tuple(examples[spec.name][split]), encoded[split], ())
             for split in encoded
         }
-        for row in encoded["validation"]:
+        for row in encoded[selection]:
             marks = [token for token in row.tokens[len(row.prompt) :] if token in special]
             ends.update(marks[-1:])
         part = Part.weighted(spec.name, len(encoded["train"]), spec.weight)
@@ -154,14 +166,14 @@ def corpus_of(
             spec,
             "trainer",
             splits["train"],
-            splits["validation"],
-            splits.get("test"),
+            splits.get(SELECTION),
+            splits.get(TEST),
             exemplars=(),
             grader=None,
             group="",
             notes=tuple(notes),
         )
-    return Corpus(datasets), sorted(ends)
+    return Corpus(datasets, selection=selection), sorted(ends)
 
 
 def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
@@ -169,7 +181,8 @@ def notes_of(trainer: Any, rows: TrainerRows, corpus: Corpus) -> Iterator[str]:
     if trainer.eval_dataset is not None:
         yield (
             "the trainer's eval_dataset, eval_strategy and compute_metrics are not used: "
-            "sub-datasets are scored on their own validation rows, evals_per_epoch times an epoch"
+            f"sub-datasets are scored on their own {corpus.selection} rows, evals_per_epoch times "
+            "an epoch"
         )
     most = getattr(trainer.args, "max_length", None)
     for name, dataset in corpus.datasets.items():
@@ -215,7 +228,7 @@ def _split(trainer: Any, source: Any, spec: DatasetSpec, split: str) -> TrainerS
                 "answer (every token is trained), so no answer can be generated; give rows of "
                 "prompt and completion with completion_only_loss=True (by itself SFTTrainer goes "
                 "by its train_dataset), conversations with assistant_only_loss=True, or ask for "
-                'the validation loss with metric="nll"'
+                'the loss of the answers with metric="nll"'
             )
     return TrainerSplit(rows, tuple(encoded))
 

@@ -73,12 +73,13 @@ def calibrate(
 
 
 def _sample(corpus: Corpus) -> Corpus:
-    """The corpus with a few rows to score as validation, and all validation rows as test."""
+    """The corpus with a few of the rows that select as validation, and all of them as test."""
     datasets = {
-        name: replace(d, validation=_first(d.validation), test=d.validation)
+        name: replace(d, validation=_first(rows), test=rows)
         for name, d in corpus.datasets.items()
+        for rows in [d.rows_of(corpus.selection)]
     }
-    return replace(corpus, datasets=datasets)
+    return replace(corpus, datasets=datasets, selection=SELECTION)
 
 
 def _first(split: EncodedSplit) -> EncodedSplit:
@@ -120,7 +121,7 @@ def scoring_rate(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> tuple[float, bool]:
-    """Tokens a second, of all validation rows if that does not take too long; if not, True."""
+    """Tokens a second, of all rows that select if that does not take too long; if not, True."""
 
     def timed(split: str, most: float) -> tuple[int, float]:
         """The last of a few times: the first of all is slower, and on a GPU the second records."""

@@ -5,22 +5,29 @@ once as dear as it can be. mSFT is cheapest if the largest sub-dataset leaves fi
 every roll-out, and dearest if nobody ever overfits and `max_stages` or `max_epochs` ends it.
 """
 
-import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from msft.data.corpus import Corpus, settings_for
-from msft.errors import UsageError
-from msft.planning.counting_run import Case, EvaluationTokens, Script, TrainRows, counted_run
+from msft.planning.counting_run import (
+    MOST_LOOKS,
+    Case,
+    EvaluationTokens,
+    Script,
+    TooLong,
+    TrainRows,
+    counted_run,
+)
 from msft.planning.long_searches import extended, follows_from_two
 from msft.recipe.recipe import Recipe
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.mixture import Mixture
 from msft.search.rollout import ticks_of
 
-MOST_COUNTED = 100
-"""Sub-datasets whose searches are counted stage by stage; their cost grows with the square."""
-SECONDS = 20
-"""How long all methods together may take to count."""
+TOO_LONG = (
+    f"counting it takes more than {MOST_LOOKS:,} looks at scores and rows; plan fewer epochs or "
+    "stages (num_train_epochs, compute_budget, max_stages): cost grows in proportion"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,57 +38,55 @@ class Cases:
     worst: Case
 
 
-def cases_of(recipe: Recipe, corpus: Corpus, evaluation: EvaluationTokens) -> dict[str, Cases]:
-    """Every method with this recipe and what it says for them, its own first.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """cases: of every method that was counted. left_out: why the others were not."""
 
-    Others than its own are left out once counting has taken its time; UsageError where its own
-    takes too long.
-    """
+    cases: Mapping[str, Cases]
+    left_out: Mapping[str, str]
+
+
+def cases_of(
+    recipe: Recipe,
+    corpus: Corpus,
+    evaluation: EvaluationTokens,
+    methods: Iterable[str] = METHODS,
+) -> Counted:
+    """The recipe's own method and these, each with what the recipe says for it."""
     budget = ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget")
     cases: dict[str, Cases] = {}
-    until = time.monotonic() + SECONDS
-    for name in dict.fromkeys([recipe.method, *METHODS]):
+    left_out: dict[str, str] = {}
+    for name in dict.fromkeys([recipe.method, *methods]):
         try:
             options = recipe.options_of(name)
             method = prepare(name, options, budget, recipe.peak_rule)
-        except ValueError:  # this method cannot be had with this recipe
+        except ValueError as error:
+            left_out[name] = f"this recipe cannot have it: {error}"
             continue
-        now = time.monotonic()  # one long search must not leave the others without time
-        own = until if name == recipe.method else now + max(0.0, until - now) / 2
         try:
-            cases[name] = _cases(recipe, corpus, method, evaluation, own)
-        except TimeoutError:
-            if name == recipe.method:
-                raise UsageError(
-                    f"counting what {name} does took more than {SECONDS} s: "
-                    f"num_train_epochs is {recipe.num_train_epochs:g}, compute_budget "
-                    f"{recipe.compute_budget:g}, and each epoch is scored {recipe.evals_per_epoch} "
-                    "times; plan fewer epochs, such as --set num_train_epochs=10 --set "
-                    "compute_budget=3: cost grows in proportion"
-                ) from None
-    return cases
+            cases[name] = _cases(recipe, corpus, method, evaluation)
+        except TooLong:
+            left_out[name] = TOO_LONG
+    return Counted(cases, left_out)
 
 
 def _cases(
-    recipe: Recipe,
-    corpus: Corpus,
-    method: PreparedMethod,
-    evaluation: EvaluationTokens,
-    until: float,
+    recipe: Recipe, corpus: Corpus, method: PreparedMethod, evaluation: EvaluationTokens
 ) -> Cases:
     train = {n: [len(r.tokens) for r in d.train.rows] for n, d in corpus.datasets.items()}
-    settings = settings_for(recipe, corpus, method)
+    settings, batch = settings_for(recipe, corpus, method), recipe.train_batch_size
 
     def counted(script: Script, method: PreparedMethod) -> Case:
-        batch = recipe.train_batch_size
-        return counted_run(settings, method, batch, train, evaluation, script, until=until)
+        return counted_run(settings, method, batch, train, evaluation, script)
 
     scripts = _scripts(method, train)
-    if len(train) > MOST_COUNTED and follows_from_two(method, settings):
-        parts = {p.name: sum(train[p.name]) * p.rows / p.size for p in settings.mixture.parts}
-        cases = extended(method, settings, recipe.train_batch_size, parts, scripts, counted)
-    else:
+    try:
         cases = [counted(script, method) for script in dict.fromkeys(scripts)]
+    except TooLong:
+        if not follows_from_two(method, settings):
+            raise
+        parts = {p.name: sum(train[p.name]) * p.rows / p.size for p in settings.mixture.parts}
+        cases = extended(method, settings, batch, parts, scripts, counted)
     cases.sort(key=lambda case: 3 * case.tokens.train + case.tokens.evaluation)
     return Cases(cases[0], cases[-1])
 

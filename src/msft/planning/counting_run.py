@@ -2,23 +2,28 @@
 
 Steps and tokens come out exactly as a run would log them. What a run finds out by itself (who peaks
 when, which rows stop bending, whom a bandit favours) is written down beforehand as a `Script`.
+What would take too long to count is known by a count too, never by a clock: a busy machine gives
+the same answer as an idle one.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, inf
+from math import fsum
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from msft.errors import UsageError, WrongMethod
 from msft.run.history import History
 from msft.run.log import Asked, Event, Log
 from msft.run.recorded_run import RecordedRun
-from msft.run.worker import EngineWorker, Scored
-from msft.search.feeds import Batch, Losses
+from msft.run.worker import EngineWorker, Question, Scored, Work
+from msft.search.draws import shuffled
+from msft.search.feeds import SHUFFLED, Batch, Losses, Place, epoch_and_steps
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture
+from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, Tokens
 from msft.search.scores import SELECTION, TEST, value
 from msft.store.store import CheckpointStore
@@ -31,7 +36,15 @@ EvaluationTokens = Mapping[tuple[str, str], int]
 MOST_ROLLOUTS = 1000
 RESTLESS = 1e12
 """A row's loss grows by this, so that it bends whatever the threshold is."""
-REHEARSED_SECONDS = 2.0
+MOST_LOOKS = 1_000_000
+"""Looks that one counted run may take, some seconds of an idle core. A look is a score, or two rows
+that a feed chooses."""
+REHEARSED_LOOKS = 200_000
+TICK_LOOKS = 60
+"""What a tick costs beside its scores."""
+MOST_DRAWN = 1_000_000
+"""Rows of shuffled epochs that are put in order, to see the largest batch; after that, whole epochs
+are summed without their order."""
 FEW_ROWS = 4
 """Rows of each sub-dataset, all alike: a fall is sure where there is one."""
 
@@ -65,7 +78,7 @@ class Stage:
 class Case:
     """One way that a whole run can go.
 
-    largest_batch: tokens of its largest training batch.
+    largest_batch: tokens of its largest training batch, among the first million rows.
     """
 
     stages: tuple[Stage, ...]
@@ -82,6 +95,10 @@ class Case:
         return sum(stage.epochs for stage in self.stages)
 
 
+class TooLong(Exception):
+    """Counting a run would take more looks than it may."""
+
+
 def counted_run(
     settings: Settings,
     method: PreparedMethod,
@@ -90,21 +107,26 @@ def counted_run(
     evaluation: EvaluationTokens,
     script: Script,
     most_rollouts: int = MOST_ROLLOUTS,
-    until: float = inf,
+    most_looks: int = MOST_LOOKS,
 ) -> Case:
     """A whole run in which the script decides; UsageError after so many roll-outs.
 
-    until: when to give up, by the monotonic clock, with a TimeoutError.
+    most_looks: TooLong before a roll-out with which it would take more.
     """
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
     if method.peaks is not None:
         method = replace(method, peaks=replace(method.peaks, by="score"))
-    engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta, until)
+    engine = CountingEngine(train, evaluation, script, 1 + settings.peaks.min_delta)
+    looks = 0
 
     def watch(event: Event, live: bool) -> None:
+        nonlocal looks
         if not isinstance(event, Asked):
             return
-        if event.rollout >= most_rollouts:
+        looks += _looks_of(event, settings)
+        if looks > most_looks:
+            raise TooLong
+        if event.rollout >= max(most_rollouts, 4 * len(settings.mixture.parts)):
             raise UsageError(
                 f"the method asks for more than {most_rollouts:,} roll-outs while scores rise, so "
                 "its cost has no bound; give it a limit of its own, as msft has max_stages"
@@ -112,13 +134,8 @@ def counted_run(
         parts = (part for part in settings.mixture.parts if part.name in event.active)
         engine.follow(Mixture(tuple(parts)))
 
-    worker = EngineWorker(
-        engine,
-        engine.score,
-        seed=settings.seed,
-        batch_size=batch_size,
-        evals_per_epoch=settings.evals_per_epoch,
-    )
+    may_stop = method.rollout_options.patience is not None
+    worker = CountingWorker(engine, settings, batch_size, train, may_stop)
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
     history = RecordedRun(settings, method, worker, Log(), store, watch=watch).carry_out()
     return Case(_stages(history), engine.evaluations, history.tokens, engine.largest_batch)
@@ -133,13 +150,23 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
     rows = {name: [1] * size for name, size in settings.mixture.sizes.items()}
     free = {(name, split): 0 for name in rows for split in (SELECTION, TEST)}
     for script in (Script(lambda mixture: ()), Script(lambda mixture: mixture.active)):
-        until = time.monotonic() + REHEARSED_SECONDS
         try:
-            counted_run(settings, method, batch_size, rows, free, script, until=until)
+            counted_run(
+                settings, method, batch_size, rows, free, script, most_looks=REHEARSED_LOOKS
+            )
         except WrongMethod:
             raise
         except Exception:  # noqa: S112
             continue
+
+
+def _looks_of(event: Asked, settings: Settings) -> int:
+    """What counting a roll-out takes at most: its scores, and the rows of a feed that chooses."""
+    scores = event.ticks * (TICK_LOOKS + len(settings.mixture.parts))
+    if event.feed["name"] == "shuffled":
+        return scores
+    rows = sum(event.active.values()) + sum(event.rehearsed.values())
+    return scores + rows * -(-event.ticks // settings.evals_per_epoch) // 2
 
 
 def _stages(history: History) -> tuple[Stage, ...]:
@@ -166,10 +193,8 @@ class CountingEngine:
         evaluation: EvaluationTokens,
         script: Script,
         slope: float,
-        until: float = inf,
     ) -> None:
         self.largest_batch = 0
-        self._until = until
         self.evaluations = 0
         self._train = train
         self._evaluation = evaluation
@@ -212,19 +237,21 @@ class CountingEngine:
         pass  # nothing here is random
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
-        if time.monotonic() > self._until:
-            raise TimeoutError
-        tokens = sum(self._train[name][number] for name, number in batch.rows)
+        tokens = sum([self._train[name][number] for name, number in batch.rows])
         if batch.use == "look_ahead":
             after = [0.0 if name == self._script.favoured else 1.0 for name, _ in batch.rows]
             return Losses([1.0] * len(batch.rows), after), tokens
         if batch.use == "train":
-            self.largest_batch = max(self.largest_batch, tokens)
-            self._rise += self._slope
+            self.step(1, tokens)
         if not self._script.restless:
             return Losses([1.0] * len(batch.rows)), tokens
         self._seen.update(batch.rows)
         return Losses([RESTLESS * self._seen[row] ** 2 for row in batch.rows]), tokens
+
+    def step(self, steps: int, largest: int) -> None:
+        """So many steps were taken, the largest of so many tokens."""
+        self.largest_batch = max(self.largest_batch, largest)
+        self._rise += steps * self._slope
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         self.evaluations += 1
@@ -232,3 +259,99 @@ class CountingEngine:
         tokens = sum(self._evaluation[name, split] for name in names)
         verdicts = {name: [self._heights[name]] * FEW_ROWS for name in names}
         return Scored({name: value(self._heights[name]) for name in names}, tokens, verdicts)
+
+
+class CountingWorker(EngineWorker):
+    """Counts shuffled epochs by their sums; the rows of other feeds are followed one by one.
+
+    may_stop: a roll-out may end at any of its ticks.
+    """
+
+    def __init__(
+        self,
+        engine: CountingEngine,
+        settings: Settings,
+        batch_size: int,
+        train: TrainRows,
+        may_stop: bool,
+    ) -> None:
+        super().__init__(
+            engine,
+            engine.score,
+            seed=settings.seed,
+            batch_size=batch_size,
+            evals_per_epoch=settings.evals_per_epoch,
+        )
+        self._counting = engine
+        self._rows = _Rows({name: np.array(rows) for name, rows in train.items()})
+        self._may_stop = may_stop
+        self._place: Place | None = None
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        if tick:  # scoring something else came between; the feed stands where it did
+            self._counting.load(weights)
+            return
+        super().open(question, tick, weights, training)
+        self._place = self.place_of(question) if question.feed == SHUFFLED else None
+
+    def training(self) -> Any:
+        return None
+
+    def advance(self, tick: int) -> Work:
+        place = self._place
+        if place is None:
+            return super().advance(tick)
+        epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
+        cut_short = self._may_stop or epoch >= place.ticks // place.evals_per_epoch
+        if cut_short or self._rows.may_draw(place, epoch):
+            batches = self._rows.batches(place, epoch)[steps.start : steps.stop]
+            tokens, largest = int(batches.sum()), int(batches.max(initial=0))
+        else:
+            whole, all_steps = self._rows.tokens(place, epoch), place.steps_per_epoch
+            tokens = whole * steps.stop // all_steps - whole * steps.start // all_steps
+            largest = 0
+        self._counting.step(len(steps), largest)
+        rows = min(steps.stop * place.batch_size, place.mixture.rows)
+        rows -= min(steps.start * place.batch_size, place.mixture.rows)
+        return Work(len(steps), (float(rows), rows), Tokens(train=tokens))
+
+
+class _Rows:
+    """Tokens of training rows, as shuffled epochs take them."""
+
+    def __init__(self, tokens: Mapping[str, NDArray[np.int64]]) -> None:
+        self._drawn = 0
+        self._tokens = tokens
+        self._last: tuple[Place, int] | None = None
+        self._batches = np.zeros(0, np.int64)
+        self._sums: dict[Part, int] = {}
+
+    def may_draw(self, place: Place, epoch: int) -> bool:
+        """Whether this epoch is in order already, or not too many rows are."""
+        return self._last == (place, epoch) or self._drawn < MOST_DRAWN
+
+    def batches(self, place: Place, epoch: int) -> NDArray[np.int64]:
+        """Tokens of each batch of an epoch, in training order."""
+        if self._last != (place, epoch):
+            parts = [self._part(part, place, epoch) for part in place.mixture.parts]
+            rows = np.concatenate(parts)
+            order = shuffled(len(rows), place.seed, "order", place.rollout, epoch)
+            starts = np.arange(0, len(rows), place.batch_size)
+            self._batches = np.add.reduceat(rows[order], starts)
+            self._last = (place, epoch)
+            self._drawn += len(rows)
+        return self._batches
+
+    def tokens(self, place: Place, epoch: int) -> int:
+        """Tokens of a whole epoch."""
+        return sum(self._sum(part, place, epoch) for part in place.mixture.parts)
+
+    def _sum(self, part: Part, place: Place, epoch: int) -> int:
+        if part.rehearsed or part.anew:
+            return int(self._part(part, place, epoch).sum())
+        if part not in self._sums:
+            self._sums[part] = int(self._part(part, place, epoch).sum())
+        return self._sums[part]
+
+    def _part(self, part: Part, place: Place, epoch: int) -> NDArray[np.int64]:
+        return self._tokens[part.name][part.epoch(place.seed, place.rollout, epoch)]

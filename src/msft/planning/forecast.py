@@ -8,13 +8,13 @@ import torch
 
 from msft.data.corpus import Corpus, load_corpus
 from msft.engine.machine import Room, free_disk, room_of, used_memory
-from msft.engine.memory_model import demand_of, frozen_bytes, in_bf16
+from msft.engine.memory_model import Demand, demand_of, frozen_bytes, in_bf16
 from msft.engine.model.shape import ModelShape, shape_for
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.engine.saving.checkpoint_sizes import models_beside
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
-from msft.planning.cases import cases_of
+from msft.planning.cases import TOO_LONG, cases_of
 from msft.planning.counting_run import Case
 from msft.planning.devices import H200, Job, devices_content
 from msft.planning.evaluation_tokens import EvaluationSizes, evaluation_sizes
@@ -23,7 +23,6 @@ from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
 from msft.run.flops import inference_flops, look_ahead_flops, train_flops
 from msft.search.feeds import steps_of
-from msft.search.methods import METHODS
 from msft.search.rollout import Tokens
 from msft.search.scores import SELECTION, TEST
 from msft.text import counted
@@ -38,18 +37,27 @@ def forecast(
     seconds: of calibration; 0: the model is not loaded, and no time is forecast.
     devices: compute also what the run costs on so many.
     """
-    name, trust = recipe.model(), recipe.trust_remote_code
-    tokenizer = tokenizer_for(recipe, name)
-    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
-    shape = shape_for(recipe, len(tokenizer))
-    room = room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return forecast_of(recipe, corpus, tokenizer, shape, room, out, seconds, devices)
+    tokenizer, corpus, shape = loaded(recipe)
+    return forecast_of(recipe, corpus, tokenizer, shape, room_here(), out, seconds, devices)
 
 
 def evaluations_of(recipe: Recipe, corpus: Corpus, tokenizer: Any, room: Room) -> EvaluationSizes:
     """Tokens of every evaluation, as the decoder of this machine computes it."""
     stems = room.kind == "cuda" and in_bf16(recipe, torch.device(room.kind))
     return evaluation_sizes(corpus.tasks(recipe), tokenizer, stems)
+
+
+def loaded(recipe: Recipe) -> tuple[Any, Corpus, ModelShape]:
+    """Tokenizer, rows and sizes of a recipe's model; no weights."""
+    name, trust = recipe.model(), recipe.trust_remote_code
+    tokenizer = tokenizer_for(recipe, name)
+    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
+    return tokenizer, corpus, shape_for(recipe, len(tokenizer))
+
+
+def room_here() -> Room:
+    """What this machine has where it would train."""
+    return room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def forecast_of(
@@ -64,13 +72,15 @@ def forecast_of(
 ) -> dict[str, Any]:
     """The same of what is loaded already, on a machine with this room."""
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
-    methods = cases_of(recipe, corpus, {place: size.tokens for place, size in evaluations.items()})
-    worst = methods[recipe.method].worst
+    tokens = {place: size.tokens for place, size in evaluations.items()}
+    counted_methods = cases_of(recipe, corpus, tokens)
+    own = counted_methods.cases.get(recipe.method)
+    worst = own.worst if own else None
     needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations, worst)
     adapter = adapter_of(recipe)
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
-    speed, why = _calibration(recipe, corpus, needs, seconds)
+    speed, why = calibration_of(recipe, corpus, needs, seconds)
     return {
         "model": recipe.model_name_or_path,
         "parameters": shape.parameters,
@@ -79,15 +89,16 @@ def forecast_of(
         "method": recipe.method,
         "datasets": {name: _dataset(corpus, name, evaluations) for name in corpus.datasets},
         "epoch": _epoch(recipe, corpus),
-        "evaluation": _evaluation(evaluations),
+        "selection_split": corpus.selection,
+        "evaluation": _evaluation(evaluations, corpus.selection),
         "methods": {
             name: {
                 "best": _case(cases.best, shape.parameters, trained, speed),
                 "worst": _case(cases.worst, shape.parameters, trained, speed),
             }
-            for name, cases in methods.items()
+            for name, cases in counted_methods.cases.items()
         },
-        "not_counted": sorted({*METHODS} - {*methods}),
+        "not_counted": dict(counted_methods.left_out),
         "memory": {
             **asdict(needs.memory),
             "least": needs.memory.least,
@@ -102,6 +113,7 @@ def forecast_of(
             "free": free_disk(out),
             "out": str(out),
             "fits": needs.disk <= free_disk(out),
+            "policy": needs.checkpoints.policy,
             "checkpoints": needs.checkpoints.most,
             "models": needs.checkpoints.models,
             "checkpoints_in_memory": needs.in_memory,
@@ -113,9 +125,16 @@ def forecast_of(
 
 
 def _devices(
-    recipe: Recipe, corpus: Corpus, shape: ModelShape, needs: Needs, worst: Case, world: int
+    recipe: Recipe,
+    corpus: Corpus,
+    shape: ModelShape,
+    needs: Needs,
+    worst: Case | None,
+    world: int,
 ) -> dict[str, Any]:
     """The dearest run on several devices, as they would be on GPUs."""
+    if worst is None:
+        raise UsageError(f"--devices is {world}, but {recipe.method} is not counted: {TOO_LONG}")
     if world > recipe.train_batch_size:
         raise UsageError(
             f"--devices is {world}, but a step has {counted(recipe.train_batch_size, 'row')}, and "
@@ -128,8 +147,7 @@ def _devices(
             f"--devices is {world}, but the adapter has {counted(len(tensors), 'tensor')}, and "
             "each device needs one; name fewer devices, or more lora_target_modules"
         )
-    on_gpus = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
-    on_gpus = replace(on_gpus, fused=False, lean=True, bf16=True)
+    on_gpus = demand_on_gpus(recipe, corpus, shape)
     four_bit = adapter is not None and adapter.four_bit
     links, width = exported(recipe, shape)  # the parts that several wrote are written as one
     models = models_beside(recipe, shape.parameters, links and world == 1, width)
@@ -150,7 +168,13 @@ def _devices(
     return devices_content(job, world)
 
 
-def _calibration(
+def demand_on_gpus(recipe: Recipe, corpus: Corpus, shape: ModelShape) -> Demand:
+    """How the recipe would train on an assumed GPU."""
+    found = demand_of(recipe, corpus, torch.device("cuda"), shape, round(H200.memory))
+    return replace(found, fused=False, lean=True, bf16=True)
+
+
+def calibration_of(
     recipe: Recipe, corpus: Corpus, needs: Needs, seconds: float
 ) -> tuple[Calibration | None, str]:
     """The calibration, or why there is none."""
@@ -172,8 +196,10 @@ def _dataset(corpus: Corpus, name: str, evaluations: EvaluationSizes) -> dict[st
         "rows": len(lengths),
         "tokens": sum(lengths),
         "longest": max(lengths),
-        "validation": asdict(evaluations[name, SELECTION]),
-        "test": asdict(evaluations[name, TEST]) if (name, TEST) in evaluations else None,
+        **{
+            split: asdict(evaluations[name, split]) if (name, split) in evaluations else None
+            for split in (SELECTION, TEST)
+        },
     }
 
 
@@ -195,8 +221,8 @@ def _lengths(corpus: Corpus, name: str) -> list[int]:
     return [len(row.tokens) for row in corpus.datasets[name].train.rows]
 
 
-def _evaluation(evaluations: EvaluationSizes) -> dict[str, int]:
-    scored = [size for (_, split), size in evaluations.items() if split == SELECTION]
+def _evaluation(evaluations: EvaluationSizes, selection: str) -> dict[str, int]:
+    scored = [size for (_, split), size in evaluations.items() if split == selection]
     return {
         "rows": sum(size.rows for size in scored),
         "tokens": sum(size.tokens for size in scored),

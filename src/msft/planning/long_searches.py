@@ -1,8 +1,8 @@
 """mSFT on very many sub-datasets: two stages are counted, and the others follow from them.
 
 A search over N sub-datasets has N stages or more, and each tick scores N, so counting all of it
-takes minutes for a thousand. Its stages differ only by who has left, so they need not be counted
-one by one.
+takes minutes for a thousand. Its stages differ only by who has left, so where counting takes too
+many looks, they are not counted one by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

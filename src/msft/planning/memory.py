@@ -43,7 +43,6 @@ from msft.planning.evaluation_tokens import EvaluationSize, EvaluationSizes
 from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
-from msft.search.scores import SELECTION
 
 LIBRARIES = {"cuda": 650_000_000, "cpu": 140_000_000}
 """What torch and the report take for themselves, as measured."""
@@ -139,7 +138,7 @@ class Needs:
 
     @property
     def disk(self) -> int:
-        return self.checkpoints.disk(roomy=self.in_memory >= self.checkpoints.most)
+        return self.checkpoints.disk(roomy=self.in_memory >= self.checkpoints.in_memory)
 
 
 def needs_of(
@@ -150,12 +149,15 @@ def needs_of(
     room: Room,
     evaluations: EvaluationSizes | None = None,
     worst: Case | None = None,
+    demand: Demand | None = None,
 ) -> Needs:
-    """evaluations, worst: where they were counted; without them only the peak is rougher."""
-    demand = demand_of(recipe, corpus, torch.device(room.kind), shape, room.total)
+    """evaluations, worst: where they were counted; without them only the peak is rougher.
+    demand: of a device that is not here."""
+    demand = demand or demand_of(recipe, corpus, torch.device(room.kind), shape, room.total)
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
     most = 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind])
-    scored = [size for (_, split), size in (evaluations or {}).items() if split == SELECTION]
+    sizes = (evaluations or {}).items()
+    scored = [size for (_, split), size in sizes if split == recipe.selection_split]
     tokens = sum(size.tokens for size in scored)
     line = min(tokens, most, LINE_TOKENS)
     answers = sum(size.answers for size in scored) / max(1, tokens)
@@ -175,7 +177,8 @@ def needs_of(
     averaged = recipe.ema_decay is not None
     moved, optim = demand.moved(shape), recipe.optim
     models = models_beside(recipe, shape.parameters, *exported(recipe, shape))
-    checkpoints = Checkpoints.of(moved, optim, rollback, number, most, averaged, models)
+    how = (averaged, models, recipe.disk_policy)
+    checkpoints = Checkpoints.of(moved, optim, rollback, number, most, *how)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 

@@ -8,6 +8,7 @@ from msft.search.methods import METHODS, ROLLING_BACK
 from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
+from msft.search.scores import TEST
 
 if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe
@@ -37,6 +38,43 @@ def refuse_wrong_names(recipe: "Recipe") -> None:
             "whose counts cannot be added; use mean: macro",
             ("mean",),
             because=("metric",),
+        )
+
+
+def refuse_no_selection(recipe: "Recipe") -> None:
+    """Every sub-dataset needs rows that choose a checkpoint; where test rows do, keys that are
+    about validation rows, or about test rows that do not choose, contradict it."""
+    on_test = recipe.selection_split == TEST
+    for number, spec in enumerate(recipe.datasets):
+        if spec.benchmark is not None or spec.path is not None:
+            continue
+        if on_test and spec.test is None:
+            raise RecipeError(
+                f"sub-dataset {spec.name!r}: no test, but selection_split is test, so checkpoints "
+                "are chosen on test rows; add `test: ` with a file, or leave selection_split out",
+                ("datasets", number, "test"),
+                because=("selection_split",),
+            )
+        if not on_test and spec.validation is None and spec.validation_fraction is None:
+            raise RecipeError(
+                f"sub-dataset {spec.name!r}: neither validation nor validation_fraction, but a "
+                "checkpoint can only be chosen on rows that were not trained; add one, e.g. "
+                "`validation_fraction: 0.1`",
+                ("datasets", number, "validation"),
+            )
+    if on_test and recipe.score_test != "best":
+        raise RecipeError(
+            f"score_test is {recipe.score_test}, but selection_split is test, so every point is "
+            "scored on test already; leave score_test out",
+            ("score_test",),
+            because=("selection_split",),
+        )
+    if on_test and recipe.validation_loss:
+        raise RecipeError(
+            "validation_loss is true, but selection_split is test, so no validation rows are read; "
+            "leave validation_loss out",
+            ("validation_loss",),
+            because=("selection_split",),
         )
 
 

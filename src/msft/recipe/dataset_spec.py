@@ -154,13 +154,6 @@ class DatasetSpec:
                 "hub name",
                 ("path",),
             )
-        if self.path is None and self.validation is None and self.validation_fraction is None:
-            raise RecipeError(
-                f"{what}: neither validation nor validation_fraction, but a checkpoint can only "
-                "be chosen on rows that were not trained; add one, e.g. "
-                "`validation_fraction: 0.1`",
-                ("validation",),
-            )
 
 
 def _check_name(name: Any) -> None:

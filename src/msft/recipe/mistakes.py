@@ -28,6 +28,7 @@ _OF_RECIPE: dict[str, Any] = {
 _OF_DATASET: dict[str, Any] = {
     **_A_DATASET,
     "validation": "x.jsonl",
+    "test": "x.jsonl",
     "path": "x/x",
     "benchmark": "sciq",
 }

@@ -9,6 +9,8 @@ from msft.recipe.blocks import is_template
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.strict_yaml import Places, place_of
 from msft.search.methods import METHODS, ROLLING_BACK
+from msft.search.scores import TEST
+from msft.text import listed
 
 if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe
@@ -68,7 +70,25 @@ def unusual(recipe: "Recipe") -> tuple[str, ...]:
         told.append(f"chat_template: conversations are written by {source}")
     if not recipe.completion_only_loss:
         told.append("completion_only_loss is false: prompts are trained too")
-    return tuple(told)
+    return (*told, *_unused_validation(recipe))
+
+
+def _unused_validation(recipe: "Recipe") -> list[str]:
+    """A note on keys for validation rows where test rows select."""
+    keys = ("validation", "validation_fraction", "validation_rows")
+    named = {
+        key: [spec.name for spec in recipe.datasets if getattr(spec, key) is not None]
+        for key in keys
+    }
+    given = {key: names for key, names in named.items() if names}
+    if recipe.selection_split != TEST or not given:
+        return []
+    who = dict.fromkeys(name for names in given.values() for name in names)
+    verb = "is" if len(given) == 1 else "are"
+    return [
+        f"{listed(given)} of {listed(who)} {verb} not used: selection_split is test, so no "
+        "validation rows are read or held out"
+    ]
 
 
 def only_one(recipe: "Recipe") -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from msft.errors import Place, RecipeError
 from msft.files import expanded
 from msft.recipe.adapters import ALL_LINEAR, low_rate, refuse_wrong_adapter, target_names
 from msft.recipe.agreements import (
+    refuse_no_selection,
     refuse_wrong_lanes,
     refuse_wrong_method,
     refuse_wrong_names,
@@ -50,8 +51,8 @@ from msft.recipe.overrides import read_recipe
 from msft.recipe.strict_yaml import dump, place_of
 from msft.search.methods import PreparedMethod, prepare
 from msft.search.peaks import PeakRule
-from msft.search.rollout import ticks_of
-from msft.search.scores import MeanRule
+from msft.search.rollout import LEAN, DiskPolicy, ticks_of
+from msft.search.scores import SELECTION, MeanRule, SelectionSplit
 from msft.system_errors import explaining
 
 _NOT_KEYS = ("notes", "folder", "places")
@@ -86,6 +87,8 @@ class Recipe:
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
+    selection_split: the rows that choose checkpoints; test is the paper's protocol, which selects
+        and reports on the same rows, so that its scores are optimistic.
     samples: validation rows per sub-dataset that are kept with their answers; 0 keeps none.
     report_to: trackers that are told of the run: tensorboard, wandb, trackio, mlflow, or a list.
     validation_loss: measure the loss of the references too, beside scores that are no loss.
@@ -93,6 +96,8 @@ class Recipe:
     evaluation_tokens: those computed, or every row's in full, as the paper counts FLOPs.
     options_by_method: of methods that are run beside this one, and of this one where
         `method_options` does not say otherwise.
+    disk_policy: what of the candidates is on disk: as little as a crash allows, or all that the
+        paper's Algorithm 4 has there.
     peaks: always complete once the recipe is built, but for a `by` that is `score`.
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
@@ -143,11 +148,13 @@ class Recipe:
     prompt_style: Literal["letters", "text"] = "letters"
     choice_norm: Literal["chars", "tokens", "none"] = "chars"
     mean: MeanRule = "macro"
+    selection_split: SelectionSplit = SELECTION
     report_split: Literal["test", "selection"] = "test"
     score_test: Literal["best", "rollbacks", "every"] = "best"
     evaluation_tokens: Literal["computed", "every_row"] = "computed"
     validation_loss: bool = False
     samples: Annotated[int, Between(0, 100)] = 3
+    disk_policy: DiskPolicy = LEAN
     report_to: str | Sequence[str] = "none"
     push_to_hub: bool = False
     hub_model_id: str | None = None
@@ -202,6 +209,7 @@ class Recipe:
         fit_fields(self, "", except_for=apart)
         refuse_wrong_template(self.chat_template)
         refuse_wrong_names(self)
+        refuse_no_selection(self)
         object.__setattr__(self, "peaks", peak_options(self.peaks))
         refuse_no_choices(self.peak_rule, {s.name: s.metric for s in self.datasets})
         object.__setattr__(self, "method_options", plain_options(self.method_options))

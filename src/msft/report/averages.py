@@ -40,7 +40,9 @@ def average_names(history: History) -> dict[str, CheckpointId]:
 
 def run_averages_table(history: History, reports: str = TEST) -> Table | None:
     """The averages of one run; None where it has none. reports: the split that does."""
-    return _table([("", [history])], reports) if history.averages else None
+    if not history.averages:
+        return None
+    return _table([("", [history])], reports, history.selected_on_test)
 
 
 def averages_table(contest: Contest) -> Table | None:
@@ -50,12 +52,21 @@ def averages_table(contest: Contest) -> Table | None:
         for entrant in contest.entrants
         if entrant.first.history.averages
     ]
-    return _table(found, contest.split) if found and contest.has_mean else None
+    if not found or not contest.has_mean:
+        return None
+    return _table(found, contest.split, contest.selected_on_test)
 
 
-def _table(runs: Sequence[tuple[str, Sequence[History]]], reports: str) -> Table:
+def _table(
+    runs: Sequence[tuple[str, Sequence[History]]], reports: str, selected_on_test: bool
+) -> Table:
     rows: list[TableRow] = []
-    splits = (SELECTION, TEST) if reports == TEST else (TEST, SELECTION)  # the last known counts
+    splits: tuple[str, ...] = (SELECTION, TEST)
+    on = "test or else on validation."
+    if selected_on_test:
+        splits, on = (TEST,), "test, which selected."
+    elif reports != TEST:
+        splits, on = (TEST, SELECTION), "validation, which reports."  # the last known counts
     for label, histories in runs:
         ticks = [history.best_tick or BASE for history in histories]
         rows.append(_row(f"{label} best tick".strip(), histories, ticks, ticks, splits))
@@ -67,9 +78,8 @@ def _table(runs: Sequence[tuple[str, Sequence[History]]], reports: str) -> Table
         "Averages of the same training",
         "Means over all sub-datasets. Every line is of the same training, so they differ only in "
         "which ticks were averaged; the first is what SFT would have reported. Behind a score: the "
-        "difference to it. Above it: in how many runs, on "
-        + ("test or else on validation." if reports == TEST else "validation, which reports."),
-        ("average", "ticks", "validation", "test", "above it"),
+        "difference to it. Above it: in how many runs, on " + on,
+        ("average", "ticks", *sorted(splits, reverse=True), "above it"),
         tuple(rows),
     )
 
@@ -96,7 +106,7 @@ def _row(
         gaps = [height(minus(*pair), unit) for pair in zip(ours, theirs, strict=True)]
         if not itself and None not in gaps:
             above = f"{sum(gap is not None and gap > 0 for gap in gaps)} of {len(gaps)}"
-    return TableRow(name, (count, cells[SELECTION], cells[TEST], Cell(above)))
+    return TableRow(name, (count, *(cells[s] for s in sorted(splits, reverse=True)), Cell(above)))
 
 
 def _means(

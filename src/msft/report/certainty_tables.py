@@ -72,6 +72,7 @@ def honesty_table(contest: Contest) -> Table | None:
         return None
     unit = contest.unit()
     splits = [split for split in (SELECTION, TEST) if split in contest.splits]
+    both = len(splits) > 1
     scores = {
         split: [contest.score(entrant, contest.names, split) for entrant in contest.entrants]
         for split in splits
@@ -80,18 +81,20 @@ def honesty_table(contest: Contest) -> Table | None:
     rows: list[TableRow] = []
     for place, entrant in enumerate(contest.entrants):
         cells = [score_cell(scores[s][place], unit, ranks[s][place]) for s in splits]
-        if TEST in scores:
+        if both:
             drift = minus(scores[SELECTION][place], scores[TEST][place])
             cells.append(Cell(difference(drift, unit), value=per_cent(drift, unit)))
         rows.append(TableRow(entrant.label, (*cells, *_looks(contest, entrant))))
-    apart = ["validation − test"] if TEST in scores else []
+    apart = ["validation − test"] if both else []
+    chose = f"{contest.selection.capitalize()} chose every checkpoint"
+    nothing_else = "" if contest.selected_on_test else ", and nothing was scored on test"
     return Table(
         "honesty",
         "What selected and what reports",
-        "Validation chose every checkpoint. The more it chose from, the more its score flatters. "
+        f"{chose}. The more it chose from, the more its score flatters. "
         "No decision used test. Epochs: all that were trained."
-        if TEST in scores
-        else "Validation chose every checkpoint, and nothing was scored on test. So these scores "
+        if both
+        else f"{chose}{nothing_else}. So these scores "
         "flatter, and the more so the more there was to choose from. Epochs: all trained.",
         ("method", *splits, *apart, "chosen from", "epochs"),
         tuple(rows),

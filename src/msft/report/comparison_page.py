@@ -48,7 +48,7 @@ from msft.report.tables import (
 )
 from msft.run.folder import RunFolder, write_text
 from msft.search.scores import TEST
-from msft.text import listed
+from msft.text import SELECTED_ON_TEST, listed
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     ablation_table,
@@ -76,6 +76,7 @@ class Comparison:
     short: the tables for a terminal, the others are for pages and files.
     scores: what stands before the tables; figures: what stands behind them.
     samples: rows with the answers of each method; of several models none.
+    selection: the split that chose every checkpoint.
     """
 
     title: str
@@ -88,6 +89,16 @@ class Comparison:
     scores: Sequence[Section]
     figures: Sequence[Section]
     samples: SampleViews
+    selection: str
+
+    @property
+    def mark(self) -> str:
+        """What stands beside every score where test rows selected; else nothing."""
+        return SELECTED_ON_TEST if self.selection == TEST else ""
+
+    def marked(self, tables: Sequence[Table]) -> list[Table]:
+        """Tables that say so too."""
+        return [replace(table, note=f"{self.mark} {table.note}".strip()) for table in tables]
 
 
 def comparison_of(contests: Sequence[Contest]) -> Comparison:
@@ -107,6 +118,7 @@ def comparison_of(contests: Sequence[Contest]) -> Comparison:
         [score_section(contest)],
         comparison_figures(contest.runs, _reports(contest)),
         contest_samples(contest),
+        contest.selection,
     )
 
 
@@ -135,6 +147,7 @@ def _of_models(contests: Sequence[Contest]) -> Comparison:
         ],
         comparison_figures(runs, _reports(first)),
         {},
+        first.selection,
     )
 
 
@@ -177,15 +190,16 @@ def write_comparison(
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:
     """`compare.html`, `.md`, `.tex` and `.csv` in a folder."""
-    tables, title = comparison.tables, comparison.title
-    said = [comparison.headline, *comparison.remarks, *comparison.warnings]
+    tables, title = comparison.marked(comparison.tables), comparison.title
+    mark = [comparison.mark] if comparison.mark else []
+    said = [*mark, comparison.headline, *comparison.remarks, *comparison.warnings]
     page, text, tex, numbers = [
         out / f"compare.{suffix}" for suffix in ("html", "md", "tex", "csv")
     ]
     _write_page(page, comparison)
     write_text(text, markdown_page(title, said, tables))
     write_text(tex, latex_page(title, said, tables))
-    write_text(numbers, csv_text(tables))
+    write_text(numbers, csv_text(tables, comparison.selection if comparison.mark else ""))
     return [page, text, tex, numbers]
 
 
@@ -196,11 +210,13 @@ def _write_page(path: Path, comparison: Comparison) -> Path:
         "samples": comparison.samples,
         "title": comparison.title,
         "headline": comparison.headline,
+        "mark": comparison.mark,
+        "selection": comparison.selection,
         "remarks": comparison.remarks,
         "warnings": comparison.warnings,
         "links": [(run.title, _link_to(run.folder, path.parent)) for run in comparison.runs],
         "scores": page_sections(comparison.scores),
-        "tables": page_tables(comparison.tables, comparison.figures),
+        "tables": comparison.marked(page_tables(comparison.tables, comparison.figures)),
         "figures": page_sections(page_figures(comparison.tables, comparison.figures)),
     }
     return write_page(path, "comparison.html", content)
@@ -229,7 +245,8 @@ def content_of(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": comparison.title,
         "headline": comparison.headline,
-        "remarks": [*comparison.remarks],
+        **({"selection_split": comparison.selection} if comparison.mark else {}),
+        "remarks": [*([comparison.mark] if comparison.mark else []), *comparison.remarks],
         "warnings": [*comparison.warnings],
         "runs": [
             {
@@ -248,8 +265,9 @@ def content_of(comparison: Comparison) -> dict[str, Any]:
 
 def text_of(comparison: Comparison, width: int = WIDTH) -> str:
     """The tables for a terminal, and what is to be known about them."""
-    said = [*comparison.remarks, *comparison.warnings, LEGEND, comparison.headline]
-    parts = [terminal(table, width) for table in comparison.short]
+    mark = [comparison.mark] if comparison.mark else []
+    said = [*comparison.remarks, *comparison.warnings, LEGEND, comparison.headline, *mark]
+    parts = [terminal(table, width) for table in comparison.marked(comparison.short)]
     return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
 
 

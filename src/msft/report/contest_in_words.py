@@ -6,7 +6,7 @@ from msft.report.compare.contest import Contest
 from msft.report.compare.entrant import Entrant
 from msft.report.margins import margin_in_words, margin_of, shared_seeds
 from msft.report.wording import MEAN_OF_GAINS, height, in_words
-from msft.search.scores import TEST, Number
+from msft.search.scores import Number
 from msft.text import counted, listed
 
 MOST_MARGINS = 3
@@ -60,13 +60,14 @@ def _of_some(contest: Contest, entrant: Entrant) -> str:
 def remarks(contest: Contest) -> list[str]:
     """What to know before reading a table."""
     unit = contest.unit()
+    chose, again = contest.selection, contest.split == contest.selection
     found = [
-        "Validation chose every checkpoint. The reported scores are from "
+        f"{chose.capitalize()} chose every checkpoint. The reported scores are from "
         + (
-            "test."
-            if contest.split == TEST
-            else "validation too, as in the paper. They flatter, and the more so the more "
-            "checkpoints a method could choose from."
+            f"{chose} too, as in the paper. They flatter, and the more so the more checkpoints a "
+            "method could choose from."
+            if again
+            else "test."
         )
     ]
     if len({run.seed for run in contest.runs}) < 2:

@@ -21,7 +21,7 @@ from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.scores import Metric, Number, overall_height
+from msft.search.scores import SELECTION, Metric, Number, overall_height
 
 CONFIDENCE = 0.95
 LATEST = 12
@@ -92,8 +92,9 @@ class Findings:
     unlearned: who is still neither surely above nor surely below the base model at the end.
     sft_epochs: the epochs of the result, where it is of stage 0 and later ones did not help.
     base_is_best: the result is the model that was given.
-    worse_than_base: the method's own result is not better on validation than that model.
+    worse_than_base: the method's own result is not better than that model.
     shortfall: the result is an average, and below a tick of the same training.
+    selection: the split that all of this was found on.
     """
 
     departures: tuple[Departure, ...] = ()
@@ -104,6 +105,7 @@ class Findings:
     base_is_best: bool = False
     worse_than_base: bool = False
     shortfall: Shortfall | None = None
+    selection: str = SELECTION
 
 
 Tests = dict[int, StageTest]
@@ -144,6 +146,7 @@ def findings_of(
         base_is_best=best == BASE,
         worse_than_base=best != BASE and not _is_better(history, best),
         shortfall=shortfall_of(history, rows),
+        selection=history.selection,
     )
 
 

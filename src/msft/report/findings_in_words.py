@@ -10,6 +10,7 @@ from msft.report.loss_growth import Growth
 from msft.report.shortfall import Shortfall
 from msft.report.wording import Unit, difference, difference_in_words, number, p_value
 from msft.search.falls import FEWEST_TICKS, Fall
+from msft.search.scores import SELECTION
 from msft.text import counted, epochs_in_words, listed
 
 MOST_NAMED = 8
@@ -145,19 +146,19 @@ def result_texts(found: Findings, headline: bool = False) -> list[str]:
     if found.base_is_best and not headline:
         texts.append(
             "The best checkpoint is the model you gave: nothing that was trained is better on "
-            "validation."
+            f"{found.selection}."
         )
     if found.worse_than_base:
-        texts.append("The result is not better on validation than the model you gave.")
+        texts.append(f"The result is not better on {found.selection} than the model you gave.")
     if found.sft_epochs is not None:
         length = epochs_in_words(found.sft_epochs)
         texts.append(f"Nothing after stage 0 helped: this is SFT for {length}.")
     if found.shortfall:
-        texts.append(shortfall_text(found.shortfall))
+        texts.append(shortfall_text(found.shortfall, found.selection))
     return texts
 
 
-def shortfall_text(found: Shortfall) -> str:
+def shortfall_text(found: Shortfall, selection: str = SELECTION) -> str:
     cause = (
         "It is the last tick: scores still rose, and the average has half-trained weights in it. "
         "Train longer, or use method: sft with ema_decay."
@@ -166,7 +167,7 @@ def shortfall_text(found: Shortfall) -> str:
         "method: sft with ema_decay."
     )
     measured = f"{difference_in_words(found.gap, found.unit)}, {p_value(found.p)}"
-    below = f"The average is below checkpoint {found.tick} on validation by more than chance"
+    below = f"The average is below checkpoint {found.tick} on {selection} by more than chance"
     return f"{below}: {measured}. {cause}"
 
 

@@ -11,7 +11,7 @@ from msft.report.tables import wrapped
 from msft.report.wording import Unit, difference
 from msft.run.history import History
 from msft.run.verdicts import RowTokens, VerdictsByKey
-from msft.text import counted, epochs
+from msft.text import SELECTED_ON_TEST, counted, epochs
 
 NOTE = (
     "Naive: each sub-dataset's score at its own peak minus its score at the peak of the mean, on "
@@ -35,8 +35,9 @@ def headroom_words(history: History, found: Headroom) -> str:
     """What per-sub-dataset stopping promises, and what is left of it."""
     unit, mean = history.mean_unit, found.mean
     promise = f"{difference(mean.naive, unit)}{_UNITS[unit]}"
+    rows = counted(found.rows, f"{history.selection} row")
     text = (
-        f"On these {counted(found.rows, 'validation row')}, stopping each sub-dataset at its own "
+        f"On these {rows}, stopping each sub-dataset at its own "
         f"peak promises {promise}; cross-fitted it is {difference(mean.crossfitted, unit)} "
         f"(95\u00a0% interval {_interval(mean, unit)})."
     )
@@ -62,13 +63,16 @@ def headroom_rows(history: History, found: Headroom) -> list[tuple[str, ...]]:
 def headroom_text(history: History, found: Headroom, width: int) -> str:
     """For a terminal of this width."""
     rows = table(headroom_rows(history, found), width)
-    said = (wrapped(text, width) for text in (headroom_words(history, found), NOTE))
+    marks = [SELECTED_ON_TEST] if history.selected_on_test else []
+    texts = (headroom_words(history, found), NOTE, *marks)
+    said = (wrapped(text, width) for text in texts)
     return "\n".join([*rows, "", *chain(*said)])
 
 
-def headroom_content(found: Headroom) -> dict[str, Any]:
+def headroom_content(history: History, found: Headroom) -> dict[str, Any]:
     """For a program, as the contract has it."""
     return {
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
         "mean": asdict(found.mean),
         "datasets": {name: asdict(gain) for name, gain in found.datasets.items()},
     }

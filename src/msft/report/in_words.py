@@ -70,9 +70,9 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
         ("running", True): f"{method} is still running, and so far {nothing}",
         ("stopped", True): f"{method} was stopped; until then {nothing}",
     }
-    order = (TEST, SELECTION) if reports == TEST else (SELECTION, TEST)
+    order = dict.fromkeys((reports, history.selection, TEST))
     scored = [split for split in order if mean_of(history, best, split) is not None]
-    reached, *others = scored or [SELECTION]
+    reached, *others = scored or [history.selection]
     many = len(history.start.datasets)
     amount = "" if many == 1 else "a mean of " if unit else "a mean gain of "
     over = f" over {many} sub-datasets" if many > 1 else ""
@@ -86,7 +86,7 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
         gain = _over_base(history, best, split, unit)
         text += f"; it has {in_words(mean_of(history, best, split), unit)} on {split}"
         text += f" ({gain})" if gain else ""
-        chosen = split == SELECTION and not history.reported
+        chosen = split == history.selection and not history.reported
         text += ", where its checkpoint was chosen" if chosen else ""
     return text + "."
 
@@ -118,11 +118,11 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
         mean = " on average" if _is_continual(history) else " from the base model"
         chosen = f"The method itself names checkpoint {best}: {far} {path}{mean}."
     elif best == BASE:
-        chosen = f"Validation chose the base model from {candidates}."
+        chosen = f"{history.selection.capitalize()} chose the base model from {candidates}."
     else:
         chosen = (
-            f"Validation chose checkpoint {best} from {candidates}. It lies {path} from the base "
-            "model."
+            f"{history.selection.capitalize()} chose checkpoint {best} from {candidates}. It lies "
+            f"{path} from the base model."
         )
     return f"{chosen} {trained}"
 
@@ -180,7 +180,8 @@ def score_rows(
 ) -> tuple[list[ScoreRow], ScoreRow]:
     """A row of each sub-dataset, and one of the mean of all."""
     best = history.best or BASE
-    places = ((BASE, SELECTION), (best, SELECTION), (BASE, TEST), (best, TEST))
+    selection = history.selection
+    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
     rows: list[ScoreRow] = []
     for name in names:
         scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]

@@ -2,14 +2,14 @@
 in and written as one self-contained file."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg
+from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg, with_mark
 from msft.run.environment import version_of
 from msft.run.folder import write_text
 from msft.text import plain
@@ -32,6 +32,25 @@ class Section:
     title: str
     text: str
     draw: Callable[[float], "Figure"]
+
+
+def marked(sections: Sequence[Section], mark: str, but_for: Collection[str] = ()) -> list[Section]:
+    """Sections whose texts and figures begin with a mark; of no mark, as they are.
+
+    but_for: beginnings of the keys of those that show no scores.
+    """
+    if not mark:
+        return [*sections]
+
+    def drawn(section: Section, width: float) -> "Figure":
+        return with_mark(section.draw(width), mark)
+
+    return [
+        each
+        if each.key.startswith((*but_for,))
+        else replace(each, text=f"{mark} {each.text}".strip(), draw=partial(drawn, each))
+        for each in sections
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def _main_table(contest: Contest, groups: Mapping[str, Sequence[str]], split: st
     return Table(
         _key("main", contest, split),
         f"Results on {_role(contest, split)}",
-        f"{where(split)} {_how(contest)} Ep.: epochs on the path to the reported checkpoint.",
+        f"{_where(contest, split)} {_how(contest)} Ep.: epochs on the path to the reported "
+        "checkpoint.",
         ("method", *columns, "Ep."),
         tuple(TableRow(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
     )
@@ -69,7 +70,7 @@ def dataset_tables(contest: Contest) -> list[Table]:
             Table(
                 _key("datasets", contest, split),
                 f"Every sub-dataset on {_role(contest, split)}",
-                f"{where(split)} {_how(contest, 'row')}",
+                f"{_where(contest, split)} {_how(contest, 'row')}",
                 (
                     "sub-dataset",
                     *(["metric"] if mixed else []),
@@ -87,6 +88,8 @@ def _key(name: str, contest: Contest, split: str) -> str:
 
 def _role(contest: Contest, split: str) -> str:
     """A split, and what it does in this contest."""
+    if contest.selected_on_test:
+        return "test (reported, and selected on)"
     if split == contest.split:
         return "test (reported)" if split == TEST else "validation (reported, and selected on)"
     return "test" if split == TEST else "validation (selected on)"
@@ -180,11 +183,11 @@ def places_table(contest: Contest) -> Table | None:
     )
 
 
-def where(split: str) -> str:
+def _where(contest: Contest, split: str) -> str:
     """What scores on a split are worth."""
-    if split == TEST:
+    if split == TEST and not contest.selected_on_test:
         return "Scored on test; the checkpoints were chosen on validation."
-    return "Scored on validation, which also chose the checkpoints, so the scores flatter."
+    return f"Scored on {split}, which also chose the checkpoints, so the scores flatter."
 
 
 def score_cell(

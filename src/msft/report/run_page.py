@@ -1,6 +1,5 @@
 """`report.html`: what one run did, from its log alone."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +37,11 @@ from msft.run.folder import (
 )
 from msft.run.history import Exclusion, History
 from msft.run.locks import is_being_written
-from msft.run.summary import summary_of
+from msft.run.summary import disk_of, summary_of
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION, TEST
-from msft.text import epochs, si
+from msft.search.scores import TEST
+from msft.text import SELECTED_ON_TEST, epochs, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -84,9 +83,9 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     return write_page(files.report, "run.html", content)
 
 
-def _reports(folder: Path) -> str:
+def _reports(folder: Path, history: History) -> str:
     """The split that reports, by the recipe of the run."""
-    return TEST if report_split_of(folder) == "test" else SELECTION
+    return TEST if report_split_of(folder) == "test" else history.selection
 
 
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def _content(
     history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool, folder: Path
 ) -> dict[str, Any]:
     """What the log and the verdicts say, in the order of the page."""
-    summary, reports = summary_of(history, stopped), _reports(folder)
+    summary, reports = summary_of(history, stopped), _reports(folder, history)
     branches = branches_of(history)
     intervals = Intervals(history, verdicts)
     decisions = decision_rows(branches, intervals, tests)
@@ -144,11 +143,13 @@ def _content(
         "scores": folded(scores, 10),
         "mean": mean,
         "scores_text": _scores_text(history, reports),
-        "has_test": bool(history.best and history.known(history.best, TEST)),
+        "selection": history.selection,
+        "mark": SELECTED_ON_TEST if history.selected_on_test else "",
+        "has_test": _is_tested(history),
         "base_test": bool(history.known(BASE, TEST)),
         "flops": costs.flop_rows(history),
         "flops_text": _flops_text(history),
-        "disk_text": _disk_text(summary),
+        "disk_text": _disk_text(history),
     }
 
 
@@ -235,14 +236,22 @@ def _legend(history: History, branches: list[Branch]) -> dict[str, bool]:
     }
 
 
-def _scores_text(history: History, reports: str) -> str:
+def _is_tested(history: History) -> bool:
+    """Whether there are scores on test beside those that selected."""
     tested = history.best and history.known(history.best, TEST)
-    text = "The checkpoint was chosen on validation."
+    return bool(tested) and not history.selected_on_test
+
+
+def _scores_text(history: History, reports: str) -> str:
+    tested = _is_tested(history)
+    text = f"The checkpoint was chosen on {history.selection}."
     if history.reported:
-        text = "The peaks were found on validation."
-    if reports == SELECTION or tested:
-        text += f" The reported scores are from {'validation' if reports == SELECTION else 'test'}."
-    if not tested:
+        text = f"The peaks were found on {history.selection}."
+    if reports == history.selection or tested:
+        text += f" The reported scores are from {reports}."
+    if history.selected_on_test:
+        text += f" {SELECTED_ON_TEST}"
+    elif not tested:
         text += " The test split has not been scored."
     elif not history.known(BASE, TEST):
         text += " The base model was not scored on test."
@@ -261,10 +270,16 @@ def _flops_text(history: History) -> str:
     )
 
 
-def _disk_text(summary: Mapping[str, Any]) -> str:
-    disk = summary["disk"]
+_DISK_POLICIES = {
+    "lean": "Candidates that memory has room for are not on disk (disk_policy: lean).",
+    "paper": "Every candidate is on disk, as in the paper's Algorithm 4 (disk_policy: paper).",
+}
+
+
+def _disk_text(history: History) -> str:
+    disk = disk_of(history)
     return (
         "Sets of weights on disk while each tick was trained (filled), and the most until it was "
         f"recorded (thin line): {disk['peak_copies']} copies at most, and with optimizer moments "
-        f"{si(disk['peak_bytes'])}B."
+        f"{si(disk['peak_bytes'])}B. {_DISK_POLICIES[history.disk_policy]}"
     )

@@ -30,10 +30,17 @@ from msft.report.figures.scores import (
     score_text,
 )
 from msft.report.figures.timeline import timeline
-from msft.report.page import Section
+from msft.report.page import Section, marked
 from msft.run.folder import StepLosses
 from msft.run.history import History
-from msft.text import epochs, epochs_in_words, listed
+from msft.text import SELECTED_ON_TEST, epochs, epochs_in_words, listed
+
+WITHOUT_SCORES = ("loss", "flops", "disk", "rows")
+"""Beginnings of the keys of figures that show no score and nothing that scores chose."""
+
+
+def _mark(selected_on_test: bool) -> str:
+    return SELECTED_ON_TEST if selected_on_test else ""
 
 
 def run_sections(history: History) -> list[Section]:
@@ -51,7 +58,7 @@ def run_sections(history: History) -> list[Section]:
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
     if history.start.method == "ies":
         found += _active_rows([("", history)])
-    return found
+    return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
 
 
 def _furthest(found: Peaks) -> str:
@@ -67,12 +74,13 @@ def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses
     searched = "Timeline of the search: one branch per roll-out"
     learned = "Training loss over the epochs trained, and the number of active sub-datasets"
     copied = "Copies of the weights on disk over the epochs trained"
-    return [
+    found = [
         Section("timeline", searched, "", partial(timeline, history, branches)),
         Section("loss", learned, "", partial(costs.loss, history, branches, steps)),
         Section("flops", "FLOPs by what they were for", "", partial(costs.flops, history)),
         Section("disk", copied, "", partial(costs.disk, history, branches)),
     ]
+    return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
 
 
 def run_figures(history: History, steps: StepLosses) -> list[Section]:
@@ -102,23 +110,25 @@ def comparison_figures(
         found += _spreads([contest for contest in contests if len(contest.entrants) > 1])
     if len({contest.mixture for contest in rivals}) > 1:
         found.append(_sizes(rivals))
-    for contest, suffix, title in _marked(contests):
+    for contest, suffix, title in _numbered(contests):
         found += _of_contest(contest, suffix, title)
-    for contest, suffix, title in _marked(contests_of(rest)):
+    for contest, suffix, title in _numbered(contests_of(rest)):
         found += _losses(contest, suffix, title)
     stopped = [(run.title, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
-    return found
+    on_test = any(run.history.selected_on_test for run in runs)
+    return marked(found, _mark(on_test), WITHOUT_SCORES)
 
 
 def score_section(contest: Contest, suffix: str = "", title: str = "") -> Section:
     """Every score of a contest."""
     draw = partial(score_figure, contest)
     name = f"Scores on {contest.split}{title}"
-    return Section(f"scores{suffix}", name, score_text(contest), draw)
+    section = Section(f"scores{suffix}", name, score_text(contest), draw)
+    return marked([section], _mark(contest.selected_on_test))[0]
 
 
-def _marked(contests: Sequence[Contest]) -> list[tuple[Contest, str, str]]:
+def _numbered(contests: Sequence[Contest]) -> list[tuple[Contest, str, str]]:
     """Each contest with the ends of its keys and titles; of one contest both are empty."""
     if len(contests) == 1:
         return [(contests[0], "", "")]

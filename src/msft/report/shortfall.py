@@ -20,8 +20,8 @@ LEVEL = 0.05
 class Shortfall:
     """The best tick of the training that was averaged.
 
-    gap: the average's mean on validation less the tick's.
-    p: of a sign test over all validation rows, for as many chances as there were ticks.
+    gap: the average's mean less the tick's, on the split that selects.
+    p: of a sign test over all rows of that split, for as many chances as there were ticks.
     is_last: it is the last tick, so scores still rose.
     """
 
@@ -59,7 +59,7 @@ def shortfall_of(history: History, rows: Rows) -> Shortfall | None:
 def _compared(
     history: History, rows: Rows, first: CheckpointId, second: CheckpointId
 ) -> Paired | None:
-    """All validation rows at two checkpoints; None where some are lost."""
+    """All rows that select, at two checkpoints; None where some are lost."""
     together = Paired(0, 0)
     for name in history.start.datasets:
         one, two = rows.at(first, name), rows.at(second, name)

@@ -215,17 +215,21 @@ def _tex(text: str) -> str:
     return plain(text, keep="").translate(_TEX)
 
 
-def csv_text(tables: Sequence[Table]) -> str:
+def csv_text(tables: Sequence[Table], selection: str = "") -> str:
     """One line per cell, numbers unrounded: table, row, column, value, difference, rank; where a
-    table has blocks, the block behind it."""
+    table has blocks, the block behind it.
+
+    selection: the split that selected, if every line is to say so.
+    """
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     blocks = any(row.block for table in tables for row in table.rows)
     columns = ["table", "row", "column", "value", "difference", "rank"]
     columns += ["block"] if blocks else []
-    writer.writerow(columns)
+    said = {"selection_split": selection} if selection else {}
+    writer.writerow([*columns, *said])
     for cell in cells_of(tables):
-        values = (cell[column] for column in columns)
+        values = (*(cell[column] for column in columns), *said.values())
         writer.writerow([_csv(v) if isinstance(v, str) else v for v in values])
     return out.getvalue()
 

@@ -15,13 +15,13 @@ from msft.run.verdicts import Verdict, Verdicts
 from msft.run.worker import Worker
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId, Rollout, place_of
-from msft.search.scores import SELECTION, Score
+from msft.search.scores import Score
 
 _RIGHT = {"0": 0.0, "1": 1.0}
 
 
 class Rows(Protocol):
-    """Validation rows of a run, by checkpoint and sub-dataset; None where they are lost."""
+    """The rows of a run that select, by checkpoint and sub-dataset; None where they are lost."""
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None: ...
 
@@ -123,7 +123,8 @@ class FallTest:
             if not lost:
                 continue
             self._recovery.hold(checkpoint)
-            scored = alike(self._worker.score(lost, SELECTION), self._history.patterns)
+            selection = self._history.selection
+            scored = alike(self._worker.score(lost, selection), self._history.patterns)
             missing = [name for name in lost if name not in scored.verdicts]
             if missing:
                 raise BadScore(
@@ -131,7 +132,7 @@ class FallTest:
                     "no fall can be tested; leave method_options.exclude out, or have the engine "
                     "give them (in msft.testing.scripted: rows=)"
                 )
-            self._verdicts.add(checkpoint, SELECTION, scored.verdicts, scored.row_tokens)
+            self._verdicts.add(checkpoint, selection, scored.verdicts, scored.row_tokens)
 
     def _has(self, checkpoint: CheckpointId, name: str) -> bool:
         """Whether there are rows, and as many as the base model's score and tokens say."""

@@ -23,10 +23,19 @@ from msft.run.log import (
     Reached,
     Tested,
     read_log,
+    selection_of,
 )
 from msft.search.falls import Fall
 from msft.search.peaks import Curve, PeakRule
-from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id, place_of
+from msft.search.rollout import (
+    BASE,
+    LEAN,
+    CheckpointId,
+    DiskPolicy,
+    Tokens,
+    checkpoint_id,
+    place_of,
+)
 from msft.search.scores import (
     SELECTION,
     TEST,
@@ -35,6 +44,7 @@ from msft.search.scores import (
     Number,
     Score,
     Scores,
+    SelectionSplit,
     overall,
     overall_height,
 )
@@ -128,7 +138,7 @@ class History:
                 self.stages[-1].reach(event)
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
-                self._score(SELECTION, event.checkpoint, event.scores)
+                self._score(self.selection, event.checkpoint, event.scores)
             case Averaged():
                 self.averages[event.checkpoint] = event
             case Measured():
@@ -159,6 +169,21 @@ class History:
         return int(self.start.settings["evals_per_epoch"])
 
     @property
+    def selection(self) -> str:
+        """The split that decided and chose: validation, or test as in the paper's protocol."""
+        return SELECTION if self.opened is None else selection_of(self.opened)
+
+    @property
+    def selected_on_test(self) -> bool:
+        """Whether no score of this run is of rows that selected nothing."""
+        return self.selection == TEST
+
+    @property
+    def disk_policy(self) -> str:
+        """Which checkpoints were on disk."""
+        return str(self.start.settings.get("disk_policy", LEAN))
+
+    @property
     def best(self) -> CheckpointId | None:
         """What the run reports: the method's own word, else the best of the eligible points."""
         return self.reported or (self._best.checkpoint if self._best else None)
@@ -179,11 +204,11 @@ class History:
         average = self.averages.get(checkpoint)
         return max(average.of, key=place_of) if average else checkpoint
 
-    def known(self, checkpoint: CheckpointId, split: str = SELECTION) -> Scores:
-        """The scores recorded so far for a checkpoint."""
-        return self.scores[split].get(checkpoint, {})
+    def known(self, checkpoint: CheckpointId, split: str | None = None) -> Scores:
+        """The scores recorded so far for a checkpoint, on the split that selects or on another."""
+        return self.scores[split or self.selection].get(checkpoint, {})
 
-    def missing(self, checkpoint: CheckpointId, split: str = SELECTION) -> list[str]:
+    def missing(self, checkpoint: CheckpointId, split: str | None = None) -> list[str]:
         """The sub-datasets that have no score at a checkpoint."""
         return [name for name in self.start.datasets if name not in self.known(checkpoint, split)]
 
@@ -197,11 +222,11 @@ class History:
         names = self.scored_on(TEST)
         return [name for name in self.missing(checkpoint, TEST) if name not in names]
 
-    def mean(self, checkpoint: CheckpointId, split: str = SELECTION) -> Number:
+    def mean(self, checkpoint: CheckpointId, split: str | None = None) -> Number:
         """The mean over all sub-datasets, by the recipe's rule."""
         return overall(self.known(checkpoint, split), self.known(BASE, split), self._mean_rule)
 
-    def has_mean(self, checkpoint: CheckpointId, split: str = SELECTION) -> bool:
+    def has_mean(self, checkpoint: CheckpointId, split: str | None = None) -> bool:
         """Whether it is known: all are scored, and where it is one of gains, the base model too."""
         gains = self.mixed and self.missing(BASE, split)
         return not gains and not self.missing(checkpoint, split)
@@ -213,7 +238,7 @@ class History:
 
     def unit_of(self, name: str) -> Metric:
         """The metric of a sub-dataset, from the first of its scores."""
-        for scores in (self.known(BASE), *self.scores[SELECTION].values()):
+        for scores in (self.known(BASE), *self.scores[self.selection].values()):
             if name in scores:
                 return scores[name].metric
         return "value"
@@ -265,7 +290,7 @@ class History:
             self.patterns.setdefault(name, score)
             if score.metric == "value" != self.patterns[name].metric:  # in older logs
                 self.patterns[name] = score
-        if split == SELECTION and not was_full and len(held) == len(self.start.datasets):
+        if split == self.selection and not was_full and len(held) == len(self.start.datasets):
             self._consider(checkpoint)
 
     def _consider(self, checkpoint: CheckpointId) -> None:
@@ -362,6 +387,10 @@ def _setting_fault(opened: Opened) -> str | None:
     wrong += [key for key in ("mean",) if settings[key] not in get_args(MeanRule)]
     nested = ("method", "rollout", "adapter")
     wrong += [key for key in nested if not isinstance(settings.get(key, {}), dict)]
+    younger = {"disk_policy": DiskPolicy, "selection_split": SelectionSplit}
+    wrong += [
+        k for k, kind in younger.items() if k in settings and settings[k] not in get_args(kind)
+    ]
     return f"the setting {wrong[0]} is {shown(settings[wrong[0]])}" if wrong else None
 
 

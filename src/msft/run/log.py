@@ -130,10 +130,18 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
+def selection_of(opened: Opened) -> str:
+    """The split that the ticks of a run are scored on, and that chooses."""
+    return str(opened.settings.get("selection_split", SELECTION))
+
+
 def scored_rows(events: Iterable[Event]) -> set[tuple[CheckpointId, str, str]]:
     """The checkpoint, split and sub-dataset of every score that was measured on rows."""
+    events = [*events]
+    first = events[0] if events else None
+    selection = selection_of(first) if isinstance(first, Opened) else SELECTION
     return {
-        (event.checkpoint, event.split if isinstance(event, Measured) else SELECTION, name)
+        (event.checkpoint, event.split if isinstance(event, Measured) else selection, name)
         for event in events
         if isinstance(event, Measured) or (isinstance(event, Reached) and event.steps)
         for name in event.scores

@@ -13,18 +13,20 @@ from msft.search.rollout import (
     BASE,
     COMPUTED,
     FAST,
+    LEAN,
     CheckpointId,
     Keep,
     OptimizerStart,
     Settings,
     is_average,
 )
+from msft.search.scores import SELECTION
 from msft.store.retention import wanted
 
 
 def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:
     """A run as the first line of its log; what is at its default and came later is not in it."""
-    counted = settings.evaluation_tokens
+    counted, selection = settings.evaluation_tokens, settings.selection_split
     return Opened(
         method=method.name,
         seed=settings.seed,
@@ -46,6 +48,8 @@ def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> O
             **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
             **({} if settings.tested is None else {"tested": [*settings.tested]}),
             **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
+            **({} if selection == SELECTION else {"selection_split": selection}),
+            **({} if settings.disk_policy == LEAN else {"disk_policy": settings.disk_policy}),
         },
         fingerprint=settings.fingerprint,
     )

@@ -36,6 +36,7 @@ from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
     CONTENDERS,
+    LEAN,
     CheckpointId,
     EndedBy,
     Keep,
@@ -47,7 +48,7 @@ from msft.search.rollout import (
     average_id,
     checkpoint_id,
 )
-from msft.search.scores import SELECTION, TEST, Scores
+from msft.search.scores import TEST, Scores
 from msft.store.retention import PARTS, WEIGHTS, Retained, retained
 from msft.store.store import CheckpointStore
 
@@ -71,12 +72,15 @@ class RecordedRun:
         self.history = History()
         self._has_result = has_result
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
+        self._selection = settings.selection_split
         self._method = method
         self._worker = worker
         self._store = store
-        self._verdicts = verdicts or Verdicts()
+        self._verdicts = verdicts or Verdicts(selection=self._selection)
         self._verdicts.resume(scored_rows(log.events))
-        self._scoring = Scoring(worker, self._verdicts, samples or Samples(), self.history)
+        self._scoring = Scoring(
+            worker, self._verdicts, samples or Samples(selection=self._selection), self.history
+        )
         self._recovery = Recovery(worker, store, self.history)
         self._journal = Journal(log, self.history, watch, store.go_live)
         test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
@@ -145,7 +149,7 @@ class RecordedRun:
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower)
         if start == BASE:
-            self._measure(BASE, SELECTION, worker_at=(question.rollout, 0))
+            self._measure(BASE, self._selection, worker_at=(question.rollout, 0))
             if self._settings.score_test == "every":
                 self._measure(BASE, TEST, worker_at=(question.rollout, 0))
         points = [Point(0, start, self.history.known(start), steps=0)]
@@ -167,9 +171,11 @@ class RecordedRun:
         self._store.enter(checkpoint, moments=False)
         if known is None:
             self._recovery.average(checkpoint, parts)
+        if self._settings.disk_policy != LEAN:
+            self._store.secure(checkpoint)
         disk = self._store.account()
         self._journal.ask(Averaged(checkpoint, parts, known.disk if known else disk))
-        self._measure(checkpoint, SELECTION)
+        self._measure(checkpoint, self._selection)
         if self._settings.score_test != "none":  # now, while it is there: it may be a control
             self._measure(checkpoint, TEST)
         return checkpoint
@@ -177,7 +183,7 @@ class RecordedRun:
     def score(self, checkpoint: CheckpointId) -> Scores:
         refuse_gone(checkpoint, self._store.held, "a score")
         self._open()
-        self._measure(checkpoint, SELECTION)
+        self._measure(checkpoint, self._selection)
         return self.history.known(checkpoint)
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
@@ -201,7 +207,7 @@ class RecordedRun:
                 "again"
             )
         self._open()
-        self._measure(BASE, SELECTION)
+        self._measure(BASE, self._selection)
         best = self.history.best
         assert best is not None, "the base model has been scored"
         if self._settings.score_test != "none":
@@ -251,7 +257,7 @@ class RecordedRun:
         everybody = self._method.rollout_options.score_excluded == "every"
         names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
         if work.steps:
-            scored = self._scoring.score(checkpoint, names, SELECTION)
+            scored = self._scoring.score(checkpoint, names, self._selection)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
         self._store.enter(checkpoint)
@@ -287,7 +293,7 @@ class RecordedRun:
         self._open()
         self._journal.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
-            self._measure(event.checkpoint, SELECTION)
+            self._measure(event.checkpoint, self._selection)
         if self._settings.score_test == "rollbacks":
             self._measure(event.checkpoint, TEST)
 
@@ -306,5 +312,6 @@ class RecordedRun:
                 best=self.history.best,
                 keep_start=self._store.leans_on(question.start, {*held, latest}),
                 moments="contenders" if restore else "start" if kept else "none",
+                policy=self._settings.disk_policy,
             )
         )

@@ -1,4 +1,4 @@
-"""Sample answers: a few validation rows with what the base model and the result say to them.
+"""Sample answers: a few of the rows that select, with what the base model and the result say.
 
 They are picked from answers that an evaluation gives anyway. A line is on disk before the log's own
 line, so that a killed run has lost none. When the run ends, the file keeps the base model and the
@@ -32,7 +32,7 @@ _ROOM = 1000
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A row of validation, and what a model answered.
+    """A row that selects, and what a model answered.
 
     row: its number, from 0.
     answer: None where the metric is a loss, and no answer is asked for.
@@ -69,16 +69,20 @@ def cut(text: str, longest: int) -> str:
 class Samples:
     """Appends to `samples.jsonl`; without a path nothing is kept."""
 
-    def __init__(self, path: Path | None = None, writes: bool = True) -> None:
-        """writes: whether the file is this process's, and not that of rank 0, to write."""
+    def __init__(
+        self, path: Path | None = None, writes: bool = True, selection: str = SELECTION
+    ) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write.
+        selection: the split that the samples are of."""
         self._path = path
+        self._selection = selection
         self._writes = writes
         self._held = {} if path is None else read_samples(path)
         self._lines = _count(self._held)
         self._torn = path is not None and _is_torn(path)
 
     def add(self, checkpoint: CheckpointId, split: str, samples: SamplesByName) -> None:
-        if self._path is None or split != SELECTION or not samples:
+        if self._path is None or split != self._selection or not samples:
             return
         self._held.setdefault(checkpoint, {}).update(samples)
         if not self._writes:
@@ -86,7 +90,7 @@ class Samples:
         if self._torn:  # a kill left half a line, which the next one must not join
             self._write(self._held)
             return
-        text = _text(checkpoint, samples)
+        text = _text(checkpoint, self._selection, samples)
         self._lines += text.count("\n")
         with open_to_append(self._path) as file:
             append(file, self._path, text.encode())
@@ -112,7 +116,7 @@ class Samples:
     def _write(self, held: Mapping[CheckpointId, SamplesByName]) -> None:
         if self._path is None or not self._writes:
             return
-        text = "".join(_text(checkpoint, samples) for checkpoint, samples in held.items())
+        text = "".join(_text(place, self._selection, each) for place, each in held.items())
         replace_bytes(self._path, text.encode())
         self._lines, self._torn = _count(held), False
 
@@ -156,18 +160,17 @@ def _is_sample(sample: Sample) -> bool:
     return texts and said and isinstance(sample.row, int) and isinstance(sample.worth, int | float)
 
 
-def _text(checkpoint: CheckpointId, samples: SamplesByName) -> str:
+def _text(checkpoint: CheckpointId, split: str, samples: SamplesByName) -> str:
     """Lines in ASCII, so that no answer can act on a terminal that shows the file."""
     return "".join(
-        json.dumps({**_where(checkpoint, name), **{key: getattr(each, key) for key in _FIELDS}})
+        json.dumps(
+            {"checkpoint": checkpoint, "split": split, "dataset": name}
+            | {key: getattr(each, key) for key in _FIELDS}
+        )
         + "\n"
         for name, rows in samples.items()
         for each in rows
     )
-
-
-def _where(checkpoint: CheckpointId, name: str) -> dict[str, str]:
-    return {"checkpoint": checkpoint, "split": SELECTION, "dataset": name}
 
 
 def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:

@@ -9,7 +9,6 @@ from msft.run.score_kinds import alike
 from msft.run.verdicts import Verdicts
 from msft.run.worker import Scored, Worker, checked
 from msft.search.rollout import CheckpointId
-from msft.search.scores import SELECTION
 
 
 class Scoring:
@@ -41,6 +40,6 @@ class Scoring:
             lost = self.samples.missing(checkpoint, names)
             if lost:
                 recovery.hold(checkpoint)
-                found = self._worker.score(lost, SELECTION).samples
-                self.samples.add(checkpoint, SELECTION, found)
+                found = self._worker.score(lost, self._history.selection).samples
+                self.samples.add(checkpoint, self._history.selection, found)
         self.samples.finish(checkpoints, names)

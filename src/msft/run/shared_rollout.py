@@ -21,7 +21,7 @@ from msft.errors import LogError
 from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
-from msft.run.log import Asked, Event, Log, Measured, Opened, Reached
+from msft.run.log import Asked, Event, Log, Measured, Opened, Reached, selection_of
 from msft.run.questions import asked, opened
 from msft.run.recorded_run import RecordedRun
 from msft.run.samples import Samples, read_samples
@@ -29,11 +29,10 @@ from msft.run.verdicts import Verdict, Verdicts
 from msft.run.worker import Question, Scored, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
-from msft.search.scores import SELECTION
 from msft.store.store import CheckpointStore
 from msft.store.tiers import Codec, DiskTier
 
-OWN = ("compute_budget", "peaks", "mean", "rollout", "method")
+OWN = ("compute_budget", "peaks", "mean", "rollout", "method", "disk_policy")
 """Settings in the first line of a log that do not change what a first roll-out answers."""
 
 
@@ -53,6 +52,7 @@ class LentRollout:
         self.asked = next(event for event in events if isinstance(event, Asked))
         self.points = _first_points(events)
         self.num_parameters = self.start.num_parameters
+        self._selection = selection_of(self.start)
         self._measured = [event for event in events if isinstance(event, Measured)]
         self._tokens = row_tokens_of(folder.path)
         self._verdicts: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
@@ -66,7 +66,7 @@ class LentRollout:
             (checkpoints / _key(point.checkpoint)).is_dir()
             and (
                 not point.steps
-                or self._rows(point.checkpoint, SELECTION).keys() == point.scores.keys()
+                or self._rows(point.checkpoint, self._selection).keys() == point.scores.keys()
             )
             for point in self.points
         )
@@ -95,7 +95,7 @@ class LentRollout:
     def score(self, names: Sequence[str], split: str) -> Scored:
         checkpoint = checkpoint_id(0, self._tick) if self._tick else BASE
         event: Reached | Measured | None
-        if self._tick and split == SELECTION:
+        if self._tick and split == self._selection:
             event = self.points[self._tick - 1]
         else:
             known = [e for e in self._measured if (e.checkpoint, e.split) == (checkpoint, split)]
@@ -104,7 +104,7 @@ class LentRollout:
             raise _Enough
         tokens = {name: counts for (of, name), counts in self._tokens.items() if of == split}
         rows = self._rows(checkpoint, split)
-        samples = self._samples.get(checkpoint, {}) if split == SELECTION else {}
+        samples = self._samples.get(checkpoint, {}) if split == self._selection else {}
         return Scored(event.scores, event.tokens.evaluation, rows, tokens, samples)
 
     def weights(self) -> None:
@@ -204,7 +204,7 @@ class SharedRollout:
             self._take_over(lent, settings, method, log, store)
             return worker, lent.folder.path.resolve().name
         if may_lend and self._is_lender(log.events):
-            lent_samples = Samples(self._lent_samples)
+            lent_samples = Samples(self._lent_samples, selection=settings.selection_split)
             return LendingWorker(worker, DiskTier(self._checkpoints, codec), lent_samples), None
         return worker, None
 
@@ -263,7 +263,9 @@ class SharedRollout:
                 raise _Enough
 
         if len(_first_points(log.events)) < len(lent.points):
-            verdicts, ledger = Verdicts(self._folder.verdicts), store.ledger_alone()
+            selection = settings.selection_split
+            verdicts = Verdicts(self._folder.verdicts, selection=selection)
+            ledger = store.ledger_alone()
             with suppress(_Enough):
                 RecordedRun(
                     settings, method, lent, log, ledger, verdicts, watch, self._samples

@@ -6,11 +6,12 @@ from typing import Any
 from msft.run.flops import adapter_of, flops_of
 from msft.run.history import History
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.scores import SELECTION, TEST
+from msft.search.scores import TEST
 
 
 def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
-    """The summary as the contract has it; of an unfinished run, what is known so far."""
+    """The summary as the contract has it; of an unfinished run, what is known so far. `validation`
+    has the scores that chose: those of test where `selection_split` says so."""
     best = history.best or BASE
     ended = history.ended
     return {
@@ -22,13 +23,14 @@ def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
         **({"num_trainable": adapter} if (adapter := adapter_of(history)) else {}),
         "optim": history.start.settings.get("optim", "adamw"),
         "ema_decay": history.start.settings.get("ema_decay"),
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
         "stages": [stage_of(history, number) for number in range(len(history.stages))],
         "best": {
             "checkpoint": best,
             "epochs": epochs_of(history, best),
             "candidates": _candidates(history),
             "average_of": average_of(history, best),
-            "validation": _scores(history, best, SELECTION),
+            "validation": _scores(history, best, history.selection),
             "test": _scores(history, best, TEST),
         },
         "epochs_trained": sum(stage.ticks for stage in history.stages) / history.evals_per_epoch,
@@ -50,7 +52,7 @@ def _controls(history: History, best: CheckpointId) -> dict[str, Any]:
             {
                 "checkpoint": checkpoint,
                 "average_of": average_of(history, checkpoint),
-                "validation": _scores(history, checkpoint, SELECTION),
+                "validation": _scores(history, checkpoint, history.selection),
                 "test": _scores(history, checkpoint, TEST),
             }
             for checkpoint in (*beside, history.best_tick or BASE)
@@ -130,6 +132,7 @@ def schedule_of(history: History) -> dict[str, Any]:
     return {
         "method": history.start.method,
         "seed": history.start.seed,
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
         "evals_per_epoch": per_epoch,
         "rows": dict(history.start.datasets),
         "datasets": {
@@ -158,7 +161,7 @@ def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str,
     """mean: None where some sub-datasets have no test rows."""
     full, scores = history.has_mean(checkpoint, split), history.known(checkpoint, split)
     if not full and (
-        split == SELECTION or not scores or scores.keys() < {*history.scored_on(split)}
+        split == history.selection or not scores or scores.keys() < {*history.scored_on(split)}
     ):
         return None
     return {

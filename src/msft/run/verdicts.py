@@ -29,17 +29,20 @@ RowTokens = Mapping[tuple[str, str], Sequence[int]]
 
 
 class Verdicts:
-    """Appends to `verdicts.jsonl`, if there is a path. Those of validation are at hand until they
-    are forgotten, and after a resume as far as the file has them."""
+    """Appends to `verdicts.jsonl`, if there is a path. Those of the split that selects are at hand
+    until they are forgotten, and after a resume as far as the file has them."""
 
     def __init__(
         self,
         path: Path | None = None,
         notice: Callable[[str], None] = lambda text: None,
         writes: bool = True,
+        selection: str = SELECTION,
     ) -> None:
-        """writes: whether the file is this process's, and not that of rank 0, to write."""
+        """writes: whether the file is this process's, and not that of rank 0, to write.
+        selection: the split that selects."""
         self._path = path
+        self._selection = selection
         self._writes = writes
         self._notice = notice
         self._held: dict[tuple[CheckpointId, str], Verdict] = {}
@@ -75,7 +78,7 @@ class Verdicts:
         verdicts: Mapping[str, Verdict],
         row_tokens: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        if split == SELECTION:
+        if split == self._selection:
             self._held.update({(checkpoint, name): rows for name, rows in verdicts.items()})
         counts = row_tokens or {}
         if any((split, name) not in self._tokens for name in counts) and not self._read:
@@ -96,16 +99,16 @@ class Verdicts:
             append(file, self._path, text.encode())
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
-        """A sub-dataset's rows on validation; None if they are lost."""
+        """A sub-dataset's rows of the split that selects; None if they are lost."""
         if (checkpoint, name) not in self._held and not self._read:
             self._recall()
         return self._held.get((checkpoint, name))
 
     def tokens(self, name: str) -> Sequence[int] | None:
-        """Of each of its rows on validation, where the score is a loss."""
-        if (SELECTION, name) not in self._tokens and not self._read:
+        """Of each of these rows, where the score is a loss."""
+        if (self._selection, name) not in self._tokens and not self._read:
             self._recall()
-        return self._tokens.get((SELECTION, name))
+        return self._tokens.get((self._selection, name))
 
     def forget(self, all_but: Collection[CheckpointId]) -> None:
         """Keep no others in memory; the file still has them."""
@@ -120,9 +123,8 @@ class Verdicts:
             verdicts, tokens = _by_checkpoint(lines), _by_split(lines)
         except DAMAGED:  # not ours any more: measured again
             return
-        there = {
-            (c, name): rows for (c, split, name), rows in verdicts.items() if split == SELECTION
-        }
+        selects = self._selection
+        there = {(c, name): rows for (c, s, name), rows in verdicts.items() if s == selects}
         self._held = there | self._held
         self._tokens = {**tokens, **self._tokens}
 

@@ -71,7 +71,7 @@ class Scored:
 
     A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
     row_tokens: of a loss, how many tokens each row's sum is over.
-    samples: a few rows with their answers, of validation, where they are asked for.
+    samples: a few rows with their answers, of the split that selects, where they are asked for.
     losses: of the references, where they are asked for beside the scores.
     """
 
@@ -158,8 +158,9 @@ class EngineWorker:
         self.load = engine.load
         self.average = engine.average
 
-    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        place = Place(
+    def place_of(self, question: Question) -> Place:
+        """Where the feed of a roll-out works."""
+        return Place(
             mixture=question.mixture,
             ticks=question.ticks,
             evals_per_epoch=self._evals_per_epoch,
@@ -167,8 +168,10 @@ class EngineWorker:
             seed=self._seed,
             rollout=question.rollout,
         )
+
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
         self._rollout = question.rollout
-        self._feed = question.feed.open(place)
+        self._feed = question.feed.open(self.place_of(question))
         if tick:
             self._feed.restore(training["feed"])
         self._engine.load(weights)

@@ -82,9 +82,11 @@ class Evaluator:
         predictor: Predictor,
         tokenizer: Tokenizer,
         samples: int = 0,
+        selection: str = SELECTION,
     ) -> None:
-        """samples: rows of validation per sub-dataset that a score comes with."""
+        """samples: rows per sub-dataset that a score of the split that selects comes with."""
         self._tasks = tasks
+        self._selection = selection
         self._most_samples = samples
         self._predictor = predictor
         self._tokenizer = tokenizer
@@ -96,7 +98,7 @@ class Evaluator:
     def __call__(self, names: Sequence[str], split: str) -> Scored:
         answers = self.answered(names, split, early=True)
         scored = self.scored(answers)
-        if split != SELECTION or not self._most_samples:
+        if split != self._selection or not self._most_samples:
             return scored
         most = self._most_samples
         return replace(

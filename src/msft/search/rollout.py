@@ -15,7 +15,7 @@ from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.mixture import Mixture
 from msft.search.peaks import Curve, PeakRule
-from msft.search.scores import MeanRule, Scores
+from msft.search.scores import SELECTION, MeanRule, Scores, SelectionSplit
 
 CheckpointId = NewType("CheckpointId", str)
 """`base`, `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1, or `a<n>`: the
@@ -221,6 +221,14 @@ FAST = "fast"
 """The engine of a run whose log names none."""
 
 
+DiskPolicy = Literal["lean", "paper"]
+"""What is on disk while memory has room: what a crash must not lose, or all that Algorithm 4 has
+there."""
+
+LEAN: DiskPolicy = "lean"
+"""The policy of a run whose log names none."""
+
+
 COMPUTED = "computed"
 """Which tokens an evaluation counts, where a log does not say: those that the model computed."""
 
@@ -235,7 +243,9 @@ class Settings:
     engine: what trains; recorded where it is not the fast engine.
     adapter: weights of the adapter that alone is trained; recorded where there is one.
     lanes: of which a step's gradient is the sum; recorded where there are several.
-    score_test: which points are also scored on the test split, which never decides anything.
+    disk_policy: which checkpoints are on disk; recorded where it is not lean.
+    selection_split: the rows that decide and choose; recorded where they are those of test.
+    score_test: which points are also scored on the test split, which then decides nothing.
     tested: the sub-datasets that have test rows; None, and not recorded, where all or none have.
     fingerprint: digests of what the log does not spell out (data, tokenizer, base model).
     """
@@ -247,6 +257,7 @@ class Settings:
     seed: int = 20
     peaks: PeakRule = field(default_factory=PeakRule)
     mean: MeanRule = "macro"
+    selection_split: SelectionSplit = SELECTION
     score_test: ScoreTest = "none"
     tested: tuple[str, ...] | None = None
     optim: str = "adamw"
@@ -255,4 +266,5 @@ class Settings:
     engine: str = FAST
     adapter: int = 0
     lanes: int = 1
+    disk_policy: DiskPolicy = LEAN
     fingerprint: Mapping[str, str] = field(default_factory=dict)

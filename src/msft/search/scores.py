@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
-from typing import Literal
+from typing import Final, Literal
 
 Metric = Literal["accuracy", "nll", "value"]
 MeanRule = Literal["macro", "pooled"]
@@ -130,6 +130,10 @@ def overall_height(scores: Scores, base: Scores, rule: MeanRule = "macro") -> Nu
     return -number if all(score.metric == "nll" for score in scores.values()) else number
 
 
-SELECTION = "validation"
+SELECTION: Final = "validation"
+"""The split that chooses checkpoints, where a recipe or a log names none."""
 
-TEST = "test"
+TEST: Final = "test"
+
+SelectionSplit = Literal["validation", "test"]
+"""What may choose checkpoints; on test rows the paper's protocol does, and reports them too."""

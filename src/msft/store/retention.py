@@ -2,15 +2,15 @@
 
 Per stage the paper keeps each active sub-dataset's present peak, the stage's start and the best so
 far; we keep the same, plus the newest tick with its optimizer moments. While memory has room, at
-most two sets of weights are on disk; what only memory holds is trained again if the process dies,
-from the stage's start at worst.
+most two sets of weights are on disk (`lean`), or all that the paper has there (`paper`). What only
+memory holds is trained again if the process dies, from the stage's start at worst.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from msft.search.rollout import BASE, CheckpointId, Keep
+from msft.search.rollout import BASE, LEAN, CheckpointId, DiskPolicy, Keep
 
 Part = Literal["weights", "training"]
 
@@ -19,16 +19,20 @@ PARTS: tuple[Part, Part] = ("weights", "training")
 """A checkpoint's weights, and its optimizer's moments with the feed's state."""
 
 MOST_DURABLE = 2
-"""Sets of weights on disk at a time, as long as memory holds the others."""
+"""Sets of weights on disk at a time, as long as memory holds the others (`lean`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """Checkpoints that must be there; of those, which on disk, and which with their moments."""
+    """Checkpoints that must be there; of those, which on disk, and which with their moments.
+
+    moved: what is on disk leaves memory, and what is not needed goes before what is new comes.
+    """
 
     weights: frozenset[CheckpointId]
     durable: frozenset[CheckpointId]
     training: frozenset[CheckpointId]
+    moved: bool = False
 
 
 def wanted(
@@ -60,6 +64,7 @@ def retained(
     best: CheckpointId | None,
     keep_start: bool,
     moments: Literal["none", "start", "contenders"],
+    policy: DiskPolicy = LEAN,
 ) -> Retained:
     """What must be kept once `latest` is safe. The base model needs no copy: it can be loaded.
 
@@ -70,19 +75,30 @@ def retained(
         disk, and the newest tick where that makes no third set. Without it everything is.
     moments: whose optimizer moments are needed besides the latest tick's: none (`on_rollback:
         reset`), the start's (an optimizer that is kept), or every contender's (`restore`).
+    policy: with `paper` the start stays as long as its roll-out goes on, and contenders, start and
+        best are on disk; the newest tick is only where it is one of them, or memory has no room.
     """
-    peaks = set(contenders)
-    fixed = {latest, *([best] if best else []), *([start] if keep_start else [])}
+    peaks, paper = set(contenders), policy == "paper"
+    keep_start = keep_start or paper
+    lasting = {*([best] if best else []), *([start] if keep_start else [])}
     training = {latest} if latest != start else set()
     if moments == "contenders":
         training |= peaks
     if moments != "none" and (latest == start or start in peaks or keep_start):
         training.add(start)
-    durable = fixed - {BASE} if keep_start else (peaks | fixed) - {BASE}
-    if keep_start and len(durable) > MOST_DURABLE:
-        durable.remove(latest)
+    weights = peaks | lasting | {latest}
+    if paper:
+        durable = peaks | lasting
+    elif not keep_start:
+        durable = weights
+    else:
+        more = lasting | {latest}
+        durable = more if len(more - {BASE}) <= MOST_DURABLE else lasting
     return Retained(
-        frozenset((peaks | fixed) - {BASE}), frozenset(durable), frozenset(training - {BASE})
+        frozenset(weights - {BASE}),
+        frozenset(durable - {BASE}),
+        frozenset(training - {BASE}),
+        moved=paper,
     )
 
 

@@ -4,7 +4,7 @@ What must be kept is the business of `retention.py`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -169,14 +169,33 @@ class CheckpointStore:
         self._write(self._disk, checkpoint, parts)
 
     def keep(self, needed: Retained) -> None:
-        """Secure what must be on disk, drop what is not needed; refuse if something is gone."""
+        """Secure what must be on disk, drop what is not needed; refuse if something is gone.
+
+        What is new is secured before anything goes, so that a crash costs little. `needed.moved`
+        has it the other way, so that the disk never holds more than what is needed: a crash in
+        between costs what is lost with memory too, training from the start of the roll-out.
+        """
         lost = needed.weights - self.held
         if lost:
             raise StoreError(f"checkpoints that could still be needed are gone: {sorted(lost)}")
         if self._leftover is not None:
             self._bring_back(needed)
+        if needed.moved:
+            self._discard(needed)
         for checkpoint in [each for each in self._ledger if each in needed.durable]:
             self.secure(checkpoint, parts_of(checkpoint, needed.training))
+        if needed.moved:
+            self._leave_memory(needed.durable)
+        else:
+            self._discard(needed)
+        self._copies = self._usage()[0]
+        if self._disk is not None and self._leftover is not None:
+            for key in sorted(self._leftover - self._planned()):
+                self._disk.drop(key)
+            self._leftover = None
+
+    def _discard(self, needed: Retained) -> None:
+        """Drop what is not needed: whole checkpoints, moments, and what is on disk needlessly."""
         for checkpoint, tiers in list(self._ledger.items()):
             for tier in self._tiers(checkpoint):
                 spare = tier is self._disk and len(tiers) > 1 and checkpoint not in needed.durable
@@ -188,11 +207,15 @@ class CheckpointStore:
             if not tiers:
                 del self._ledger[checkpoint]
         self._moments &= needed.training
-        self._copies = self._usage()[0]
-        if self._disk is not None and self._leftover is not None:
-            for key in sorted(self._leftover - self._planned()):
-                self._disk.drop(key)
-            self._leftover = None
+
+    def _leave_memory(self, durable: Collection[CheckpointId]) -> None:
+        """Let memory forget what the disk has."""
+        if self._disk is None:
+            return
+        for checkpoint in [each for each in self._ledger if each in durable]:
+            for tier in self._tiers(checkpoint)[:-1]:
+                self._drop(tier, checkpoint, PARTS)
+            self._ledger[checkpoint] = {self._disk.name}
 
     def flush(self) -> None:
         """Wait until the disk is as the ledger says."""

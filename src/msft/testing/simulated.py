@@ -29,8 +29,8 @@ from msft.search.feeds import Batch, Losses, Row
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
-from msft.search.rollout import Method, ScoreTest, Settings, ticks_of
-from msft.search.scores import SELECTION, TEST, Score, accuracy
+from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
+from msft.search.scores import SELECTION, TEST, Score, SelectionSplit, accuracy
 from msft.store.ranked_disk import DurableTier
 from msft.store.store import CheckpointStore
 from msft.store.tiers import DiskTier, MemoryTier
@@ -140,14 +140,14 @@ class SimulatedEngine:
         verdicts = {
             n: "1" * int(s.total) + "0" * (s.count - int(s.total)) for n, s in scores.items()
         }
-        samples = {name: [self._sample(name)] for name in names} if split == SELECTION else {}
+        samples = {name: [self._sample(name, split)] for name in names}
         return Scored(scores, tokens, verdicts, samples=samples)
 
-    def _sample(self, name: str) -> Sample:
+    def _sample(self, name: str, split: str = SELECTION) -> Sample:
         """The first row, which is right if any is; the answer tells models apart."""
         quality = self._quality(name)
         answer = f"{quality:.6f}"
-        return Sample(0, f"a row of {name}", "1", answer, self._share(name, SELECTION) > 0)
+        return Sample(0, f"a row of {name}", "1", answer, self._share(name, split) > 0)
 
     def soft_score(self, names: Sequence[str], split: str) -> Scored:
         """As `score`, with the quality itself as the probability of the right choice."""
@@ -213,12 +213,14 @@ def simulate(
     seed: int = 20,
     peaks: Mapping[str, Any] | None = None,
     method_options: Mapping[str, Any] | None = None,
+    selection_split: SelectionSplit = SELECTION,
     score_test: ScoreTest = "none",
     folder: Path | None = None,
     memory_copies: int | None = None,
     engine: SimulatedEngine | None = None,
     log: Log | None = None,
     disk: DurableTier | None = None,
+    disk_policy: DiskPolicy = LEAN,
 ) -> History:
     """A whole run over the simulated engine.
 
@@ -238,7 +240,9 @@ def simulate(
         evals_per_epoch=evals_per_epoch,
         seed=seed,
         peaks=rule,
+        selection_split=selection_split,
         score_test=score_test,
+        disk_policy=disk_policy,
     )
     engine = engine or SimulatedEngine(learners)
     worker = EngineWorker(
@@ -255,8 +259,8 @@ def simulate(
         [MemoryTier("host", copies)] if copies else [], disk, engine.num_parameters * 4, 8000
     )
     opened = log or Log(folder / "run.jsonl" if folder else None)
-    verdicts = Verdicts(folder / "verdicts.jsonl" if folder else None)
-    samples = Samples(folder / "samples.jsonl" if folder else None)
+    verdicts = Verdicts(folder and folder / "verdicts.jsonl", selection=selection_split)
+    samples = Samples(folder and folder / "samples.jsonl", selection=selection_split)
     try:
         return RecordedRun(
             settings, prepared, worker, opened, store, verdicts, samples=samples

@@ -113,6 +113,19 @@ def test_lines_6_and_7_if_nobody_overfitted_it_goes_on_from_the_end_without_roll
     assert stage["rolled_back_to"] is None
 
 
+def test_lines_6_and_7_ticks_without_a_step_are_no_fall() -> None:
+    """Of one step an epoch, three of four ticks are the model before them: c_min = C there."""
+    rising = Learner(rows=8, limit=99.0, passes=10.0, validation_rows=10**6)
+    history = simulate("msft", {"a": rising, "b": rising}, train_batch_size=16, compute_budget=2)
+    for number, stage in enumerate(history.stages):
+        assert [point.steps for point in stage.points] == [1, 0, 0, 0, 1, 0, 0, 0]
+        assert [history.rule.peak(history.curve(number, name)) for name in AB] == [5, 5]
+        assert [(d.what, d.checkpoint) for d in stage.decisions] == [("go_on", f"r{number}-t8")]
+    early = Learner(rows=8, limit=0.3, damage=0.6, validation_rows=10**6)
+    history = simulate("msft", {"a": rising, "b": early}, train_batch_size=16, compute_budget=2)
+    assert history.stages[0].excluded == [("b", 1)]
+
+
 def test_line_9_who_left_is_never_trained_again() -> None:
     out = search(*WALK)
     for number, (_, active, _) in enumerate(out.rollouts):

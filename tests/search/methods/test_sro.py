@@ -167,10 +167,17 @@ def test_a_kept_subdataset_stays_to_the_last_peak() -> None:
         name: sum(stage.ticks for stage in history.stages[1:] if name in stage.asked.active)
         for name in learners
     }
-    assert ticks["a"] == max(ticks.values())
     peaks = {name: history.rule.peak(history.curve(0, name)) for name in learners}
-    assert peaks["a"] < ticks["a"]
+    assert peaks["a"] < ticks["a"] == max(peaks.values()) < history.stages[0].ticks
     assert {name: ticks[name] for name in "bc"} == {name: peaks[name] for name in "bc"}
+
+
+def test_its_own_peak_may_be_the_last() -> None:
+    learners = {"a": Learner(limit=0.6, damage=2.0), "b": Learner(limit=1.5, keep=True)}
+    history = simulate("sro", learners, train_batch_size=8)
+    peaks = {name: history.rule.peak(history.curve(0, name)) for name in learners}
+    assert peaks["a"] < peaks["b"] < history.stages[0].ticks
+    assert sum(stage.ticks for stage in history.stages[1:]) == peaks["b"]
 
 
 @pytest.mark.parametrize("option", ["patience", "on_rollback", "drop_ties"])

@@ -11,7 +11,7 @@ from msft.run.log import Asked, Event, Measured, Reached
 from msft.run.worker import Step
 from msft.search.feeds import epoch_and_steps, steps_before, steps_of
 from msft.search.rollout import CheckpointId
-from msft.search.scores import SELECTION, Score
+from msft.search.scores import Score
 
 FIXED_FEEDS = ("shuffled", "dynamix")
 """Feeds that train as many rows an epoch as the mixture has; others may leave some out."""
@@ -42,7 +42,8 @@ class Board:
 
     def event(self, event: Event, live: bool) -> None:
         self.history.add(event)
-        if isinstance(event, Reached) or (isinstance(event, Measured) and event.split == SELECTION):
+        selection = self.history.selection
+        if isinstance(event, Reached) or (isinstance(event, Measured) and event.split == selection):
             for name, score in event.scores.items():
                 placed = (event.checkpoint, score)
                 self._scores.setdefault(name, []).append(placed)

@@ -12,7 +12,7 @@ from msft.layout import NARROW_NAMES, cut, fitted
 from msft.report.wording import metric_name
 from msft.run.log import Decided, Ended, Event
 from msft.run.worker import Step
-from msft.text import counted
+from msft.text import SELECTED_ON_TEST, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -85,6 +85,8 @@ def live_view(board: Board, title: str, width: int, height: int) -> "RenderableT
     names = list(board.history.start.datasets)
     shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND)))
     lines = [Text(cut(title, width), style="bold"), Text(fitted(_standing(board, names), width))]
+    if board.history.selected_on_test:
+        lines.insert(1, Text(fitted(SELECTED_ON_TEST, width), style="bold red"))
     parts: list[RenderableType] = [*lines]
     if board.history.stages and board.history.ended is None:
         parts += [_stage(board, width), Text(fitted(_time(board), width))]

@@ -5,7 +5,9 @@ from typing import Any
 
 from msft.app.terminal.devices_text import devices_lines
 from msft.layout import WIDTH, table
-from msft.text import counted, duration, listed, plain, si
+from msft.search.rollout import LEAN
+from msft.search.scores import TEST
+from msft.text import SELECTED_ON_TEST, counted, duration, listed, plain, si
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals", "FLOPs", "time"),
@@ -30,7 +32,7 @@ def plan_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
         _machine(content),
         *([devices_lines(content["devices"], width)] if content.get("devices") else []),
     )
-    return "\n\n".join(map("\n".join, blocks))
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def _head(content: Mapping[str, Any]) -> list[str]:
@@ -53,7 +55,7 @@ def _data(content: Mapping[str, Any], width: int) -> list[str]:
         ("sub-dataset", "train rows", "tokens", "longest", "scored rows", "tokens", "written")
     ]
     for name, dataset in content["datasets"].items():
-        scored = dataset["validation"]
+        scored = dataset[content["selection_split"]]
         rows.append(
             (
                 plain(name, keep=""),
@@ -74,6 +76,8 @@ def _data(content: Mapping[str, Any], width: int) -> list[str]:
         f"one evaluation: {counted(evaluation['rows'], 'row')}, "
         f"{counted(evaluation['tokens'], 'token')} through the model (what rows share, once)",
     ]
+    if content["selection_split"] == TEST:
+        lines.append(f"note: the scored rows are those of test. {SELECTED_ON_TEST}")
     if evaluation["written"]:
         lines.append(
             f"  ≈ {evaluation['written']:,} of them are written by the model: as long as the "
@@ -93,12 +97,16 @@ def _methods(content: Mapping[str, Any], width: int) -> list[str]:
         *table(rows, width, COLUMNS.index("training")),
         ABOUT_COLUMNS,
         "→ the recipe's method with its options; the others have the paper's.",
-        *(
-            [f"not counted: {listed(missing)}"]
-            if (missing := content.get("not_counted", ()))
-            else []
-        ),
+        *not_counted_lines(content["not_counted"]),
     ]
+
+
+def not_counted_lines(left_out: Mapping[str, str]) -> list[str]:
+    """Which methods are left out, and why; those with one reason together."""
+    named: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        named.setdefault(why, []).append(name)
+    return [f"not counted: {listed(names)}, since {why}" for why, names in named.items()]
 
 
 def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
@@ -120,7 +128,9 @@ def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _search(content: Mapping[str, Any]) -> list[str]:
     """The recipe's method, stage by stage."""
-    cases = content["methods"][content["method"]]
+    cases = content["methods"].get(content["method"])
+    if cases is None:
+        return []
     same = cases["best"] == cases["worst"]
     lines = []
     for name in ["best"] if same else ["best", "worst"]:
@@ -156,7 +166,9 @@ def _machine(content: Mapping[str, Any]) -> list[str]:
     own = f", beside {si(memory['program'])}B that the program has now" if memory["program"] else ""
     held = disk["checkpoints_in_memory"]
     place = "in memory, two of them on disk too"
-    if held < disk["checkpoints"]:
+    if disk["policy"] != LEAN:
+        place = f"on disk (disk_policy: {disk['policy']}), but for the newest"
+    elif held < disk["checkpoints"]:
         place = f"on disk, since memory has room for {held} only"
     lines = [
         f"{where}: {si(memory['peak'])}B at the peak{own}; {si(memory['free'])}B are free: "

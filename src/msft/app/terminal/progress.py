@@ -14,11 +14,11 @@ from msft.app.terminal.guard import unguarded
 from msft.app.terminal.result_text import ENDINGS, checkpoint_in_words
 from msft.layout import WIDTH, columns_of, cut, fitted, flowed, screen_width
 from msft.run.history import History
-from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Reached
+from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Opened, Reached
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, TEST, Scores
-from msft.text import counted, safe
+from msft.search.scores import TEST, Scores
+from msft.text import SELECTED_ON_TEST, counted, safe
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
@@ -74,6 +74,8 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
     """An event in words; None where there is nothing to say. Scores are laid out for the width."""
     history = board.history
     match event:
+        case Opened() if history.selected_on_test:
+            return SELECTED_ON_TEST
         case Asked():
             epochs = counted(event.ticks / history.evals_per_epoch, "epoch")
             start, names = checkpoint_in_words(event.start), _some(list(event.active))
@@ -87,7 +89,7 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
         case Averaged():
             parts = ", ".join(_some([*event.of]))
             return f"  average {event.checkpoint} is of the weights at checkpoints {parts}"
-        case Measured() if event.split == TEST:
+        case Measured() if event.split != history.selection:
             said = f"  {checkpoint_in_words(event.checkpoint)} on test:"
             if history.has_mean(event.checkpoint, TEST):
                 return f"{said} {mean_text(history, event.checkpoint, TEST)}"
@@ -125,10 +127,12 @@ def _with_scores(said: str, scores: Scores, width: int) -> str:
     return "\n".join([said, *flowed(texts, width, "  ", "      ", "      ")])
 
 
-def mean_text(history: History, checkpoint: CheckpointId, split: str = SELECTION) -> str:
-    """The mean; where metrics are mixed, that of the gains over the base model."""
+def mean_text(history: History, checkpoint: CheckpointId, split: str | None = None) -> str:
+    """The mean; where metrics are mixed, that of the gains over the base model. It is said of the
+    split that selects where that is test."""
     mean = float(history.mean(checkpoint, split))
-    return f"mean gain {mean:+.4f}" if history.mixed else f"mean {mean:.4f}"
+    text = f"mean gain {mean:+.4f}" if history.mixed else f"mean {mean:.4f}"
+    return f"{text} on test, which selects" if history.selected_on_test else text
 
 
 def _some(texts: list[str]) -> list[str]:

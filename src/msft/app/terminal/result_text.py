@@ -6,8 +6,8 @@ from typing import Any
 from msft.layout import WIDTH, table
 from msft.report.wording import metric_name
 from msft.search.rollout import BASE, CheckpointId, EndedBy, is_average
-from msft.search.scores import Metric
-from msft.text import counted, named_mean, no_test_mean
+from msft.search.scores import SELECTION, TEST, Metric
+from msft.text import SELECTED_ON_TEST, counted, named_mean, no_test_mean
 
 ENDINGS: dict[EndedBy, str] = {
     "all_excluded": "every sub-dataset has left",
@@ -25,7 +25,8 @@ def result_text(
     metrics: Mapping[str, Metric] | None = None,
     width: int = WIDTH,
 ) -> str:
-    """The result as a table; validation selected, and `report_split` says which one reports.
+    """The result as a table; validation selected, and `report_split` says which one reports. Where
+    test selected, it is the only one.
 
     metrics: of each sub-dataset. Where they differ the table has them, and the mean is one of
         gains.
@@ -33,6 +34,7 @@ def result_text(
     best, test = summary["best"], summary["best"]["test"]
     metrics = metrics or {}
     mixed = len({*metrics.values()}) > 1
+    on_test_alone = summary.get("selection_split") == TEST
     rows: list[tuple[str, ...]] = [("sub-dataset", "validation", "test")]
     for name, score in best["validation"]["datasets"].items():
         on_test = test["datasets"].get(name) if test else None
@@ -40,6 +42,8 @@ def result_text(
     without = [name for name, *_ in rows[1:] if test and name not in test["datasets"]]
     mean = named_mean(test["mean"], mixed)[1] or "-" if test else "-"
     rows.append((*named_mean(best["validation"]["mean"], mixed), mean))
+    if on_test_alone:
+        rows = [(name, number) for name, _, number in rows]
     if mixed:
         found = [metric_name(metrics[name]) for name, *_ in rows[1:-1]]
         rows = [(*row, metric) for row, metric in zip(rows, ("metric", *found, ""), strict=True)]
@@ -47,10 +51,12 @@ def result_text(
     reports = "validation, which also selected" if report_split == "selection" else "test"
     return "\n".join(
         [
-            f"{summary['method']}: {_result(best)}",
+            f"{summary['method']}: {_result(best, summary.get('selection_split', SELECTION))}",
             f"ended: {ended}; {counted(summary['epochs_trained'], 'epoch')} trained in all",
             *table(rows, width),
-            f"reported on {reports if test else 'validation'}",
+            SELECTED_ON_TEST
+            if on_test_alone
+            else f"reported on {reports if test else 'validation'}",
             *([f"note: {no_test_mean(without)}"] if without else []),
             *(["of nll, lower is better"] if mixed and "nll" in metrics.values() else []),
             *(f"note: {text}" for text in summary.get("findings", {}).get("text", [])),
@@ -58,7 +64,7 @@ def result_text(
     )
 
 
-def _result(best: dict[str, Any]) -> str:
+def _result(best: dict[str, Any], selection: str) -> str:
     """Which checkpoint it is, and how it came to be the one."""
     parts = best["average_of"]
     if parts:
@@ -70,7 +76,7 @@ def _result(best: dict[str, Any]) -> str:
     return (
         f"the best is {checkpoint_in_words(best['checkpoint'])} after "
         f"{counted(best['epochs'], 'epoch')}, chosen from "
-        f"{counted(best['candidates'], 'point')} on validation"
+        f"{counted(best['candidates'], 'point')} on {selection}"
     )
 
 

@@ -12,6 +12,7 @@ from msft.example import Encoded, Example
 from msft.layout import WIDTH, broken, fitted, table
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
+from msft.search.scores import TEST
 from msft.text import counted
 
 COLUMNS = (
@@ -90,7 +91,12 @@ def validation_content(
         "epoch_tokens": sum(dataset.epoch_tokens for dataset in datasets),
         "steps_per_epoch": steps_of(per_epoch, recipe.train_batch_size),
         "has_test": corpus.has_test,
-        "notes": [*recipe.notes, *epoch_notes(recipe, per_epoch)],
+        **({"selection_split": corpus.selection} if corpus.selection == TEST else {}),
+        "notes": [
+            *recipe.notes,
+            *epoch_notes(recipe, per_epoch),
+            *([corpus.note] if corpus.note and corpus.selection == TEST else []),
+        ],
     }
 
 
@@ -106,7 +112,7 @@ def _counts(dataset: SubDataset) -> dict[str, Any]:
         "format": dataset.format,
         "metric": dataset.spec.metric,
         "train_rows": len(rows),
-        "validation_rows": len(dataset.validation.rows),
+        "validation_rows": len(dataset.validation.rows) if dataset.validation else 0,
         "test_rows": len(dataset.test.rows) if dataset.test else 0,
         "shots": len(dataset.exemplars),
         "tokens": sum(len(row.tokens) for row in rows),

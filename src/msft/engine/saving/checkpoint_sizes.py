@@ -10,6 +10,7 @@ from msft.engine.memory_model import FP32
 from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.host_copies import Copies
 from msft.recipe.recipe import Recipe
+from msft.search.rollout import LEAN, DiskPolicy
 from msft.store.tiers import MemoryTier
 
 SHARE_OF_MEMORY = 0.25
@@ -19,6 +20,9 @@ SHARE_BESIDE_DEVICE = 0.5
 ROOMY_COPIES, ROOMY_MOMENTS = 4, 2
 """Sets on disk at a time while memory holds the others: start, newest, best, and one on its way
 out; moments are of the newest and of the one before."""
+NEWEST = 2
+"""Checkpoints in memory where the others are on disk: the newest, and the one before while the
+newest is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Checkpoints:
     restored: their moments are kept with them.
     most: that are needed at a time.
     models: whole models that a run writes beside them.
+    policy: which of them are on disk, whatever memory has room for.
     """
 
     weights: int
@@ -36,6 +41,7 @@ class Checkpoints:
     restored: bool
     most: int
     models: int = 0
+    policy: DiskPolicy = LEAN
 
     @staticmethod
     def of(
@@ -46,6 +52,7 @@ class Checkpoints:
         most: int | None = None,
         averaged: bool = False,
         models: int = 0,
+        policy: DiskPolicy = LEAN,
     ) -> "Checkpoints":
         """most: where a method says how many it needs; else what its sub-datasets' peaks need.
         averaged: moments have the raw weights beside them (`ema_decay`)."""
@@ -53,7 +60,7 @@ class Checkpoints:
         moments = weights if optim == "adamw_bf16" else 2 * weights
         moments += weights if averaged else 0
         restored = on_rollback == "restore"
-        return Checkpoints(weights, moments, restored, most or datasets + 3, models)
+        return Checkpoints(weights, moments, restored, most or datasets + 3, models, policy)
 
     @property
     def each(self) -> int:
@@ -64,17 +71,23 @@ class Checkpoints:
         """Of the newest one's moments, and what is on its way to the disk."""
         return self.weights + self.moments
 
+    @property
+    def in_memory(self) -> int:
+        """How many memory is to hold."""
+        return self.most if self.policy == LEAN else min(NEWEST, self.most)
+
     def held(self, room: Room) -> tuple[int, int]:
         """How many memory may hold: where training is, and on a host beside a device."""
-        return held_in(self.each, self.aside, self.most, room)
+        return held_in(self.each, self.aside, self.in_memory, room)
 
     def disk(self, roomy: bool) -> int:
-        """Bytes on disk at a time, at most; `roomy`: memory holds all that are needed."""
+        """Bytes on disk at a time, at most; `roomy`: memory holds all that it is to hold."""
         few = self.most <= ROOMY_COPIES  # a method that never goes back has no others
-        copies = ROOMY_COPIES if roomy or few else self.most + 1
+        lean = roomy and self.policy == LEAN
+        copies = ROOMY_COPIES if lean or few else self.most + (0 if roomy else 1)
         moments = ROOMY_MOMENTS
         if self.restored:
-            moments = ROOMY_MOMENTS + 1 if roomy else self.most
+            moments = ROOMY_MOMENTS + 1 if lean else self.most
         return copies * self.weights + moments * self.moments + self.models
 
 

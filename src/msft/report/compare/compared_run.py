@@ -23,7 +23,7 @@ Groups = Mapping[str, str]
 """The group of each sub-dataset that has one."""
 
 ReportSplit = Literal["test", "selection"]
-"""What `report_split` of a recipe may be; `selection` is the validation split."""
+"""What `report_split` of a recipe may be; `selection` is the split that selects."""
 
 GroupsOf = Callable[[Path, Sequence[str]], Groups]
 """From a run folder and its sub-datasets."""

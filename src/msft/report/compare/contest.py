@@ -30,6 +30,7 @@ class Contest:
     seeds: means are over these: the seeds that all entrants have, or all if none is common.
     names: the sub-datasets.
     split: the one that reports.
+    selection: the one that chose every checkpoint.
     baseline: differences are to it.
     each: every entrant is one run by itself.
     warnings: what makes the comparison less than it seems.
@@ -42,6 +43,7 @@ class Contest:
     baseline: Entrant
     each: bool = False
     warnings: tuple[str, ...] = ()
+    selection: str = SELECTION
 
     @property
     def runs(self) -> list[ComparedRun]:
@@ -59,8 +61,13 @@ class Contest:
     @property
     def splits(self) -> tuple[str, ...]:
         """Those that were scored, the one that reports first."""
-        scored = (SELECTION, TEST) if _any_tested(self.runs) else (SELECTION,)
+        scored = (self.selection, TEST) if _any_tested(self.runs) else (self.selection,)
         return (self.split, *(split for split in scored if split != self.split))
+
+    @property
+    def selected_on_test(self) -> bool:
+        """Whether no score here is of rows that selected nothing."""
+        return self.selection == TEST
 
     @property
     def title(self) -> str:
@@ -229,10 +236,14 @@ def _contest(
     baseline: Entrant | None = None,
 ) -> Contest:
     runs = [run for entrant in entrants for run in entrant.runs.values()]
+    refuse_mixed_selection(runs)
+    selection = runs[0].history.selection
     tested = all(run.score(run.names, TEST) is not None for run in runs)
     asked = {run.report_split for run in runs}
     reports = report_split or ("test" if asked == {"test"} else "selection")
-    if report_split is None and len(asked) > 1:
+    if selection == TEST:
+        reports = "test"
+    elif report_split is None and len(asked) > 1:
         warnings.append(
             "Recipes differ in their report_split, so validation is reported, which selected."
         )
@@ -244,11 +255,26 @@ def _contest(
         entrants,
         common_seeds(entrants, warnings),
         tuple(dict.fromkeys(name for run in runs for name in run.names)),
-        TEST if reports == "test" and tested else SELECTION,
+        TEST if reports == "test" and tested else selection,
         baseline or _baseline(entrants),
         baseline is not None,
         (*warnings, *unlike(entrants)),
+        selection,
     )
+
+
+def refuse_mixed_selection(runs: Sequence[ComparedRun]) -> None:
+    """UsageError where some runs were selected on test and others on validation: their scores on
+    test are not worth the same."""
+    on_test = [run.label for run in runs if run.history.selected_on_test]
+    others = [run.label for run in runs if not run.history.selected_on_test]
+    if on_test and others:
+        was = "was" if len(on_test) == 1 else "were"
+        raise UsageError(
+            f"{listed(on_test)} {was} selected on test rows (selection_split: test), and "
+            f"{listed(others)} on validation, so their scores cannot be compared; name runs with "
+            "one selection_split"
+        )
 
 
 def _baseline(entrants: Sequence[Entrant]) -> Entrant:

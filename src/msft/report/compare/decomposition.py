@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from msft.run.history import Exclusion, History
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, TEST
+from msft.search.scores import TEST
 from msft.text import listed
 
 
@@ -36,8 +36,10 @@ class Parts:
     why: str = ""
 
 
-def decomposition(sft: History, msft: History, split: str = SELECTION) -> dict[str, Parts]:
-    """The parts of every sub-dataset of an mSFT run that the SFT run has too."""
+def decomposition(sft: History, msft: History, split: str | None = None) -> dict[str, Parts]:
+    """The parts of every sub-dataset of an mSFT run that the SFT run has too, on the split that
+    selects or on another."""
+    split = split or msft.selection
     left = {each.name: each for each in msft.exclusions}
     return {
         name: _parts(sft, msft, name, split, left.get(name))
@@ -47,14 +49,14 @@ def decomposition(sft: History, msft: History, split: str = SELECTION) -> dict[s
 
 
 def decomposition_split(sft: History, msft: History) -> str:
-    """Test if it has every score that the equation needs, else validation.
+    """Test if it has every score that the equation needs, else the split that selects.
 
     Roll-back points are scored on test only with `score_test: rollbacks` or `every`.
     """
     needed = [(sft, sft.best or BASE), (msft, msft.best or BASE)]
     needed += [(msft, exclusion.checkpoint) for exclusion in msft.exclusions]
     missing = any(run.missing(checkpoint, TEST) for run, checkpoint in needed)
-    return SELECTION if missing else TEST
+    return msft.selection if missing else TEST
 
 
 def mean_parts(shares: Sequence[Parts]) -> Parts:

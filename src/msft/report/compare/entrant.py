@@ -11,6 +11,8 @@ from msft.report.wording import method_name
 from msft.run.history import History
 from msft.text import epochs
 
+BUDGET = "compute_budget"
+
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
@@ -60,7 +62,7 @@ def _settings(run: ComparedRun) -> str:
     start = run.history.start
     settings: dict[str, Any] = dict(start.settings)
     if start.method in ("sft", "dynamix", "ies", "sro", "soft_sro", "soup"):
-        settings.pop("compute_budget", None)
+        settings.pop(BUDGET, None)
     elif start.method in ("msft", "continual"):
         settings.pop("train_ticks", None)
     told = [start.method, settings, start.fingerprint.get("training"), dict(run.variant)]
@@ -68,19 +70,25 @@ def _settings(run: ComparedRun) -> str:
 
 
 def labels_of_runs(runs: Sequence[ComparedRun]) -> list[str]:
-    """Names of methods, with what is their own; where two have the same one, with C, else by
-    their folders."""
+    """Names of methods, with what is their own; where two have the same one or C is their own,
+    with C, else by their folders."""
     short = [_short(run) for run in runs]
     budgets = [with_budget(name, run) for name, run in zip(short, runs, strict=True)]
+    alone = [
+        short.count(name) == 1 and BUDGET not in run.variant
+        for name, run in zip(short, runs, strict=True)
+    ]
     found = [
-        name if short.count(name) == 1 else budget if budgets.count(budget) == 1 else run.title
-        for name, budget, run in zip(short, budgets, runs, strict=True)
+        name if single else budget if budgets.count(budget) == 1 else run.title
+        for name, budget, run, single in zip(short, budgets, runs, alone, strict=True)
     ]
     return found if len(set(found)) == len(found) else [run.label for run in runs]
 
 
 def _short(run: ComparedRun) -> str:
-    return variant_text(method_name(run.method), run.variant)
+    """Its budget is written as C, as in the paper's tables, and not as a setting."""
+    settings = {key: value for key, value in run.variant.items() if key != BUDGET}
+    return variant_text(method_name(run.method), settings)
 
 
 def with_budget(name: str, run: ComparedRun) -> str:
@@ -89,4 +97,4 @@ def with_budget(name: str, run: ComparedRun) -> str:
 
 def budget_of(history: History) -> float:
     """C in epochs."""
-    return float(history.start.settings["compute_budget"]) / history.evals_per_epoch
+    return float(history.start.settings[BUDGET]) / history.evals_per_epoch

@@ -8,7 +8,6 @@ from math import comb, sqrt
 from msft.run.history import History
 from msft.run.verdicts import RowTokens, Verdict, VerdictsByKey
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.scores import SELECTION
 
 Z95 = 1.959963984540054
 """The normal quantile of a two-sided 95 % interval."""
@@ -80,14 +79,14 @@ def verdict_at(
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """The validation rows of a run folder, for the test of falls."""
+    """The rows of a run folder that selected, for the test of falls."""
 
     history: History
     verdicts: VerdictsByKey
     row_tokens: RowTokens
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
-        return verdict_at(self.history, self.verdicts, checkpoint, SELECTION, name)
+        return verdict_at(self.history, self.verdicts, checkpoint, self.history.selection, name)
 
     def tokens(self, name: str) -> Sequence[int] | None:
-        return self.row_tokens.get((SELECTION, name))
+        return self.row_tokens.get((self.history.selection, name))

@@ -1,9 +1,9 @@
 """Headroom: what taking every sub-dataset at its own peak would gain over one tick for all.
 
-From one roll-out, on validation. The naive figure is measured on the rows that chose the ticks,
-so it is never below 0, whatever noise did. Cross-fitted, the peaks and the mean's tick are chosen
-on one half of the rows and scored on the other, over many splits. The base model is a candidate
-for both. Scores count upwards: a gain of an nll is a decrease.
+From one roll-out, on the split that selects. The naive figure is measured on the rows that chose
+the ticks, so it is never below 0, whatever noise did. Cross-fitted, the peaks and the mean's tick
+are chosen on one half of the rows and scored on the other, over many splits. The base model is a
+candidate for both. Scores count upwards: a gain of an nll is a decrease.
 
 The interval is a normal one: each split has the variance of its paired row differences, and their
 mean over the splits is taken one and a half times: each half chooses for the other one, so the
@@ -22,7 +22,7 @@ from msft.run.history import History, Stage
 from msft.run.verdicts import RowTokens, VerdictsByKey
 from msft.search.draws import number
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, MeanRule, Scores, overall_height
+from msft.search.scores import MeanRule, Scores, overall_height
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ class Headroom:
     """The gain of the mean, and of each sub-dataset at its own peak.
 
     ticks, mean_tick: the candidate that all rows choose for each, 0 the base model.
-    rows: validation rows of all sub-datasets.
+    rows: of all sub-datasets, of the split that selects.
     """
 
     mean: Gain
@@ -206,7 +206,7 @@ def _heights(
     loss, score = history.unit_of(name) == "nll", history.known(BASE)[name]
     lines: list[list[float]] = []
     for place in places:
-        rows = verdict_at(history, verdicts, place, SELECTION, name)
+        rows = verdict_at(history, verdicts, place, history.selection, name)
         if rows is None or len(rows) < 4:
             raise UsageError(
                 f"verdicts.jsonl has no four rows of {name} at {place}; headroom needs the "
@@ -214,7 +214,7 @@ def _heights(
             )
         lines.append([float(row) for row in rows])
     found: Any = np.array(lines)
-    counts = tokens.get((SELECTION, name))
+    counts = tokens.get((history.selection, name))
     if loss and counts is None:  # a folder of an earlier version: rows count as if equally long
         counts = [1] * len(lines[0])
         found = found * len(counts) / score.count

@@ -10,7 +10,7 @@ from msft.report.wording import number
 from msft.run.history import History
 from msft.run.verdicts import VerdictsByKey
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, Score
+from msft.search.scores import Score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,10 +24,10 @@ Interval = tuple[float, float]
 
 
 class Intervals:
-    """The 95 % interval of any score of a run on validation, each worked out once.
+    """The 95 % interval of any score of a run on the split that selects, each worked out once.
 
     Rows are drawn anew with replacement, the same draws at every checkpoint, so that a band shows
-    what another validation split would have moved. The losses of rows do not say how many tokens
+    what another such split would have moved. The losses of rows do not say how many tokens
     each has; a drawn set counts as long as the whole split.
     """
 
@@ -64,7 +64,8 @@ class Intervals:
     def _of(self, score: Score, checkpoint: CheckpointId, name: str) -> Interval | None:
         if score.metric == "accuracy":
             return wilson(int(score.total), score.count)
-        rows = verdict_at(self.history, self._verdicts, checkpoint, SELECTION, name)
+        selection = self.history.selection
+        rows = verdict_at(self.history, self._verdicts, checkpoint, selection, name)
         if rows is None or isinstance(rows, str) or len(rows) < 2:
             return None
         scale = len(rows) / score.count if score.metric == "nll" else 1.0

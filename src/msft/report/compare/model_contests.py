@@ -5,7 +5,12 @@ from dataclasses import replace
 
 from msft.errors import UsageError
 from msft.report.compare.compared_run import ComparedRun, ReportSplit
-from msft.report.compare.contest import Contest, contest_of, same_datasets
+from msft.report.compare.contest import (
+    Contest,
+    contest_of,
+    refuse_mixed_selection,
+    same_datasets,
+)
 from msft.report.compare.entrant import Entrant, with_budget
 from msft.report.compare.models import models_of
 from msft.text import listed
@@ -37,6 +42,7 @@ def model_contests(
 ) -> list[Contest]:
     """A contest of methods for each model that has a finished run; its arguments are those of
     `contest_of`."""
+    refuse_mixed_selection(runs)
     groups = runs_by_model(runs)
     whole = [group for group in groups if any(run.history.ended for run in group)]
     finished = [run for run in runs if run.history.ended is not None]

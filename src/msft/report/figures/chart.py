@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from io import StringIO
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from msft.report.figures.colours import FAINT, GRID, INK, MUTED, VARIABLES, variable
+from msft.report.figures.colours import FAINT, GRID, INK, LEFT, MUTED, VARIABLES, variable
 from msft.text import plain
 
 if TYPE_CHECKING:
@@ -146,6 +147,22 @@ def name_rows(axes: "Axes", names: Mapping[float, str], size: float = 11.5) -> N
     edge = axes.get_yaxis_transform()
     for y, name in names.items():
         beside(axes, (0, y), name, False, gap=6, colour=MUTED, size=size, within=edge)
+
+
+def with_mark(figure: "Figure", text: str) -> "Figure":
+    """The figure with a text above all that it has."""
+    width, height = figure.get_size_inches() * 72
+    lines = wrap(text, max(20, int(width / 7)))
+    more = 16 * len(lines) + 6
+    boxes = [(axes, axes.get_position(original=True)) for axes in figure.axes]
+    figure.set_size_inches(width / 72, (height + more) / 72)
+    share = height / (height + more)
+    for axes, box in boxes:
+        axes.set_position((box.x0, share * box.y0, box.width, share * box.height))
+    for number, line in enumerate(lines):
+        place = 1 - (16 * number + 12) / (height + more)
+        figure.text(0, place, line, color=LEFT, fontsize=11.5, weight="bold")
+    return figure
 
 
 def to_svg(figure: "Figure", key: str, description: str) -> str:

@@ -29,6 +29,7 @@ from msft.run.summary import disk_of
 from msft.text import si
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TRAINED = "epochs trained, discarded ones included"
@@ -125,42 +126,54 @@ def flop_rows(history: History) -> list[tuple[str, str, str]]:
 def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure":
     """Sets of weights on disk while each tick was trained, the most of it, and the mean; where
     roll-outs began, and the paper's bounds for mSFT."""
-    points = [
-        (branch.trained_at(tick), point.disk)
-        for branch in branches
-        for tick, point in enumerate(history.stages[branch.number].points)
-    ]
+    lines = disk_lines(history)
+    held = f"held (disk_policy: {history.disk_policy})"
+    entries = [Entry(held, MUTED), Entry("most", FAINT, "line")]
+    entries += [Entry(text, colour, "dash") for text, (_, colour) in lines.items()]
+    entries += [Entry("new roll-out", LEFT, "dash")] if branches[1:] else []
+    top = legend_height(entries, width) + 4
+    figure = new_figure(width, top + 190)
+    axes = add_axes(figure, 48, 12, top, 44)
+    draw_disk(axes, history, branches)
+    axes.locator_params(axis="x", nbins=5 if width <= NARROW else 9)
+    axes.set_xlabel(TRAINED)
+    draw_legend(figure, entries)
+    return figure
+
+
+def disk_lines(history: History) -> dict[str, tuple[float, str]]:
+    """The mean and the paper's bounds: height and colour by what they are."""
     mean = disk_of(history)["mean_copies"]
     lines = {f"mean {mean:.2f}": (mean, BEST)}
     bounds = disk_bounds(history)
     if bounds:
         lines[f"paper's mean, {bounds.rule} = {bounds.mean:.4g}"] = (bounds.mean, GREEN)
         lines[f"paper's most, N + 1 = {bounds.most}"] = (bounds.most, OTHER)
-    begun = [branch.before for branch in branches[1:]]
-    entries = [Entry("held", MUTED), Entry("most", FAINT, "line")]
-    entries += [Entry(text, colour, "dash") for text, (_, colour) in lines.items()]
-    entries += [Entry("new roll-out", LEFT, "dash")] if begun else []
-    top = legend_height(entries, width) + 4
-    figure = new_figure(width, top + 190)
-    axes = add_axes(figure, 48, 12, top, 44)
+    return lines
+
+
+def draw_disk(axes: "Axes", history: History, branches: Sequence[Branch]) -> None:
+    points = [
+        (branch.trained_at(tick), point.disk)
+        for branch in branches
+        for tick, point in enumerate(history.stages[branch.number].points)
+    ]
+    lines = disk_lines(history)
     step = 1 / history.evals_per_epoch
     xs = [*(x for x, _ in points), points[-1][0] + step] if points else []
     copies = [copy.copies for _, copy in points]
     peaks = [copy.peak_copies for _, copy in points]
     if points:
-        most, held = [*peaks, peaks[-1]], [*copies, copies[-1]]
+        most, there = [*peaks, peaks[-1]], [*copies, copies[-1]]
         axes.plot(xs, most, color=FAINT, linewidth=1.2, drawstyle="steps-post")
-        axes.fill_between(xs, held, step="post", color=MUTED, alpha=0.25, linewidth=0)
-        axes.plot(xs, held, color=MUTED, linewidth=1.5, drawstyle="steps-post")
+        axes.fill_between(xs, there, step="post", color=MUTED, alpha=0.25, linewidth=0)
+        axes.plot(xs, there, color=MUTED, linewidth=1.5, drawstyle="steps-post")
         for height, colour in lines.values():
             axes.axhline(height, color=colour, linewidth=1.4, linestyle=(0, (4, 3)))
+    begun = [branch.before for branch in branches[1:]]
     across = axes.get_xaxis_transform()
     axes.vlines(begun, [0], [1], transform=across, color=LEFT, zorder=0.9, **DASHED)
     axes.set_ylim(0, max([1, *peaks, *(height for height, _ in lines.values())]) * 1.1)
     axes.set_ylabel("copies")
     axes.locator_params(axis="y", nbins=4, integer=True)
-    axes.locator_params(axis="x", nbins=5 if width <= NARROW else 9)
-    axes.set_xlabel(TRAINED)
     axes.margins(x=0.01)
-    draw_legend(figure, entries)
-    return figure

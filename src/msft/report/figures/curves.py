@@ -12,7 +12,6 @@ from msft.report.figures.colours import BEST, FAINT, INK, LEFT, MUTED, PAPER, WE
 from msft.report.figures.timeline import MANY
 from msft.run.history import Exclusion, History
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +37,7 @@ class _Heights:
 
     def __init__(self, history: History, name: str) -> None:
         self._history = history
-        self._scores = history.scores[SELECTION]
+        self._scores = history.scores[history.selection]
         self._name = name
         self._lines: dict[int, list[float]] = {}
         self.derived = is_derived(history)

@@ -1,6 +1,7 @@
 """Figures over epochs: training loss of several runs (Fig. 9), rows still active under IES."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, nan
 from typing import TYPE_CHECKING
@@ -36,6 +37,19 @@ def loss_runs(contest: Contest) -> list[tuple[Entrant, ComparedRun]]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class LossLine:
+    """A run's training loss: its colour, its log, and the moving average along its path."""
+
+    colour: str
+    history: History
+    moving: Polyline
+
+
+def loss_line(colour: str, run: ComparedRun) -> LossLine:
+    return LossLine(colour, run.history, path_steps(run.history, step_losses_of(run.folder)))
+
+
 def losses_figure(contest: Contest, width: float) -> "Figure":
     """Fig. 9: training loss along the path that each search took; what was rolled back is faint.
 
@@ -46,33 +60,49 @@ def losses_figure(contest: Contest, width: float) -> "Figure":
     colours = {
         entrant.label: colour_at(contest.entrants.index(entrant)) for entrant, _ in runs
     }  # one for all seeds
+    lines = [loss_line(colours[entrant.label], run) for entrant, run in runs]
     entries = [Entry(name, colour, "line") for name, colour in colours.items()]
-    moving = [path_steps(run.history, step_losses_of(run.folder)) for _, run in runs]
-    if any(places for places, _ in moving):
-        entries.append(Entry(f"thin: moving average over {WINDOW} steps", MUTED, "line"))
-    leavers = [(entrant, run.history) for entrant, run in runs if _rollbacks(run.history)]
-    if leavers:
-        more = "; above: how many remain" if len(leavers) == 1 else ""
-        entries.append(Entry(f"a sub-dataset left{more}", MUTED, "dash"))
-    top = legend_height(entries, width) + (22 if len(leavers) == 1 else 6)
+    entries += loss_entries(lines)
+    top = legend_height(entries, width) + (22 if len(_leavers(lines)) == 1 else 6)
     figure = new_figure(width, top + 290)
     axes = add_axes(figure, 62, 12, top, 44)
+    draw_losses(axes, lines)
+    axes.set_xlabel("epochs on the path" if width <= NARROW else "epochs on the path from the base")
+    draw_legend(figure, entries)
+    return figure
+
+
+def loss_entries(lines: Sequence[LossLine]) -> list[Entry]:
+    """What is drawn beside the lines themselves."""
+    entries: list[Entry] = []
+    if any(places for places, _ in (line.moving for line in lines)):
+        entries.append(Entry(f"thin: moving average over {WINDOW} steps", MUTED, "line"))
+    if leavers := _leavers(lines):
+        more = "; above: how many remain" if len(leavers) == 1 else ""
+        entries.append(Entry(f"a sub-dataset left{more}", MUTED, "dash"))
+    return entries
+
+
+def _leavers(lines: Sequence[LossLine]) -> list[LossLine]:
+    return [line for line in lines if _rollbacks(line.history)]
+
+
+def draw_losses(axes: "Axes", lines: Sequence[LossLine]) -> None:
+    """The losses of runs in one frame, and where sub-datasets left."""
     heights: list[float] = []
-    for (entrant, run), steps in zip(runs, moving, strict=True):
-        kept, gone = path_losses(run.history)
+    for line in lines:
+        kept, gone = path_losses(line.history)
         axes.plot(*gone, color=FAINT, linewidth=1)
-        axes.plot(*steps, color=colours[entrant.label], linewidth=0.8, alpha=0.6)
-        axes.plot(*kept, color=colours[entrant.label], linewidth=1.8)
+        axes.plot(*line.moving, color=line.colour, linewidth=0.8, alpha=0.6)
+        axes.plot(*kept, color=line.colour, linewidth=1.8)
         heights += [loss for loss in (*kept[1], *gone[1]) if not isnan(loss)]
-    for entrant, history in leavers:
-        _rollback_lines(axes, history, colours[entrant.label], len(leavers) == 1)
+    leavers = _leavers(lines)
+    for line in leavers:
+        _rollback_lines(axes, line.history, line.colour, len(leavers) == 1)
     if min(heights, default=0) > 0 and max(heights) > _FAR * min(heights):
         _logarithmic(axes, max(heights) / min(heights))
     axes.set_ylabel("training loss")
-    axes.set_xlabel("epochs on the path" if width <= NARROW else "epochs on the path from the base")
     axes.margins(x=0.01)
-    draw_legend(figure, entries)
-    return figure
 
 
 def _logarithmic(axes: "Axes", ratio: float) -> None:

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 NUMBERED = 12
 """Curves up to which a peak carries the number of its sub-dataset."""
 
+PEAK_ENTRIES = (
+    Entry("peaks before the mean", LEFT),
+    Entry("after it", BEST),
+    Entry("with it", WENT_ON),
+    Entry("the mean", INK, "line"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
@@ -66,17 +73,12 @@ def peaks(history: History, width: float) -> "Figure":
     found = peaks_of(history)
     if found is None:
         raise ValueError("peaks need a first roll-out that trained every sub-dataset")
-    entries = [
-        Entry("peaks before the mean", LEFT),
-        Entry("after it", BEST),
-        Entry("with it", WENT_ON),
-        Entry("the mean", INK, "line"),
-    ]
+    entries = PEAK_ENTRIES
     rows = rows_of(len(found.peaks))
     narrow = width <= NARROW
     top = legend_height(entries, width) + 6
     tall, high = rows.count * 22 + 52, 300.0
-    labels = rows.labels(_numbered(found), 15 if narrow else 24)
+    labels = rows.labels(numbered_names(found), 15 if narrow else 24)
     if narrow:
         figure = new_figure(width, top + high + tall + 12)
         curves = add_axes(figure, 44, 8, top, tall + 12 + 44)
@@ -86,13 +88,13 @@ def peaks(history: History, width: float) -> "Figure":
         curves = add_axes(figure, 48, 0.52 * width, top, 44 + max(tall - max(high, 400), 0))
         left = 0.52 * width + name_margin(labels)
         below = add_axes(figure, left, 10, top, 44 + max(high - tall, 0))
-    _curves(curves, history, found)
-    _distances(below, found, labels)
+    draw_curves(curves, history, found)
+    draw_distances(below, found, labels)
     draw_legend(figure, entries)
     return figure
 
 
-def _numbered(found: Peaks) -> list[str]:
+def numbered_names(found: Peaks) -> list[str]:
     """Names with the numbers that their peaks carry in the curves."""
     if len(found.peaks) > NUMBERED:
         return found.ordered
@@ -108,7 +110,7 @@ def _by_colour(found: Peaks, names: Sequence[str]) -> dict[str, list[str]]:
     return sorted_out
 
 
-def _curves(axes: "Axes", history: History, found: Peaks) -> None:
+def draw_curves(axes: "Axes", history: History, found: Peaks) -> None:
     stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, history.mean_unit
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
     at = [tick / per_epoch for tick in range(len(checkpoints))]
@@ -149,7 +151,7 @@ def _curves(axes: "Axes", history: History, found: Peaks) -> None:
     axes.margins(x=0.02, y=0.09)
 
 
-def _distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
+def draw_distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
     """A bar from the peak of the mean to each peak, and its length in epochs."""
     rows = rows_of(len(found.peaks))
     name_bars(axes, labels)

@@ -38,7 +38,7 @@ from msft.report.figures.colours import (
 )
 from msft.report.figures.legend import Entry
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
-from msft.search.scores import SELECTION, TEST, Number
+from msft.search.scores import TEST, Number
 from msft.text import listed
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def parts_of(contest: Contest, entrant: Entrant) -> tuple[dict[str, Parts], str]
     """Eq. 4 for every sub-dataset, the mean over the pairs of runs, and the split it is of."""
     pairs = [(sft.history, msft.history) for msft, sft in contest.pairs(entrant)]
     splits = {contest.split, *(decomposition_split(sft, msft) for sft, msft in pairs)}
-    split = TEST if splits == {TEST} else SELECTION
+    split = TEST if splits == {TEST} else contest.selection
     return mean_decomposition([decomposition(sft, msft, split) for sft, msft in pairs]), split
 
 
