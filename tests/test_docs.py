@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.recipe import recipe_keys
 from rooms import SOURCE, files

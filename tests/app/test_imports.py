@@ -12,7 +12,7 @@ import pytest
 from msft.cli import main
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.strict_yaml import dump, parse
+from msft.recipe.yaml import dump, parse
 
 ROW = {"prompt": "one two", "completion": "ten"}
 CONFIGS = {

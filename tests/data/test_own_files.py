@@ -16,9 +16,8 @@ from msft.data.formats import FORMATS
 from msft.data.loading import load_datasets, refuse_missing_files
 from msft.engine.model.tokenizers import tiny_tokenizer, tokenizer_for
 from msft.errors import DataError, Diverged, RecipeError
-from msft.recipe.dataset_sources import FIELDS
-from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.rows import with_rows
+from msft.recipe.dataset import FIELDS
+from msft.recipe.recipe import Recipe, load_recipe, with_rows
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -20,7 +20,7 @@ from msft.data.sources import Files
 from msft.data.splits import LoadedDataset, assembled, load_split, own_splits
 from msft.errors import DataError
 from msft.example import Example, Message
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 
 Rows = Sequence[dict[str, Any]]
 

@@ -27,7 +27,7 @@ from msft.errors import DataError, RecipeError, UsageError
 from msft.integrations.trainer import train
 from msft.integrations.trainer_keys import TAKEN, unused_length
 from msft.integrations.trainer_rows import corpus_of, notes_of, prepared_rows
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.recipe import recipe_keys
 

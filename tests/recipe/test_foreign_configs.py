@@ -7,9 +7,9 @@ import pytest
 
 from msft.cli import main
 from msft.recipe.draft import Draft
-from msft.recipe.foreign_configs import drafted
+from msft.recipe.importer import drafted
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.strict_yaml import parse
+from msft.recipe.yaml import parse
 
 AXOLOTL = """
 base_model: NousResearch/Llama-3.2-1B

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from msft.cli import main
-from msft.recipe.draft import Draft
-from msft.recipe.foreign_configs import drafted
-from msft.recipe.foreign_defaults import BATCH, DEFAULTS, LORA_DEFAULTS, TRL
+from msft.recipe.draft import BATCH, DEFAULTS, LORA_DEFAULTS, TRL, Draft
+from msft.recipe.importer import drafted
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.strict_yaml import parse
+from msft.recipe.yaml import parse
 
 AXOLOTL_SILENT = "base_model: a\ndatasets: [{path: owner/a, type: alpaca}]\n"
 FACTORY_SILENT = "model_name_or_path: a\nstage: sft\ndataset: a\n"

@@ -7,9 +7,8 @@ import pytest
 
 from msft.checks import option_names
 from msft.errors import RecipeError
-from msft.recipe.dataset_spec import DatasetSpec
-from msft.recipe.foreign import Foreign
-from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS
+from msft.recipe.dataset import DatasetSpec
+from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS, Foreign
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 
 SMALL = """\
@@ -142,18 +141,18 @@ def test_the_tables_know_the_keys_of_others_and_none_of_ours() -> None:
         assert {entry.ours for entry in table.values()} <= {*ours, ""}
 
 
-@pytest.mark.parametrize("key", FOREIGN)
-def test_a_key_of_another_tool_is_answered_by_name(tmp_path: Path, key: str) -> None:
-    message = refused(tmp_path, SMALL + f"{key}: 1\n")
-    assert message == f"recipe.yaml, line 8: unknown key {key!r}; {FOREIGN[key].answer}"
-
-
-@pytest.mark.parametrize("key", FOREIGN_OF_DATASETS)
-def test_a_key_of_another_tool_in_a_sub_dataset(tmp_path: Path, key: str) -> None:
-    answer = FOREIGN_OF_DATASETS[key].answer
-    assert refused(tmp_path, SMALL + f"  {key}: 1\n") == (
-        f"recipe.yaml, line 8: unknown key of a sub-dataset: {key!r}; {answer}"
-    )
+def test_keys_of_other_tools_are_answered_by_name(tmp_path: Path) -> None:
+    """Each alone, as a user would meet it."""
+    wrong = dict[str, str]()
+    for line, what, table in (
+        ("{}: 1\n", "key", FOREIGN),
+        ("  {}: 1\n", "key of a sub-dataset:", FOREIGN_OF_DATASETS),
+    ):
+        for key, foreign in table.items():
+            message = refused(tmp_path, SMALL + line.format(key))
+            if message != f"recipe.yaml, line 8: unknown {what} {key!r}; {foreign.answer}":
+                wrong[f"{what} {key}"] = message
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(

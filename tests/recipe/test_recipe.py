@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from msft.checks import AtLeast, plain
 from msft.errors import RecipeError, YamlError
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.strict_yaml import MAX_CHARACTERS, dump, parse
+from msft.recipe.yaml import MAX_CHARACTERS, dump, parse
 from msft.search.methods import METHODS
 from msft.search.rollout import Run
 

@@ -9,7 +9,7 @@ import pytest
 
 from msft.data.splits import assembled, own_splits
 from msft.errors import DataError, RecipeError
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import load_recipe
 
 GOOD = """\

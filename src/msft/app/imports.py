@@ -15,13 +15,11 @@ from msft.data.sources import Files, own_sources
 from msft.engine.model.tokenizers import SMOLLM2, TINY, tokenizer_for
 from msft.errors import DataError, Explained, RecipeError, UsageError
 from msft.example import Example
-from msft.recipe.draft import Draft
-from msft.recipe.foreign_configs import drafted, tool_of
-from msft.recipe.foreign_defaults import MOST_VALUES
-from msft.recipe.foreign_entries import LARGEST
-from msft.recipe.overrides import read_recipe
+from msft.recipe.draft import MOST_VALUES, Draft
+from msft.recipe.importer import drafted, tool_of
+from msft.recipe.importer_datasets import LARGEST
 from msft.recipe.recipe import Recipe, recipe_keys
-from msft.recipe.strict_yaml import dump, parse
+from msft.recipe.yaml import dump, parse, read_recipe
 from msft.text import one_line
 
 _METHOD = """# Does one dataset spoil the model? mSFT takes out a dataset whose scores surely fall

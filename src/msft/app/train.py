@@ -20,8 +20,7 @@ from msft.engine.model.base_files import BaseHashing
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.ranks import ALONE, Patience, Ranks, from_first, lost_ranks_named, together
-from msft.recipe.recipe import Recipe
-from msft.recipe.rows import with_rows
+from msft.recipe.recipe import Recipe, with_rows
 from msft.run.engine import Engine
 from msft.run.environment import read_base
 from msft.run.folder import RunFolder

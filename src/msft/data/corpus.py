@@ -13,7 +13,7 @@ from msft.data.notes import source_notes, weight_note
 from msft.data.overlap import forget_questions, shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Example
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from msft.errors import DataError
 from msft.example import Example
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.search.draws import picked, sampled
 
 

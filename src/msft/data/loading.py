@@ -29,10 +29,9 @@ from msft.data.splits import LoadedDataset, Reading, assembled, load_split, own_
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.files import expanded
-from msft.recipe.dataset_sources import Rows, names_files
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
-from msft.recipe.strict_yaml import place_of
+from msft.recipe.yaml import place_of
 
 HELD_OUT_ROWS = 500
 """Validation rows of a benchmark that has none, if the recipe does not say; at most a fifth."""

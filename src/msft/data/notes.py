@@ -3,7 +3,7 @@ of them has too few or too many steps for."""
 
 from math import log
 
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
 from msft.search.mixture import Part

@@ -11,7 +11,7 @@ from msft.checks import shown
 from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 
 POOLED = "other"
 

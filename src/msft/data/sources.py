@@ -12,8 +12,7 @@ from msft.data.hub import ask_only_where_it_is
 from msft.data.readers import Bad, Row, needed, read_rows
 from msft.errors import DataError
 from msft.files import expanded
-from msft.recipe.dataset_sources import Rows, names_files
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
 from msft.search.scores import SELECTION, TEST
 

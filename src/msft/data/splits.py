@@ -15,8 +15,7 @@ from msft.data.overlap import question_of, refuse_overlap, repeats, variations, 
 from msft.data.sources import SPLITS, Files, own_sources, rows_of
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset_sources import Rows
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec, Rows
 from msft.search.draws import sampled
 from msft.search.scores import SELECTION, TEST
 from msft.text import counted

@@ -19,7 +19,7 @@ from msft.data.overlap import refuse_overlap, repeats, shared_between, variation
 from msft.engine.packing import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
-from msft.recipe.dataset_spec import DatasetSpec
+from msft.recipe.dataset import DatasetSpec
 from msft.search.mixture import Part
 from msft.search.scores import SELECTION, TEST
 from msft.text import counted

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msft.errors import OptionError, Place, RecipeError
 from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS
-from msft.recipe.strict_yaml import place_of
+from msft.recipe.yaml import place_of
 
 Made = TypeVar("Made")
 

@@ -7,7 +7,7 @@ from msft.checks import shown
 from msft.errors import Place, RecipeError
 from msft.recipe.blocks import is_template
 from msft.recipe.foreign_keys import ALIASES
-from msft.recipe.strict_yaml import Places, place_of
+from msft.recipe.yaml import Places, place_of
 from msft.search.methods import METHODS, ROLLING_BACK
 from msft.search.scores import TEST
 from msft.text import listed

@@ -7,7 +7,7 @@ what was expected and what to do.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,9 +20,10 @@ from msft.checks import (
     fit_fields,
     option_names,
     recipe_place,
+    refuse_unknown,
     shown,
 )
-from msft.errors import Place, RecipeError
+from msft.errors import OptionError, Place, RecipeError
 from msft.files import expanded
 from msft.recipe.adapters import ALL_LINEAR, low_rate, refuse_wrong_adapter, target_names
 from msft.recipe.agreements import (
@@ -42,13 +43,11 @@ from msft.recipe.blocks import (
     template_in,
     tracker_names,
 )
-from msft.recipe.dataset_sources import names_files
-from msft.recipe.dataset_spec import DatasetSpec, specs_of
+from msft.recipe.dataset import DatasetSpec, names_files, specs_of
 from msft.recipe.foreign_keys import FOREIGN, refuse_keys
 from msft.recipe.mistakes import all_at_once
 from msft.recipe.notes import canonical, only_one, unused_length, unusual
-from msft.recipe.overrides import read_recipe
-from msft.recipe.strict_yaml import dump, place_of
+from msft.recipe.yaml import dump, place_of, read_recipe
 from msft.search.methods import PreparedMethod, prepare
 from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, ticks_of
@@ -317,3 +316,38 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.name not in _NOT_KEYS]
+
+
+SPLITS = ("train", "validation", "test")
+
+
+def with_rows(recipe: Recipe, datasets: Any) -> Recipe:
+    """The recipe with these rows in place of the files of its sub-datasets; names that it does not
+    have are added at the end.
+
+    datasets: by name, the rows of each split: lists of dicts, a `datasets.Dataset`, or files.
+    """
+    if not isinstance(datasets, Mapping):
+        raise RecipeError(
+            f"datasets is {shown(datasets)}; expected names with their rows, such as "
+            "{'mine': {'train': rows, 'validation': rows}}"
+        )
+    specs = {spec.name: spec for spec in recipe.datasets}
+    for name, splits in datasets.items():
+        if not isinstance(splits, Mapping):
+            raise RecipeError(
+                f"datasets[{name!r}] is {shown(splits)}; expected its splits, such as "
+                "{'train': rows, 'validation': rows}"
+            )
+        try:
+            refuse_unknown(splits, SPLITS, f"split of datasets[{name!r}]:")
+        except OptionError as error:
+            raise RecipeError(str(error)) from error
+        keys: dict[str, Any] = dict(splits)
+        if "train" in keys:
+            keys["path"] = None
+        if "validation" in keys:
+            keys["validation_fraction"] = None
+        known = specs.get(name)
+        specs[name] = replace(known, **keys) if known else DatasetSpec(name=name, **keys)
+    return replace(recipe, datasets=list(specs.values()))
