@@ -33,11 +33,10 @@ from msft.planning.calibration import SECONDS, Calibration
 from msft.planning.evaluation_tokens import EvaluationSize
 from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, forecast_of
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.run.flops import flops_of
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Measured
-from msft.run.summary import disk_of
+from msft.run.summary import disk_of, flops_of
 from msft.search.scores import Score
 from msft.text import duration, si
 

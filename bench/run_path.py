@@ -30,8 +30,8 @@ from msft.search.rollout import (
     checkpoint_id,
 )
 from msft.search.scores import SELECTION, Score, Scores
+from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import MemoryTier
 
 TrainRows = Mapping[str, Sequence[int]]
 """Tokens of each training row of a sub-dataset."""

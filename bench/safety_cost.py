@@ -22,10 +22,10 @@ import msft
 ROOT = Path(__file__).parent.parent
 SAFETY = (
     ("os", "fsync"),
-    ("msft.store.manifests", "Hashes.fresh"),
-    ("msft.store.manifests", "Hashes.fault"),
-    ("msft.run.checksums", "Chain.seal"),
-    ("msft.run.checksums", "Chain.fault"),
+    ("msft.store.disk", "Hashes.fresh"),
+    ("msft.store.disk", "Hashes.fault"),
+    ("msft.run.log", "Chain.seal"),
+    ("msft.run.log", "Chain.fault"),
     ("msft.files", "_opened"),
     ("msft.engine.model.weights", "refuse_other_numbers"),
     ("msft.engine.model.weights", "refuse_other_weights"),

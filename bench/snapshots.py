@@ -30,8 +30,7 @@ from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.search.feeds import Batch
-from msft.store.background_disk import BackgroundDisk
-from msft.store.tiers import DiskTier, MemoryTier
+from msft.store.disk import BackgroundDisk, DiskTier, MemoryTier
 
 LENGTH, ANSWER = 95, 17
 """Rows as the ten core tasks have them."""

@@ -43,12 +43,11 @@ from msft.engine import build
 from msft.engine.saving.best_folder import BestFolder
 from msft.engine.train.engine import FastEngine
 from msft.run.log import Log
-from msft.run.verdicts import Verdicts
+from msft.run.rows import Verdicts
 from msft.run.worker import EngineWorker
 from msft.scoring.evaluation import Evaluator
-from msft.store.background_disk import BackgroundDisk
+from msft.store.disk import BackgroundDisk, DiskTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier
 
 PARTS = {
     "training": [(EngineWorker, "advance")],

@@ -17,8 +17,7 @@ from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
 from msft.search.rollout import DiskPolicy, Method, ScoreTest
 from msft.search.scores import SelectionSplit
-from msft.store.background_disk import BackgroundDisk
-from msft.store.tiers import DiskTier
+from msft.store.disk import BackgroundDisk, DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
 
 LEARNERS = {

@@ -26,9 +26,8 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.run.flops import flops_of
 from msft.run.history import History
-from msft.run.summary import stage_of, summary_of
+from msft.run.summary import flops_of, stage_of, summary_of
 from msft.search.feeds import Batch, Losses, Row
 from msft.testing import Learner, SimulatedEngine, simulate
 

@@ -16,7 +16,7 @@ from msft.cli import main
 from msft.engine.model.base_files import base_files, digests_of
 from msft.engine.model.loading import load_model
 from msft.engine.saving.published import PublishedModel
-from msft.store.manifests import Hashes
+from msft.store.disk import Hashes
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -17,7 +17,7 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import Diverged, RecipeError
 from msft.report import write_report
 from msft.run.log import Reached, read_log
-from msft.run.verdicts import read_verdicts
+from msft.run.rows import read_verdicts
 from msft.search.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one run

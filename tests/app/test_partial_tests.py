@@ -10,8 +10,7 @@ from toys import recipe_of, write_data
 
 import msft
 from msft.cli import main
-from msft.run.checksums import Chain
-from msft.run.log import Ended, Measured, Opened, read_log, to_line
+from msft.run.log import Chain, Ended, Measured, Opened, read_log, to_line
 
 WHY = "no mean on test: first has no test rows"
 

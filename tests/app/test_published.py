@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import msft
 from msft.app.merging import merge
 from msft.run.worker import EngineWorker
-from msft.store.manifests import Hashes, Manifest
+from msft.store.disk import Hashes, Manifest
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -218,7 +218,7 @@ PLACES = {
     "before the ranks meet": ("msft.app.commands:recipe_of", 1),
     "while data is read": ("msft.app.train:load_data", 1),
     "in an evaluation": ("msft.app.session:Session._score", 2),
-    "while a checkpoint is written": ("msft.store.ranked_disk:RankedDisk.put", 1),
+    "while a checkpoint is written": ("msft.store.ranked:RankedDisk.put", 1),
     "while the result is written": ("msft.app.session:Session._show_result", 1),
 }
 

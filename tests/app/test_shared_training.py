@@ -20,8 +20,8 @@ from msft.app.places import Place
 from msft.app.shared_training import is_lent
 from msft.cli import main
 from msft.run.environment import rollout_from
-from msft.run.flops import first_rollout_flops
 from msft.run.folder import read_history
+from msft.run.summary import first_rollout_flops
 from msft.text import si
 
 pytestmark = pytest.mark.usefixtures("no_reports")

@@ -7,11 +7,11 @@ from recorded_writes import put_back, states_of, tree_of
 
 from msft.files import replace_bytes
 from msft.run.log import Ended, Event, Log, Opened
-from msft.run.verdicts import Verdicts, read_verdicts
+from msft.run.rows import Verdicts, read_verdicts
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION
+from msft.store.disk import DiskTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier
 from msft.testing import JsonCodec
 
 ONE = CheckpointId("r0-t1")

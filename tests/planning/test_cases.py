@@ -18,7 +18,7 @@ from msft.errors import UsageError
 from msft.planning.cases import TOO_LONG, Cases, cases_of
 from msft.planning.counting_run import Case, CountingWorker, Script, counted_run
 from msft.recipe.recipe import Recipe
-from msft.run.flops import inference_flops, look_ahead_flops, train_flops
+from msft.run.summary import inference_flops, look_ahead_flops, train_flops
 from msft.run.worker import EngineWorker
 from msft.search.methods import METHODS
 from msft.text import duration

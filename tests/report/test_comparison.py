@@ -49,10 +49,19 @@ from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown,
 from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.locks import is_being_written
-from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, read_log, to_line
+from msft.run.log import (
+    Asked,
+    Ended,
+    Event,
+    Measured,
+    Opened,
+    Reached,
+    is_being_written,
+    read_log,
+    to_line,
+)
+from msft.run.rows import Verdict, Verdicts
 from msft.run.summary import summary_of
-from msft.run.verdicts import Verdict, Verdicts
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Score, Scores, accuracy, nll, value

@@ -26,7 +26,7 @@ from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
 from msft.run.log import Asked, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
-from msft.run.verdicts import read_verdicts
+from msft.run.rows import read_verdicts
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Scores, accuracy, nll, value

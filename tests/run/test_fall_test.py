@@ -12,7 +12,7 @@ from mortal import VARIED, Left, MortalEngine, kill, left_by, quick_folder
 from msft.errors import Diverged
 from msft.run import log
 from msft.run.log import from_line, read_log, to_line
-from msft.run.verdicts import Verdict, Verdicts, read_row_tokens, read_verdicts
+from msft.run.rows import Verdict, Verdicts, read_row_tokens, read_verdicts
 from msft.search.falls import Fall
 from msft.search.rollout import BASE, CheckpointId, Run
 from msft.search.scores import SELECTION, TEST

@@ -9,7 +9,9 @@ from fractions import Fraction
 import pytest
 
 from mortal import PLAIN, VARIED, quick_folder
-from msft.run.flops import (
+from msft.run.history import History
+from msft.run.log import Reached, read_log
+from msft.run.summary import (
     first_rollout_flops,
     flops_of,
     inference_flops,
@@ -17,8 +19,6 @@ from msft.run.flops import (
     path_tokens,
     train_flops,
 )
-from msft.run.history import History
-from msft.run.log import Reached, read_log
 
 BILLION, TRILLION = 10**9, 10**12
 SIZES = {"7B": 7 * BILLION, "13B": 13 * BILLION, "32B": 32 * BILLION}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mortal import PLAIN, quick_folder
 from msft.errors import LogError
-from msft.run.checksums import Chain
 from msft.run.log import (
     Asked,
+    Chain,
     Decided,
     Ended,
     Event,

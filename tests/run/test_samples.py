@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from msft.data.corpus import Task
-from msft.run.samples import LONGEST_ANSWER, Sample, Samples, cut, picked, read_samples
-from msft.scoring.evaluation import Answered
-from msft.scoring.sampling import sampled
+from msft.run.rows import LONGEST_ANSWER, Sample, Samples, cut, picked, read_samples
+from msft.scoring.evaluation import Answered, sampled
 from msft.search.rollout import BASE, CheckpointId
 
 FIRST, SECOND = CheckpointId("r0-t1"), CheckpointId("r0-t2")

@@ -13,9 +13,8 @@ from mortal import Killed, quick_folder
 from msft.errors import BadScore
 from msft.run.history import History
 from msft.run.log import Asked, Measured, Opened, Reached, read_log
-from msft.run.score_kinds import alike
-from msft.run.verdicts import read_verdicts
-from msft.run.worker import Scored
+from msft.run.rows import read_verdicts
+from msft.run.worker import Scored, alike
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import SELECTION, Score, accuracy, value
 from msft.testing import Learner, SimulatedEngine, simulate

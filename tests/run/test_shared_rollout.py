@@ -28,17 +28,16 @@ from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Log, Reached, to_line
 from msft.run.recorded_run import RecordedRun
-from msft.run.samples import Samples
-from msft.run.shared_rollout import SharedRollout
-from msft.run.verdicts import Verdicts
+from msft.run.rows import Samples, Verdicts
+from msft.run.sharing import SharedRollout
 from msft.run.worker import EngineWorker
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import Settings
+from msft.store.disk import Codec, DiskTier, MemoryTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import Codec, DiskTier, MemoryTier
 from msft.testing import JsonCodec, SimulatedEngine
 
 TAKERS = {

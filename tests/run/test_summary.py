@@ -10,11 +10,10 @@ from typing import Any, get_args
 import pytest
 
 from mortal import LEARNERS, PLAIN, VARIED, quick_folder
-from msft.run.flops import flops_of
 from msft.run.history import History
 from msft.run.log import Asked, Event, Measured, Opened, Reached, read_log
-from msft.run.summary import disk_of, schedule_of, summary_of
-from msft.run.verdicts import Verdicts, read_verdicts
+from msft.run.rows import Verdicts, read_verdicts
+from msft.run.summary import disk_of, flops_of, schedule_of, summary_of
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, EndedBy, Run, Tokens, checkpoint_id, place_of
 from msft.search.scores import Scores, accuracy, nll

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mortal import PLAIN, VARIED, Case, kill
-from msft.run.verdicts import Verdicts
+from msft.run.rows import Verdicts
 from msft.search.rollout import BASE, checkpoint_id
 from msft.search.scores import SELECTION, TEST
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mortal import LateDisk, quick_folder
-from msft.store.background_disk import BackgroundDisk
-from msft.store.tiers import DiskTier
+from msft.store.disk import BackgroundDisk, DiskTier
 from msft.testing import JsonCodec
 
 LONG = 30.0

@@ -10,9 +10,8 @@ import pytest
 from thread_ranks import ThreadRanks, in_threads
 
 from msft.ranks import ALONE
-from msft.store.background_disk import BackgroundDisk
-from msft.store.ranked_disk import RankedDisk
-from msft.store.tiers import DiskTier
+from msft.store.disk import BackgroundDisk, DiskTier
+from msft.store.ranked import RankedDisk
 
 KEY = "r0-t1.weights"
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from msft.search.peaks import Follower, PeakRule
 from msft.search.rollout import BASE, CheckpointId, Keep, checkpoint_id
 from msft.search.scores import accuracy
-from msft.store.retention import retained, wanted
-from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier, MemoryTier, NoDisk
+from msft.store.disk import DiskTier, MemoryTier, NoDisk
+from msft.store.store import CheckpointStore, retained, wanted
 from msft.testing import JsonCodec
 
 TICKS = [BASE, *(checkpoint_id(0, tick) for tick in range(1, 7))]

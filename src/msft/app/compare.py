@@ -13,7 +13,7 @@ from msft.app.shared_training import is_lent, remove_shared, shared_places, side
 from msft.app.terminal.screen import show, show_paths, width
 from msft.errors import RunsFailed, UsageError
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.run.locks import is_being_written
+from msft.run.log import is_being_written
 from msft.search.methods import METHODS
 from msft.system_errors import explaining
 

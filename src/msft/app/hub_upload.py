@@ -13,7 +13,7 @@ from msft.errors import HubError, RecipeError
 from msft.files import DAMAGED, kind_of, read_text
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, write_json
-from msft.store.manifests import MANIFEST
+from msft.store.disk import MANIFEST
 
 
 def refuse_unpushable(recipe: Recipe) -> None:

@@ -8,9 +8,8 @@ from msft.report.averages import average_in_words
 from msft.report.findings import Findings
 from msft.report.findings_in_words import certainty_of, result_texts
 from msft.report.wording import MEAN_OF_GAINS
-from msft.run.flops import adapter_of
 from msft.run.history import Exclusion, History
-from msft.run.summary import schedule_of, summary_of
+from msft.run.summary import adapter_of, schedule_of, summary_of
 from msft.search.rollout import BASE, place_of
 from msft.search.scores import SELECTION, TEST
 from msft.text import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from msft.run.samples import Sample, SamplesByName, read_samples
+from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.search.rollout import BASE, CheckpointId
 
 

@@ -40,20 +40,16 @@ from msft.run.environment import (
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
 from msft.run.log import Ended, Event, Log
-from msft.run.loss_lines import LossLines
-from msft.run.questions import as_begun
-from msft.run.recorded_run import RecordedRun
-from msft.run.samples import Samples
-from msft.run.shared_rollout import SharedRollout
-from msft.run.step_lines import StepLines
+from msft.run.recorded_run import RecordedRun, as_begun
+from msft.run.rows import LossLines, Samples, StepLines, Verdicts
+from msft.run.sharing import SharedRollout
 from msft.run.summary import schedule_of, summary_of
-from msft.run.verdicts import Verdicts
 from msft.run.worker import EngineWorker, Scored, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE
 from msft.stopping import graceful
-from msft.store.manifests import Hashes
+from msft.store.disk import Hashes
 
 SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)
 """Errors that come to every rank at the same place, so that all can still work together."""
@@ -303,7 +299,7 @@ class Session:
         with self._ranks.busy("evaluation"):
             scored = self._evaluator(names, split)
         if self._losses is not None:
-            self._losses.gather(scored)
+            self._losses.gather(scored.losses)
         return scored
 
     def _step(self, step: Step) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.run.folder import RunFolder
-from msft.run.shared_rollout import SharedRollout
+from msft.run.sharing import SharedRollout
 from msft.search.methods import METHODS, ROLLING_BACK
 from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse

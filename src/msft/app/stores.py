@@ -13,11 +13,9 @@ from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
 from msft.search.rollout import LEAN, Settings
-from msft.store.background_disk import MOST_WAITING, BackgroundDisk
-from msft.store.manifests import Hashes
-from msft.store.ranked_disk import RankedDisk
+from msft.store.disk import MOST_WAITING, BackgroundDisk, DiskTier, Hashes
+from msft.store.ranked import RankedDisk
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show
 from msft.report import write_comparison, write_report
 from msft.run.folder import RunFolder
-from msft.run.locks import is_being_written
+from msft.run.log import is_being_written
 
 SECONDS = 5
 

@@ -26,8 +26,8 @@ from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, Tokens
 from msft.search.scores import SELECTION, TEST, value
+from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import MemoryTier
 
 TrainRows = Mapping[str, Sequence[int]]
 """Tokens of each training row of a sub-dataset."""

@@ -21,7 +21,7 @@ from msft.planning.evaluation_tokens import EvaluationSizes, evaluation_sizes
 from msft.planning.memory import Needs, exported, needs_of
 from msft.recipe.adapters import adapter_of
 from msft.recipe.recipe import Recipe
-from msft.run.flops import inference_flops, look_ahead_flops, train_flops
+from msft.run.summary import inference_flops, look_ahead_flops, train_flops
 from msft.search.feeds import steps_of
 from msft.search.rollout import Tokens
 from msft.search.scores import SELECTION, TEST

@@ -6,9 +6,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from msft.run.environment import begun_on, read_environments
-from msft.run.flops import adapter_of
 from msft.run.folder import RunFolder, recipe_value, seconds_of
 from msft.run.history import History
+from msft.run.summary import adapter_of
 from msft.text import counted, duration, masked, si
 
 Fact = tuple[str, str, str]

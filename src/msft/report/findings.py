@@ -16,9 +16,9 @@ from msft.report.figures.branches import epochs_to, head_of
 from msft.report.loss_growth import Growth, Loss, growth_of
 from msft.report.moved_rows import moved_from_base
 from msft.report.shortfall import Shortfall, shortfall_of
-from msft.run.fall_test import Rows, rollout_falls, row_scores
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
+from msft.run.rows import Rows, rollout_falls, row_scores
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 from msft.search.scores import SELECTION, Metric, Number, overall_height

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msft.report.compare.contest import Contest
 from msft.report.tables import EMPTY, Cell, Table, TableRow
 from msft.report.wording import flops_counted
-from msft.run.flops import adapter_of, first_rollout_flops
+from msft.run.summary import adapter_of, first_rollout_flops
 from msft.text import listed, si
 
 

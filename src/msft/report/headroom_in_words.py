@@ -10,7 +10,7 @@ from msft.report.compare.headroom import Gain, Headroom, headroom_of
 from msft.report.tables import wrapped
 from msft.report.wording import Unit, difference
 from msft.run.history import History
-from msft.run.verdicts import RowTokens, VerdictsByKey
+from msft.run.rows import RowTokens, VerdictsByKey
 from msft.text import SELECTED_ON_TEST, counted, epochs
 
 NOTE = (

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from msft.report.compare.evidence import sign_test
-from msft.run.fall_test import Rows, row_scores
 from msft.run.history import History, Stage
+from msft.run.rows import Rows, row_scores
 from msft.search.falls import Fall
 from msft.search.rollout import BASE
 

@@ -26,7 +26,6 @@ from msft.report.sample_views import run_samples
 from msft.report.sections import page_figures, run_sections
 from msft.report.wording import flops_counted, method_name, number
 from msft.run.environment import read_environments
-from msft.run.flops import adapter_of
 from msft.run.folder import (
     RunFolder,
     first_loss_of,
@@ -36,9 +35,9 @@ from msft.run.folder import (
     verdicts_of,
 )
 from msft.run.history import Exclusion, History
-from msft.run.locks import is_being_written
-from msft.run.summary import disk_of, summary_of
-from msft.run.verdicts import VerdictsByKey
+from msft.run.log import is_being_written
+from msft.run.rows import VerdictsByKey
+from msft.run.summary import adapter_of, disk_of, summary_of
 from msft.search.rollout import BASE
 from msft.search.scores import TEST
 from msft.text import SELECTED_ON_TEST, epochs, si

@@ -7,7 +7,7 @@ from pathlib import Path
 from msft.report.compare.contest import Contest
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.samples import Sample, SamplesByName, read_samples
+from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.search.rollout import BASE
 
 BASE_MODEL = "base model"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from msft.report.compare.evidence import Paired, paired
 from msft.report.wording import Unit, height
-from msft.run.fall_test import Rows
 from msft.run.history import History
+from msft.run.rows import Rows
 from msft.search.rollout import CheckpointId, place_of
 from msft.search.scores import Number
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msft.example import Encoded
 from msft.search.feeds import Batch, Losses
-from msft.store.tiers import Codec, MemoryTier
+from msft.store.disk import Codec, MemoryTier
 
 Leaves = Callable[[int, Sequence[int], int], int | None]
 """leaves(row, tokens so far, how many of them were known before): after how many of them the

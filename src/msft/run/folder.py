@@ -9,7 +9,7 @@ from msft.errors import UsageError
 from msft.files import DAMAGED, kind_of, open_to_read, read_text, replace_bytes
 from msft.run.history import History, history_in
 from msft.run.log import Ended, Event, read_log
-from msft.run.verdicts import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
+from msft.run.rows import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
 
 FIRST_ROWS = 32
 """Rows whose loss is that of a model before training."""

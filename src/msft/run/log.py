@@ -1,29 +1,99 @@
 """The run's log: an append-only file of events, the only truth about a run.
 
-An event is real when its line, newline included, is on disk. Each line ends with a checksum of the
-bytes before it, so a changed byte is noticed. No clock, host or path is in it, so that a run that
-was killed and resumed leaves the same bytes as one that was not.
+An event is real when its line, newline included, is on disk. Each line ends with the CRC of every
+byte of the file before it: a changed digit, a line that was lost, added or moved breaks the chain
+at that line. Lines of earlier versions have no checksum; they are valid only before the first line
+that has one. One process writes a log at a time: its lock dies with the process. No clock, host or
+path is in a log, so that a run that was killed and resumed leaves the same bytes as one that was
+not. The `Journal` reads the log from the top while it lasts, and writes where it ends.
 """
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+import socket
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msft.checks import shown
-from msft.errors import LogError
-from msft.files import append, open_to_append, read_bytes
-from msft.run.checksums import Chain
-from msft.run.locks import lock
+from msft.errors import Diverged, LogError
+from msft.files import (
+    FILE,
+    append,
+    kind_of,
+    open_to_append,
+    open_to_read,
+    read_bytes,
+    replace_bytes,
+    shown_text,
+)
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import SELECTION, Score, Scores
 from msft.store.store import Disk
+from msft.system_errors import explaining
+
+_SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n')
+
+
+class Chain:
+    """The CRC of the bytes so far, and whether a line had a checksum."""
+
+    def __init__(self) -> None:
+        self._value = 0
+        self._sealed = False
+
+    def seal(self, line: bytes) -> bytes:
+        """A line, which ends in a brace and a line end, with its checksum as the last key."""
+        body = line.removesuffix(b"}\n")
+        sealed = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body, self._value))
+        self._take(sealed)
+        return sealed
+
+    def fault(self, line: bytes) -> str | None:
+        """What is wrong with the next line of a file, or None: then the chain goes on behind it."""
+        seal = _SEAL.search(line, max(0, len(line) - 19))
+        if seal is None:
+            if self._sealed:
+                return "it has no checksum, but a line before it has one"
+        elif int(seal[1], 16) != zlib.crc32(line[: seal.start()], self._value):
+            return "its checksum does not fit the bytes before it"
+        self._sealed = self._sealed or seal is not None
+        self._take(line)
+        return None
+
+    def _take(self, line: bytes) -> None:
+        self._value = zlib.crc32(line, self._value)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
+    try:
+        with open_to_read(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # not there, or on a disk without locks
+        return False
+    return False
+
+
+def lock(file: IO[bytes], path: Path) -> None:
+    """One writer: the lock dies with its process, the file beside it says who holds it."""
+    holder = path.with_name("run.lock")
+    try:
+        with explaining(path):  # a disk may have no locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        name = shown_text(holder).strip() if kind_of(holder) == FILE else "another process"
+        raise LogError(f"{path.parent} is in use by {name}; wait for it or stop it") from error
+    replace_bytes(holder, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,3 +435,121 @@ def _begins_a_log(data: bytes) -> bool:
     """Whether a file without a whole event may be a log that was torn in its first line."""
     first = b'{"event":"run",'
     return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
+
+
+Answer = TypeVar("Answer", Reached, Averaged, Measured, Tested)
+Watch = Callable[[Event, bool], None]
+"""Called with every event, and whether it is new or was read from the log."""
+
+CHANGED = (
+    "recipe, data or code changed under a started run: undo the change, or start in another folder"
+)
+
+
+class Journal:
+    """Steps through the log; once past its end, the run is live and every event is appended."""
+
+    def __init__(self, log: Log, watch: Watch, on_live: Callable[[], None]):
+        self._log = log
+        self._watch = watch
+        self._on_live = on_live
+        self._recorded = iter(list(log.events))
+        self._next: Event | None = next(self._recorded, None)
+        self._live = False
+
+    @property
+    def is_live(self) -> bool:
+        return self._live
+
+    def live(self) -> bool:
+        """Whether the log has no more answers."""
+        if self._next is None and not self._live:
+            self._live = True
+            self._on_live()
+        return self._live
+
+    def ask(self, event: Event) -> None:
+        """A question or a decision: the log must have the same one, or none yet."""
+        if isinstance(event, Opened) and isinstance(self._next, Opened):
+            event = _as_old(event, self._next)
+        if self.live():
+            self._log.append(event)
+        elif self._next is not None and to_line(self._next) != to_line(event):
+            if isinstance(event, Opened):
+                raise Diverged(f"{_changes(to_json(self._next), to_json(event))}; {CHANGED}")
+            raise self._diverged(_difference(self._next, event))
+        self.take(event)
+
+    def answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
+        """What the log answers, or None where it ends."""
+        if self.live():
+            return None
+        event = self._next
+        if not isinstance(event, kind) or event.checkpoint != checkpoint:
+            raise self._diverged(f"a {kind.event!r} event of {checkpoint}")
+        return event
+
+    def record(self, event: Event) -> None:
+        """Write an answer that was worked out; when this returns, it is on disk."""
+        self._log.append(event)
+
+    def take(self, event: Event) -> None:
+        """Hand an event to the watcher and step on."""
+        self._watch(event, self._live)
+        self._next = next(self._recorded, None)
+
+    def finish(self) -> None:
+        if self._next is not None:
+            raise self._diverged("over")
+        self.live()
+
+    def _diverged(self, now: str) -> Diverged:
+        then = "nothing more" if self._next is None else _shown(self._next)
+        return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
+
+
+def _as_old(now: Opened, then: Opened) -> Opened:
+    """Without the digests that the log is too old to have."""
+    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
+    return replace(now, fingerprint=kept)
+
+
+def _difference(then: Event, now: Event) -> str:
+    """The event that would come now; of one of the same kind, what is different in it."""
+    if then.event != now.event:
+        return _shown(now)
+    before, after = to_json(then), to_json(now)
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    return f"the same with {json.dumps(changed, separators=(',', ':'))[:300]}"
+
+
+def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What a run began with and would begin with now, as far as it differs."""
+    before, after = dict(_leaves(then)), dict(_leaves(now))
+    changed = [
+        f"{key} was {_brief(before.get(key))}, now it is {_brief(after.get(key))}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    ]
+    more = f" ({len(changed) - 3} more changes)" if len(changed) > 3 else ""
+    texts = changed[:3] or ["the sub-datasets were in another order"]
+    return "this folder holds another run: " + ", ".join(texts) + more
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested keys with dots, and what they hold."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _shown(event: Event) -> str:
+    line = to_line(event).decode().strip()
+    return line if len(line) <= 300 else line[:300] + "…"

@@ -5,37 +5,42 @@ method asks, nothing is done; where the log ends, the work begins. If the method
 else than it did when the log was written, the run refuses and names the event.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import get_args
 
 from msft.checks import shown
 from msft.errors import BadScore, WrongMethod
-from msft.run.fall_test import FallTest
-from msft.run.history import History
-from msft.run.journal import Journal, Watch
-from msft.run.log import Averaged, Decided, Ended, Log, Measured, Reached, scored_rows
-from msft.run.questions import (
-    asked,
-    held_ticks,
-    opened,
-    parts_of_average,
-    refuse_decision,
-    refuse_gone,
+from msft.run.history import History, Stage
+from msft.run.log import (
+    Asked,
+    Averaged,
+    Decided,
+    Ended,
+    Event,
+    Journal,
+    Log,
+    Measured,
+    Opened,
+    Reached,
+    Tested,
+    Watch,
+    scored_rows,
 )
 from msft.run.recovery import Recovery
-from msft.run.samples import Samples
-from msft.run.scoring import Scoring
-from msft.run.verdicts import Verdicts
-from msft.run.worker import Question, Scored, Worker
-from msft.search.feeds import SHUFFLED, FeedSpec
+from msft.run.rows import Samples, Verdicts, fits_score, rollout_falls, trained_ticks
+from msft.run.worker import Question, Scored, Worker, alike, checked
+from msft.search.falls import Fall
+from msft.search.feeds import SHUFFLED, FeedSpec, described
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
 from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
+    COMPUTED,
     CONTENDERS,
+    FAST,
     LEAN,
     CheckpointId,
     EndedBy,
@@ -47,10 +52,233 @@ from msft.search.rollout import (
     Tokens,
     average_id,
     checkpoint_id,
+    is_average,
+    place_of,
 )
-from msft.search.scores import TEST, Scores
-from msft.store.retention import PARTS, WEIGHTS, Retained, retained
-from msft.store.store import CheckpointStore
+from msft.search.scores import SELECTION, TEST, Scores
+from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
+
+
+def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:
+    """A run as the first line of its log; what is at its default and came later is not in it."""
+    counted, selection = settings.evaluation_tokens, settings.selection_split
+    return Opened(
+        method=method.name,
+        seed=settings.seed,
+        num_parameters=num_parameters,
+        datasets=settings.mixture.sizes,
+        settings={
+            "evals_per_epoch": settings.evals_per_epoch,
+            "compute_budget": settings.compute_budget,
+            "train_ticks": settings.train_ticks,
+            "peaks": settings.peaks.recorded(),
+            "mean": settings.mean,
+            "score_test": settings.score_test,
+            "optim": settings.optim,
+            "rollout": asdict(method.rollout_options),
+            "method": dict(method.options),
+            **({} if settings.engine == FAST else {"engine": settings.engine}),
+            **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
+            **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
+            **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
+            **({} if settings.tested is None else {"tested": [*settings.tested]}),
+            **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
+            **({} if selection == SELECTION else {"selection_split": selection}),
+            **({} if settings.disk_policy == LEAN else {"disk_policy": settings.disk_policy}),
+        },
+        fingerprint=settings.fingerprint,
+    )
+
+
+def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
+    """The settings under which a run goes on. Earlier versions scored nothing on test where one
+    sub-dataset had no test rows."""
+    first = events[0] if events else None
+    if isinstance(first, Opened) and settings.tested and "tested" not in first.settings:
+        return replace(settings, score_test="none", tested=None)
+    return settings
+
+
+def _weights(num_parameters: int, settings: Settings) -> dict[str, int]:
+    """Of a model with an adapter."""
+    return {"frozen": num_parameters, "trained": settings.adapter}
+
+
+def asked(question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep) -> Asked:
+    """A roll-out as its line in the log."""
+    parts = question.mixture.parts
+    return Asked(
+        rollout=question.rollout,
+        start=question.start,
+        active={part.name: part.rows for part in parts if not part.rehearsed},
+        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
+        ticks=question.ticks,
+        feed=described(question.feed),
+        optimizer=optimizer,
+        eligible=eligible,
+        keep=keep,
+    )
+
+
+def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozenset[CheckpointId]:
+    """The ticks that the method may still ask for: of the last roll-out, and of earlier ones that
+    were asked for with ticks to be held to the end.
+
+    contenders: numbers of the last one's ticks that could still become a peak.
+    """
+    *earlier, last = stages
+    held = wanted(last.asked.keep, last.checkpoints, contenders)
+    for stage in earlier:
+        if stage.asked.keep == "all" or isinstance(stage.asked.keep, tuple):
+            held |= wanted(stage.asked.keep, stage.checkpoints, ())
+    return held
+
+
+def refuse_gone(
+    checkpoint: CheckpointId, held: Collection[CheckpointId], what: str, going_on: bool = False
+) -> None:
+    """ValueError for a checkpoint that was dropped, or that never was.
+
+    going_on: training is to go on from it, so it may not be an average.
+    """
+    if going_on and is_average(checkpoint):
+        raise ValueError(
+            f"{what} from {checkpoint} was asked for, which is an average: nothing goes on from "
+            "one; name a tick"
+        )
+    if checkpoint != BASE and checkpoint not in held:
+        raise ValueError(
+            f"{what} from {checkpoint} was asked for, which is not kept; kept are "
+            f"{sorted(held) or 'none'} and base"
+        )
+
+
+def refuse_decision(
+    decision: Decided, held: Collection[CheckpointId], names: Collection[str], method: str
+) -> None:
+    """ValueError for one about a checkpoint that cannot be had; WrongMethod for one about a
+    sub-dataset that there is not.
+
+    names: of all sub-datasets. method: who decides.
+    """
+    unknown = [name for name in decision.names if name not in names]
+    if unknown:
+        raise WrongMethod(
+            f"method {method} excludes {unknown[0]!r}, but there is no such sub-dataset; expected "
+            f"names of {', '.join(names)}. Correct the method, then run the same command again"
+        )
+    result = decision.what == "report"
+    what = "a result" if result else "to go on"
+    refuse_gone(decision.checkpoint, held, what, going_on=not result)
+
+
+def parts_of_average(
+    checkpoints: Sequence[CheckpointId], held: Collection[CheckpointId]
+) -> tuple[CheckpointId, ...]:
+    """What is to be averaged, if it can be."""
+    if not checkpoints:
+        raise ValueError("an average of no checkpoints was asked for; expected at least one")
+    for checkpoint in checkpoints:
+        refuse_gone(checkpoint, held, "an average", going_on=True)
+    return tuple(checkpoints)
+
+
+class Scoring:
+    """Scores what a worker holds; rows and samples are on disk before the log's line."""
+
+    def __init__(
+        self, worker: Worker, verdicts: Verdicts, samples: Samples, history: History
+    ) -> None:
+        self._worker = worker
+        self._verdicts = verdicts
+        self._history = history
+        self.samples = samples
+
+    def score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
+        found = checked(self._worker.score(names, split), names, checkpoint)
+        scored = alike(found, self._history.patterns)
+        self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
+        self.samples.add(checkpoint, split, scored.samples)
+        return scored
+
+    def leave_samples(self, checkpoints: Sequence[CheckpointId], recovery: Recovery) -> None:
+        """Leave the samples of these checkpoints and no others.
+
+        They are at hand from the evaluations. What was lost, such as of a folder that an earlier
+        version began, is answered again.
+        """
+        names = [*self._history.start.datasets]
+        for checkpoint in checkpoints:
+            lost = self.samples.missing(checkpoint, names)
+            if lost:
+                recovery.hold(checkpoint)
+                found = self._worker.score(lost, self._history.selection).samples
+                self.samples.add(checkpoint, self._history.selection, found)
+        self.samples.finish(checkpoints, names)
+
+
+class FallTest:
+    """Brings rows together. Those that are lost are measured again, which is in no line of the
+    log: the same weights give the same verdicts."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        history: History,
+        verdicts: Verdicts,
+        recovery: Recovery,
+        worker: Worker,
+    ) -> None:
+        self._journal = journal
+        self._history = history
+        self._verdicts = verdicts
+        self._recovery = recovery
+        self._worker = worker
+
+    def answer(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
+        """The falls of a roll-out's active sub-datasets."""
+        number = place_of(rollout.end)[0]
+        event = self._journal.answer(Tested, rollout.end)
+        if event is None:
+            event = Tested(rollout.end, number, confidence, self._falls(rollout, confidence))
+            self._journal.record(event)
+            self._journal.take(event)
+        else:  # the same question as then
+            self._journal.ask(replace(event, rollout=number, confidence=confidence))
+        return event.falls
+
+    def _falls(self, rollout: Rollout, confidence: float) -> dict[str, Fall]:
+        number = place_of(rollout.end)[0]
+        checkpoints = trained_ticks(self._history.stages[number]).values()
+        self._complete([BASE, *checkpoints], rollout.mixture.active)
+        return rollout_falls(self._history, self._verdicts, number, confidence)
+
+    def _complete(self, checkpoints: Sequence[CheckpointId], names: Sequence[str]) -> None:
+        """Measure again what neither memory nor the file has."""
+        for checkpoint in dict.fromkeys(checkpoints):
+            lost = [name for name in names if not self._has(checkpoint, name)]
+            if not lost:
+                continue
+            self._recovery.hold(checkpoint)
+            selection = self._history.selection
+            scored = alike(self._worker.score(lost, selection), self._history.patterns)
+            missing = [name for name in lost if name not in scored.verdicts]
+            if missing:
+                raise BadScore(
+                    f"{missing[0]} at {checkpoint} has no verdicts of single rows, without which "
+                    "no fall can be tested; leave method_options.exclude out, or have the engine "
+                    "give them (in msft.testing.scripted: rows=)"
+                )
+            self._verdicts.add(checkpoint, selection, scored.verdicts, scored.row_tokens)
+
+    def _has(self, checkpoint: CheckpointId, name: str) -> bool:
+        """Whether there are rows, and as many as the base model's score and tokens say."""
+        rows, score = self._verdicts.at(checkpoint, name), self._history.known(checkpoint)[name]
+        tokens = self._verdicts.tokens(name)
+        try:
+            return rows is not None and fits_score(rows, score, tokens)
+        except (TypeError, ValueError):
+            return False
 
 
 class RecordedRun:
@@ -82,7 +310,12 @@ class RecordedRun:
             worker, self._verdicts, samples or Samples(selection=self._selection), self.history
         )
         self._recovery = Recovery(worker, store, self.history)
-        self._journal = Journal(log, self.history, watch, store.go_live)
+
+        def take(event: Event, live: bool) -> None:
+            self.history.add(event)
+            watch(event, live)
+
+        self._journal = Journal(log, take, store.go_live)
         test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
         self.falls = test.answer
 

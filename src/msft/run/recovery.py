@@ -12,8 +12,7 @@ from msft.errors import NotReproducible, StoreError
 from msft.run.history import History
 from msft.run.worker import Question, Worker
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, is_average, place_of
-from msft.store.retention import PARTS, WEIGHTS
-from msft.store.store import CheckpointStore
+from msft.store.store import PARTS, WEIGHTS, CheckpointStore
 
 
 class Recovery:

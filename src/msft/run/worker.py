@@ -5,18 +5,18 @@ holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import fsum, isfinite, nan
 from typing import Any, Protocol
 
 from msft.errors import BadScore
 from msft.run.engine import Trainer
-from msft.run.samples import SamplesByName
+from msft.run.rows import SamplesByName, Verdict
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.search.mixture import Mixture
 from msft.search.rollout import CheckpointId, Tokens
-from msft.search.scores import Score
+from msft.search.scores import Score, accuracy, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,3 +231,37 @@ def _tokens(batch: Batch, count: int) -> Tokens:
             return Tokens(lookahead=count)
         case "track":
             return Tokens(evaluation=count)
+
+
+def alike(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
+    """The scores and verdicts in the kinds of the patterns; BadScore where one cannot be."""
+    scores, verdicts = {**scored.scores}, {**scored.verdicts}
+    for name, score in scored.scores.items():
+        pattern = patterns.get(name, score)
+        kinds = (pattern.metric, score.metric)
+        if kinds == ("accuracy", "value"):
+            verdicts[name] = _marks(name, verdicts.get(name, ()))
+            scores[name] = accuracy(int(score.total), score.count)
+        if kinds == ("value", "accuracy") and name in verdicts:
+            verdicts[name] = [float(row) for row in verdicts[name]]
+        if pattern.metric == "value":
+            plain = pattern.count == 1  # older logs have means alone
+            scores[name] = _mean(score) if plain else value(float(score.total), score.count)
+    return replace(scored, scores=scores, verdicts=verdicts)
+
+
+def _marks(name: str, rows: Verdict) -> str:
+    """Numbers as right and wrong rows; BadScore unless each is 0 or 1."""
+    other = [row for row in rows if row not in (0, 1)]
+    if other or not rows:
+        raise BadScore(
+            f"{name}: its metric gave {other[0] if other else 'a number'} for a row, but for the "
+            "base model only true or false, so this run counts right rows; let the metric return "
+            "a number for every row (0.0 instead of False, 1.0 instead of True), then start in "
+            "another folder"
+        )
+    return "".join("1" if row else "0" for row in rows)
+
+
+def _mean(score: Score) -> Score:
+    return value(float(score.value))

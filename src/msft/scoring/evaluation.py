@@ -8,21 +8,50 @@ reference (`nll`).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from math import exp, fsum
 from typing import Any, Literal, TypeVar
 
-from msft.data.corpus import Task, generates
+from msft.data.corpus import ChoiceNorm, Task, generates
 from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
 from msft.data.generation_limits import limits_of
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
+from msft.run.rows import LONGEST_ANSWER, LONGEST_PROMPT, Sample, cut, picked
 from msft.run.worker import Scored
-from msft.scoring.choices import length_of, probability_of
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.scoring.reference_losses import reference_losses
-from msft.scoring.sampling import sampled
-from msft.scoring.tallies import tallied
-from msft.search.scores import SELECTION
+from msft.search.scores import SELECTION, Score, accuracy, nll, value
+
+
+def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
+    """The blank between prompt and choice belongs to neither, as in the harness."""
+    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1
+
+
+def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
+    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
+    that they are on the scale of whole choices."""
+    scale = fsum(lengths) / len(lengths)
+    highest = max(likelihoods)
+    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
+    return shares[choice] / fsum(shares)
+
+
+def reference_losses(
+    tasks: Mapping[str, Task], names: Sequence[str], split: str, predictor: Predictor
+) -> tuple[dict[str, float], int]:
+    """Mean loss of an answer token of each sub-dataset, as training has it: without exemplars.
+    Also the tokens that went through the model."""
+    parts = [tasks[name].splits[split].rows for name in names]
+    groups = [group for group, part in enumerate(parts) for _ in part]
+    found = predictor.measure([row for part in parts for row in part], groups)()
+    losses = iter(found.rows)
+    means = {
+        name: fsum(next(losses) for _ in part) / sum(row.answer_tokens for row in part)
+        for name, part in zip(names, parts, strict=True)
+    }
+    return means, found.tokens
+
 
 Made = TypeVar("Made")
 
@@ -275,3 +304,53 @@ def prompt_of(example: Example) -> str:
     if example.messages:
         return "\n".join(f"{turn.role}: {turn.text}" for turn in example.messages[:-1])
     return example.prompt
+
+
+def tallied(tasks: Mapping[str, Task], answers: Answers) -> Scored:
+    """Scores and verdicts. Where a metric of the user's own gives a number for any row, the
+    scores of all sub-datasets with this metric are sums of numbers."""
+    numeric = {tasks[name].metric for name, rows in answers.rows.items() if not _truths(rows)}
+    scores: dict[str, Score] = {}
+    verdicts: dict[str, str | list[float]] = {}
+    row_tokens: dict[str, list[int]] = {}
+    for name, rows in answers.rows.items():
+        worth = [row.worth for row in rows]
+        if tasks[name].metric == "nll":
+            row_tokens[name] = [row.weight for row in rows]
+            scores[name] = nll(fsum(worth), sum(row_tokens[name]))
+        elif tasks[name].metric in numeric:
+            scores[name] = value(fsum(worth), len(worth))
+        else:
+            scores[name] = accuracy(int(sum(worth)), len(worth))
+            if tasks[name].soft:
+                scores[name] = replace(scores[name], probability=_mean_probability(rows))
+        right_or_wrong = scores[name].metric == "accuracy"
+        verdicts[name] = _marks(worth) if right_or_wrong else [float(number) for number in worth]
+    return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
+
+
+def _truths(rows: Sequence[Answered]) -> bool:
+    return all(isinstance(row.worth, bool) for row in rows)
+
+
+def _mean_probability(rows: Sequence[Answered]) -> float:
+    return fsum(row.probability or 0.0 for row in rows) / len(rows)
+
+
+def _marks(worth: Sequence[float | bool]) -> str:
+    return "".join("1" if mark else "0" for mark in worth)
+
+
+def sampled(task: Task, rows: Sequence[Answered], most: int) -> list[Sample]:
+    """Up to `most` rows, without the exemplars that stand before each prompt."""
+    loss = task.metric == "nll"
+    return [
+        Sample(
+            number,
+            cut(rows[number].prompt.removeprefix(task.shots), LONGEST_PROMPT),
+            cut(rows[number].reference, LONGEST_ANSWER),
+            None if loss else cut(rows[number].prediction, LONGEST_ANSWER),
+            rows[number].worth / rows[number].weight if loss else rows[number].worth,
+        )
+        for number in picked(len(rows), most)
+    ]

@@ -23,8 +23,8 @@ from msft.search.rollout import (
     ticks_of,
 )
 from msft.search.scores import value
+from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import MemoryTier
 
 Curves = Mapping[str, Sequence[float]]
 Answer = Callable[[int, CheckpointId, tuple[str, ...], int], Curves]

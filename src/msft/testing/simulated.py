@@ -22,8 +22,7 @@ from msft.checks import checked
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
-from msft.run.samples import Sample, Samples
-from msft.run.verdicts import Verdicts
+from msft.run.rows import Sample, Samples, Verdicts
 from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses, Row
 from msft.search.methods import prepare
@@ -31,9 +30,9 @@ from msft.search.mixture import Mixture, Part
 from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
 from msft.search.scores import SELECTION, TEST, Score, SelectionSplit, accuracy
-from msft.store.ranked_disk import DurableTier
+from msft.store.disk import DiskTier, MemoryTier
+from msft.store.ranked import DurableTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import DiskTier, MemoryTier
 
 
 @dataclass(frozen=True, slots=True)

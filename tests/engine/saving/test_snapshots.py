@@ -28,8 +28,7 @@ from msft.recipe.recipe import Recipe
 from msft.run.log import Reached, read_log
 from msft.run.worker import Step
 from msft.search.rollout import CheckpointId
-from msft.store.manifests import Hashes
-from msft.store.tiers import DiskTier
+from msft.store.disk import DiskTier, Hashes
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -21,8 +21,8 @@ from msft.search.methods import prepare
 from msft.search.mixture import Mixture
 from msft.search.rollout import BASE, CheckpointId, Settings, Tokens
 from msft.search.scores import SELECTION, MeanRule, Score, accuracy, nll
+from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import MemoryTier
 from msft.testing import Learner, Scripted, SimulatedEngine, scripted, simulate
 from msft.testing.scripted import Answer
 

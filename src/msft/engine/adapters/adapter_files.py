@@ -24,7 +24,7 @@ from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.files import remove, replace_bytes
 from msft.run.folder import RunFolder, write_text
 from msft.search.rollout import BASE
-from msft.store.manifests import MANIFEST, Manifest
+from msft.store.disk import MANIFEST, Manifest
 
 
 class AdapterFiles:

@@ -25,7 +25,7 @@ from msft.engine.model.tokenizers import TINY, located
 from msft.errors import RecipeError, WrongWeights
 from msft.run.environment import BaseRecord, changed_files, is_base_record, read_base
 from msft.run.folder import RunFolder, write_json
-from msft.store.manifests import MANIFEST, Digest, Hashes
+from msft.store.disk import MANIFEST, Digest, Hashes
 
 THREADS = 4
 HASHES = Hashes(at_once=2**22, strict=True)

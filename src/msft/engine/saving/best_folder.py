@@ -30,7 +30,7 @@ from msft.ranks import ALONE, Ranks, from_first, together
 from msft.run.engine import Engine, LinksWeights
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
-from msft.store.manifests import MANIFEST, Digest, Hashes, Manifest
+from msft.store.disk import MANIFEST, Digest, Hashes, Manifest
 from msft.system_errors import explaining
 
 CARD = "README.md"

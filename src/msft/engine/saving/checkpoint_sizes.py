@@ -11,7 +11,7 @@ from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.host_copies import Copies
 from msft.recipe.recipe import Recipe
 from msft.search.rollout import LEAN, DiskPolicy
-from msft.store.tiers import MemoryTier
+from msft.store.disk import MemoryTier
 
 SHARE_OF_MEMORY = 0.25
 """Of the free memory where training is, what checkpoints may take."""

@@ -20,7 +20,7 @@ from msft.engine.saving.published import PublishedModel
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.files import link_or_copy, remove
 from msft.ranks import Ranks
-from msft.store.tiers import MemoryTier
+from msft.store.disk import MemoryTier
 
 Weights = Mapping[str, Tensor]
 

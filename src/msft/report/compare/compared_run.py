@@ -13,8 +13,8 @@ from msft.report.wording import method_name
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
 from msft.run.history import History, history_in
+from msft.run.rows import Verdict
 from msft.run.summary import summary_of
-from msft.run.verdicts import Verdict
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import Number, overall
 from msft.system_errors import worded

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import comb, sqrt
 
 from msft.run.history import History
-from msft.run.verdicts import RowTokens, Verdict, VerdictsByKey
+from msft.run.rows import RowTokens, Verdict, VerdictsByKey
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 
 Z95 = 1.959963984540054

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msft.errors import UsageError
 from msft.report.compare.evidence import Z95, verdict_at
 from msft.run.history import History, Stage
-from msft.run.verdicts import RowTokens, VerdictsByKey
+from msft.run.rows import RowTokens, VerdictsByKey
 from msft.search.draws import number
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import MeanRule, Scores, overall_height

@@ -8,7 +8,7 @@ from msft.report.compare.evidence import verdict_at, wilson
 from msft.report.compare.statistics import MIDDLE, draws_of
 from msft.report.wording import number
 from msft.run.history import History
-from msft.run.verdicts import VerdictsByKey
+from msft.run.rows import VerdictsByKey
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import Score
 

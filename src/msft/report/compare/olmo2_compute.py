@@ -8,7 +8,7 @@ pre-training tokens nor the mean lengths of SFT and DPO rows, and its RLVR cells
 
 from dataclasses import dataclass
 
-from msft.run.flops import train_flops
+from msft.run.summary import train_flops
 
 BASE_STAGES = ("pre-training", "mid-training")
 POST_STAGES = ("SFT", "DPO", "RLVR-grad", "RLVR-roll")

@@ -22,10 +22,9 @@ from msft.report.figures.colours import (
 )
 from msft.report.figures.legend import Entry, draw_legend, legend_height
 from msft.report.figures.moving_loss import WINDOW, moving_losses, thinned
-from msft.run.flops import adapter_of, flops_of, path_tokens, train_flops
 from msft.run.folder import StepLosses
 from msft.run.history import History
-from msft.run.summary import disk_of
+from msft.run.summary import adapter_of, disk_of, flops_of, path_tokens, train_flops
 from msft.text import si
 
 if TYPE_CHECKING:

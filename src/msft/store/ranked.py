@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from msft.files import FOLDER, kind_of, remove
 from msft.ranks import Ranks, from_first, least, together
-from msft.store.background_disk import BackgroundDisk
-from msft.store.tiers import DiskTier, NoDisk
+from msft.store.disk import BackgroundDisk, DiskTier, NoDisk
 
 _PART = re.compile(r"(?P<key>.+\.(?:weights|training))(?:\.(?P<number>\d+)-of-(?P<world>\d+))?")
 

@@ -22,15 +22,13 @@ from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Asked, Event, Log, Measured, Opened, Reached, selection_of
-from msft.run.questions import asked, opened
-from msft.run.recorded_run import RecordedRun
-from msft.run.samples import Samples, read_samples
-from msft.run.verdicts import Verdict, Verdicts
+from msft.run.recorded_run import RecordedRun, asked, opened
+from msft.run.rows import Samples, Verdict, Verdicts, read_samples
 from msft.run.worker import Question, Scored, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
+from msft.store.disk import Codec, DiskTier
 from msft.store.store import CheckpointStore
-from msft.store.tiers import Codec, DiskTier
 
 OWN = ("compute_budget", "peaks", "mean", "rollout", "method", "disk_policy")
 """Settings in the first line of a log that do not change what a first roll-out answers."""

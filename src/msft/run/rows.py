@@ -1,0 +1,501 @@
+"""The files beside the log that hold rows, and what is made of rows.
+
+`verdicts.jsonl`: who was right on which row, for paired statistics. One line per point, split and
+sub-dataset, on disk before the log's own line. A line whose point is not in the log (the run was
+killed between the two) is cut off at the next start. The last line of a key counts. Where rows have
+losses, a line before their first one says how many tokens each row's loss is summed over.
+
+`samples.jsonl`: a few of the rows that select, with the answers of the base model and of the
+result. They are picked from answers that an evaluation gives anyway, and are on disk before the
+log's own line, so that a killed run has lost none. When the run ends, the file keeps the base model
+and the result.
+
+`steps.jsonl` has a line per step, `losses.jsonl` the loss of the references at each evaluation
+(`validation_loss: true`). Nothing is decided by samples, steps and losses: they may be lost.
+"""
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from math import fsum
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from msft.files import (
+    DAMAGED,
+    append,
+    kind_of,
+    open_to_append,
+    read_bytes,
+    read_text,
+    replace_bytes,
+)
+from msft.run.history import History, Stage
+from msft.run.log import Event, Measured, Reached
+from msft.search.falls import Fall, RowScores, falls
+from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import SELECTION, Score
+
+Verdict = str | Sequence[float]
+"""Per row: "1" right and "0" wrong, or a number where rows are not right or wrong."""
+
+Key = tuple[CheckpointId, str, str]
+"""Checkpoint, split and sub-dataset."""
+
+VerdictsByKey = Mapping[Key, Verdict]
+
+RowTokens = Mapping[tuple[str, str], Sequence[int]]
+"""Tokens that the loss of each row is summed over, by split and sub-dataset."""
+
+
+class Verdicts:
+    """Appends to `verdicts.jsonl`, if there is a path. Those of the split that selects are at hand
+    until they are forgotten, and after a resume as far as the file has them."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        notice: Callable[[str], None] = lambda text: None,
+        writes: bool = True,
+        selection: str = SELECTION,
+    ) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write.
+        selection: the split that selects."""
+        self._path = path
+        self._selection = selection
+        self._writes = writes
+        self._notice = notice
+        self._held: dict[tuple[CheckpointId, str], Verdict] = {}
+        self._tokens: dict[tuple[str, str], Sequence[int]] = {}
+        self._read = False
+
+    def resume(self, logged: Collection[Key]) -> None:
+        """Bring the file to where the log ends: cut what the log does not know, and say what the
+        file has lost.
+
+        logged: what the log has scores of, measured on rows.
+        """
+        if self._path is None or not self._writes:
+            return
+        data = read_bytes(self._path) if kind_of(self._path) else b""
+        lines = data.splitlines(keepends=True)
+        keys = [_key(line) for line in lines]
+        there = [number for number, key in enumerate(keys) if key in logged]
+        kept = there[-1] + 1 if there else 0
+        if kept < len(lines):
+            os.truncate(self._path, sum(map(len, lines[:kept])))
+        lost = len({*logged} - {*keys})
+        if lost:
+            self._notice(
+                f"{self._path.name} has lost the rows of {lost} of {len(logged)} scores; "
+                "statistics over rows leave them out"
+            )
+
+    def add(
+        self,
+        checkpoint: CheckpointId,
+        split: str,
+        verdicts: Mapping[str, Verdict],
+        row_tokens: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        if split == self._selection:
+            self._held.update({(checkpoint, name): rows for name, rows in verdicts.items()})
+        counts = row_tokens or {}
+        if any((split, name) not in self._tokens for name in counts) and not self._read:
+            self._recall()  # a resumed run has them in its file
+        new = {n: t for n, t in counts.items() if (split, n) not in self._tokens}
+        self._tokens.update({(split, name): tokens for name, tokens in new.items()})
+        if self._path is None or not self._writes or not verdicts:
+            return
+        lines: list[Mapping[str, Any]] = [
+            {"split": split, "dataset": name, "tokens": [*tokens]} for name, tokens in new.items()
+        ]
+        lines += [
+            {"checkpoint": checkpoint, "split": split, "dataset": name, "rows": rows}
+            for name, rows in verdicts.items()
+        ]
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        with open_to_append(self._path) as file:  # on disk before the log says that it is there
+            append(file, self._path, text.encode())
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
+        """A sub-dataset's rows of the split that selects; None if they are lost."""
+        if (checkpoint, name) not in self._held and not self._read:
+            self._recall()
+        return self._held.get((checkpoint, name))
+
+    def tokens(self, name: str) -> Sequence[int] | None:
+        """Of each of these rows, where the score is a loss."""
+        if (self._selection, name) not in self._tokens and not self._read:
+            self._recall()
+        return self._tokens.get((self._selection, name))
+
+    def forget(self, all_but: Collection[CheckpointId]) -> None:
+        """Keep no others in memory; the file still has them."""
+        self._held = {key: rows for key, rows in self._held.items() if key[0] in all_but}
+        self._read = False
+
+    def _recall(self) -> None:
+        """What the file has, where memory has nothing newer."""
+        self._read = True
+        try:
+            lines = _lines(self._path) if self._path is not None else []
+            verdicts, tokens = _by_checkpoint(lines), _by_split(lines)
+        except DAMAGED:  # not ours any more: measured again
+            return
+        selects = self._selection
+        there = {(c, name): rows for (c, s, name), rows in verdicts.items() if s == selects}
+        self._held = there | self._held
+        self._tokens = {**tokens, **self._tokens}
+
+
+def read_verdicts(path: Path) -> dict[Key, Verdict]:
+    """The verdicts of every (checkpoint, split, sub-dataset)."""
+    return _by_checkpoint(_lines(path))
+
+
+def read_row_tokens(path: Path) -> dict[tuple[str, str], Sequence[int]]:
+    """The tokens of every row, by split and sub-dataset, of those that have losses."""
+    return _by_split(_lines(path))
+
+
+def _key(line: bytes) -> Key | None:
+    """Whose verdicts a line has; None if it has none."""
+    try:
+        raw = json.loads(line)
+        return CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]
+    except DAMAGED:
+        return None
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    lines = read_text(path).split("\n")[:-1]
+    found: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # at once: a long run has
+    return found  # 100,000 lines
+
+
+def _by_checkpoint(lines: Sequence[Mapping[str, Any]]) -> dict[Any, Verdict]:
+    return {
+        (CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]): raw["rows"]
+        for raw in lines
+        if "tokens" not in raw
+    }
+
+
+def _by_split(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Sequence[int]]:
+    return {(raw["split"], raw["dataset"]): raw["tokens"] for raw in lines if "tokens" in raw}
+
+
+LONGEST_PROMPT = 1200
+LONGEST_ANSWER = 600
+"""Characters that are kept; the middle of a longer text is cut out."""
+
+_ROOM = 1000
+"""Lines that the file may have beyond four times those needed, before it is written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A row that selects, and what a model answered.
+
+    row: its number, from 0.
+    answer: None where the metric is a loss, and no answer is asked for.
+    worth: right or wrong, the loss of a token, or what a metric of the user's own says.
+    """
+
+    row: int
+    prompt: str
+    reference: str
+    answer: str | None
+    worth: bool | float
+
+
+SamplesByName = Mapping[str, Sequence[Sample]]
+
+_FIELDS = tuple(each.name for each in fields(Sample))
+
+
+def picked(rows: int, most: int) -> list[int]:
+    """Numbers of the rows that are shown: evenly over the split, whatever was answered."""
+    count = min(rows, most)
+    return [number * rows // count for number in range(count)]
+
+
+def cut(text: str, longest: int) -> str:
+    """A text without its middle, if it is too long."""
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    begin = longest - end
+    return f"{text[:begin]} [… {len(text) - longest:,} characters …] {text[-end:]}"
+
+
+class Samples:
+    """Appends to `samples.jsonl`; without a path nothing is kept."""
+
+    def __init__(
+        self, path: Path | None = None, writes: bool = True, selection: str = SELECTION
+    ) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write.
+        selection: the split that the samples are of."""
+        self._path = path
+        self._selection = selection
+        self._writes = writes
+        self._held = {} if path is None else read_samples(path)
+        self._lines = _count(self._held)
+        self._torn = path is not None and _is_torn(path)
+
+    def add(self, checkpoint: CheckpointId, split: str, samples: SamplesByName) -> None:
+        if self._path is None or split != self._selection or not samples:
+            return
+        self._held.setdefault(checkpoint, {}).update(samples)
+        if not self._writes:
+            return
+        if self._torn:  # a kill left half a line, which the next one must not join
+            self._write(self._held)
+            return
+        text = _text(checkpoint, self._selection, samples)
+        self._lines += text.count("\n")
+        with open_to_append(self._path) as file:
+            append(file, self._path, text.encode())
+
+    def missing(self, checkpoint: CheckpointId, names: Iterable[str]) -> list[str]:
+        """The sub-datasets that have no samples at a checkpoint; none where none are kept."""
+        held = self._held.get(checkpoint, {})
+        return [] if self._path is None else [name for name in names if name not in held]
+
+    def forget(self, all_but: Collection[CheckpointId]) -> None:
+        """Checkpoints that nobody can ask for any more."""
+        self._held = {place: held for place, held in self._held.items() if place in all_but}
+        if self._lines > 4 * _count(self._held) + _ROOM:
+            self._write(self._held)
+
+    def finish(self, checkpoints: Iterable[CheckpointId], names: Sequence[str]) -> None:
+        """Keep these checkpoints only, each with its sub-datasets in this order."""
+        found = {place: self._held.get(place, {}) for place in dict.fromkeys(checkpoints)}
+        self._write(
+            {place: {n: held[n] for n in names if n in held} for place, held in found.items()}
+        )
+
+    def _write(self, held: Mapping[CheckpointId, SamplesByName]) -> None:
+        if self._path is None or not self._writes:
+            return
+        text = "".join(_text(place, self._selection, each) for place, each in held.items())
+        replace_bytes(self._path, text.encode())
+        self._lines, self._torn = _count(held), False
+
+
+def read_samples(path: Path) -> dict[CheckpointId, dict[str, Sequence[Sample]]]:
+    """What a file has, by checkpoint and sub-dataset; lines that are torn or no samples are left
+    out, and the last one of a row counts."""
+    rows: dict[tuple[CheckpointId, str], dict[int, Sample]] = {}
+    try:
+        lines = read_text(path).split("\n") if kind_of(path) else []
+    except DAMAGED:
+        return {}
+    for line in lines:
+        try:
+            raw = json.loads(line)
+            key = (CheckpointId(raw.pop("checkpoint")), str(raw.pop("dataset")))
+            raw.pop("split")
+            sample = Sample(**raw)
+            if _is_sample(sample):
+                rows.setdefault(key, {})[sample.row] = sample
+        except DAMAGED:
+            continue
+    found: dict[CheckpointId, dict[str, Sequence[Sample]]] = {}
+    for (checkpoint, name), held in rows.items():
+        found.setdefault(checkpoint, {})[name] = [held[row] for row in sorted(held)]
+    return found
+
+
+def _is_torn(path: Path) -> bool:
+    try:
+        data = read_bytes(path) if kind_of(path) else b""
+    except OSError:
+        return False
+    return bool(data) and not data.endswith(b"\n")
+
+
+def _is_sample(sample: Sample) -> bool:
+    """Whether every field has its type: files may be somebody else's."""
+    texts = isinstance(sample.prompt, str) and isinstance(sample.reference, str)
+    said = sample.answer is None or isinstance(sample.answer, str)
+    return texts and said and isinstance(sample.row, int) and isinstance(sample.worth, int | float)
+
+
+def _text(checkpoint: CheckpointId, split: str, samples: SamplesByName) -> str:
+    """Lines in ASCII, so that no answer can act on a terminal that shows the file."""
+    return "".join(
+        json.dumps(
+            {"checkpoint": checkpoint, "split": split, "dataset": name}
+            | {key: getattr(each, key) for key in _FIELDS}
+        )
+        + "\n"
+        for name, rows in samples.items()
+        for each in rows
+    )
+
+
+def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:
+    return sum(len(rows) for samples in held.values() for rows in samples.values())
+
+
+_RIGHT = {"0": 0.0, "1": 1.0}
+
+
+class Rows(Protocol):
+    """The rows of a run that select, by checkpoint and sub-dataset; None where they are lost."""
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None: ...
+
+    def tokens(self, name: str) -> Sequence[int] | None: ...
+
+
+def rollout_falls(history: History, rows: Rows, number: int, confidence: float) -> dict[str, Fall]:
+    """The falls of a roll-out's active sub-datasets; ValueError where rows are missing."""
+    stage = history.stages[number]
+    ticks = trained_ticks(stage)
+    scores = {
+        name: row_scores(history, rows, name, [*ticks.values()], BASE)
+        for name in stage.asked.active
+    }
+    numbers = [*ticks]
+    return {
+        name: replace(fall, peaks=(numbers[fall.peaks[0]], numbers[fall.peaks[1]]))
+        for name, fall in falls(scores, number, confidence).items()
+    }
+
+
+def trained_ticks(stage: Stage) -> dict[int, CheckpointId]:
+    """The start and the ticks with a step: the others are the same model as before."""
+    reached = enumerate(stage.points, start=1)
+    return {0: stage.asked.start, **{tick: p.checkpoint for tick, p in reached if p.steps}}
+
+
+def row_scores(
+    history: History,
+    rows: Rows,
+    name: str,
+    checkpoints: Sequence[CheckpointId],
+    base: CheckpointId,
+) -> RowScores:
+    """A sub-dataset's rows at some checkpoints, beside those at another one; ValueError where
+    they are missing."""
+    loss = history.unit_of(name) == "nll"
+
+    def heights(checkpoint: CheckpointId) -> list[float]:
+        found = rows.at(checkpoint, name)
+        if found is None:
+            raise ValueError(f"there are no rows of {name} at {checkpoint}")
+        if isinstance(found, str):  # by far the most rows of a long run
+            return [*map(_RIGHT.__getitem__, found)]
+        return [-float(row) for row in found] if loss else [float(row) for row in found]
+
+    below = heights(base)
+    weights = [1.0] * len(below)
+    if loss:
+        tokens = rows.tokens(name)
+        whole = history.known(base)[name].count  # a folder of an earlier version has only that
+        weights = [*map(float, tokens)] if tokens else [whole / len(below)] * len(below)
+    ticks = [heights(checkpoint) for checkpoint in checkpoints]
+    if len({len(below), len(weights), *map(len, ticks)}) > 1:
+        raise ValueError(f"there are more rows of {name} at one checkpoint than at another")
+    return RowScores(ticks, below, weights)
+
+
+def fits_score(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> bool:
+    """Whether rows are those that a score was made from."""
+    if score.metric == "accuracy":
+        return len(rows) == score.count and sum(row == "1" for row in rows) == score.total
+    if score.metric == "nll":
+        count = None if tokens is None else (len(tokens), sum(tokens))
+        return count == (len(rows), score.count) and fsum(map(float, rows)) == score.total
+    if score.count > 1:
+        return len(rows) == score.count and fsum(map(float, rows)) == score.total
+    return len(rows) > 0  # a mean alone
+
+
+class StepLines:
+    """Gathers lines and adds them to the file at each `flush`."""
+
+    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
+        self._path = path
+        self._notice = notice
+        self._lines: list[str] = []
+        self._file: IO[bytes] | None = open_to_append(path)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self._lines.append(json.dumps(line) + "\n")
+
+    def flush(self) -> None:
+        text, self._lines = "".join(self._lines), []
+        if self._file is None or not text:
+            return
+        try:
+            self._file.write(text.encode())
+        except OSError as error:
+            self._notice(
+                f"{self._path} is not written any more ({error.strerror}); the run goes on"
+            )
+            self._stop()
+
+    def close(self) -> None:
+        self.flush()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        self._file = None
+
+
+Losses = Mapping[str, float]
+"""By sub-dataset: the mean over answer tokens."""
+
+
+class LossLines:
+    """Gathers the losses of evaluations, and writes those of a checkpoint when the log has it."""
+
+    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
+        self._known = read_losses(path)
+        self._lines = StepLines(path, notice)
+        self._gathered: dict[str, float] = {}
+        self.close = self._lines.close
+
+    def gather(self, losses: Losses) -> None:
+        self._gathered |= losses
+
+    def of(self, event: Event, live: bool) -> Losses:
+        """The losses that belong to an event of the log; nothing where there are none."""
+        if not isinstance(event, Reached | Measured):
+            return {}
+        if isinstance(event, Measured) and event.split != SELECTION:
+            return {}
+        if not live:
+            return self._known.get(event.checkpoint, {})
+        losses, self._gathered = self._gathered, {}
+        if losses:
+            self._lines.add({"checkpoint": event.checkpoint, "losses": losses})
+            self._lines.flush()
+        return losses
+
+
+def read_losses(path: Path) -> dict[str, Losses]:
+    """By checkpoint; lines that cannot be read are left out."""
+    found: dict[str, Losses] = {}
+    try:
+        lines = read_text(path).splitlines() if kind_of(path) else []
+    except DAMAGED:
+        return found
+    for line in lines:
+        try:
+            content = json.loads(line)
+            losses = {str(name): float(loss) for name, loss in content["losses"].items()}
+            found[str(content["checkpoint"])] = losses
+        except DAMAGED:
+            continue
+    return found
