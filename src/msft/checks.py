@@ -13,18 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from math import inf
-from reprlib import Repr
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msft.errors import OptionError, RecipeError
+from msft.text import shown
 
 FEW = 10
 """So many names can be listed without hiding the one that was probably meant."""
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_SHORT = Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 80
 
 _INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -241,12 +239,6 @@ def checked_text(text: str, at: str, key: str) -> str:
             f"{at} is {shown(text)}; expected text without control characters; remove them", key
         )
     return text
-
-
-def shown(value: Any) -> str:
-    """A value for a message: escaped, on one line, cut."""
-    text = _SHORT.repr(value)
-    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def plain(text: str) -> Any:

@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from reprlib import Repr
+from typing import Any
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _MARKDOWN = str.maketrans(
@@ -21,6 +23,8 @@ SECRETS = (
 )
 """Variables that hold the user's keys."""
 SHORTEST_SECRET = 8
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 80
 
 
 def counted(amount: float, noun: str) -> str:
@@ -147,3 +151,9 @@ def listed(names: Iterable[str]) -> str:
     """a, b and c"""
     *rest, last = [*names] or [""]
     return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def shown(value: Any) -> str:
+    """A value for a message: escaped, on one line, cut."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.admission import refuse_unwritable
-from msft.checks import shown
 from msft.data.encoding import encoded_examples
 from msft.data.loading import load_datasets
 from msft.data.sources import Files, own_sources
@@ -20,7 +19,7 @@ from msft.recipe.importer import drafted, tool_of
 from msft.recipe.importer_datasets import LARGEST
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.recipe.yaml import dump, parse, read_recipe
-from msft.text import one_line
+from msft.text import one_line, shown
 
 _METHOD = """# Does one dataset spoil the model? mSFT takes out a dataset whose scores surely fall
 # (docs/choosing.md says when): method: msft, method_options: {exclude: {confidence: 0.95}},

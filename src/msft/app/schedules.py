@@ -5,10 +5,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
-from msft.checks import shown
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
 from msft.search.rollout import OptimizerStart, ticks_of
+from msft.text import shown
 
 MOST_EPOCHS = 10_000
 MOST_COPIES = 1000

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from msft.benchmarks.grading import Grader
 from msft.benchmarks.prompts import LETTERS, Item, Prompt, chosen, lettered
-from msft.checks import shown
 from msft.errors import DataError
 from msft.example import Example
+from msft.text import shown
 
 Row = Mapping[str, Any]
 Group = Literal["science", "commonsense", "math", "language", "demo"]

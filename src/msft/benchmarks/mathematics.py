@@ -5,8 +5,8 @@ import re
 from msft.benchmarks.benchmark import HELD_OUT, Benchmark, Row, labelled
 from msft.benchmarks.grading import LETTER, NUMBER
 from msft.benchmarks.prompts import MARK, Item, reasoned, worked
-from msft.checks import shown
 from msft.errors import DataError
+from msft.text import shown
 
 
 def _aqua_rat(row: Row) -> Item:

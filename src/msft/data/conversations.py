@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from msft.checks import shown
 from msft.data.fields import Row, answer_in, text_in
 from msft.errors import DataError
 from msft.example import Example, Message
+from msft.text import shown
 
 MAX_TURNS = 2000
 """Of a conversation: a chat template reads all turns again for each answer."""

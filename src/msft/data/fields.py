@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from msft.checks import shown
 from msft.errors import DataError
+from msft.text import shown
 
 Row = Mapping[str, Any]
 

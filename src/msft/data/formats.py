@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msft.checks import shown
 from msft.data.conversations import OPENAI, SHAREGPT, conversation
 from msft.data.fields import Row, answer_in, text_in
 from msft.errors import DataError
 from msft.example import Example
+from msft.text import shown
 
 ALPACA = (
     "Below is an instruction that describes a task. Write a response that appropriately "

@@ -9,7 +9,6 @@ from typing import Any
 from msft.benchmarks import MADE, PUBLIC
 from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
-from msft.checks import shown
 from msft.data.data_files import refuse_unreadable
 from msft.data.formats import example_of
 from msft.data.partition import POOLED, Piece, partition, value_of
@@ -32,6 +31,7 @@ from msft.files import expanded
 from msft.recipe.dataset import DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import place_of
+from msft.text import shown
 
 HELD_OUT_ROWS = 500
 """Validation rows of a benchmark that has none, if the recipe does not say; at most a fifth."""

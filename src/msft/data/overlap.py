@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from msft.checks import shown
 from msft.errors import DataError
 from msft.example import Example
-from msft.text import counted
+from msft.text import counted, shown
 
 SHORT = 20
 """Questions of fewer letters and digits are not compared between sub-datasets, nor of fewer letters

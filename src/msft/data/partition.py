@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from msft.checks import shown
 from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset import DatasetSpec
+from msft.text import shown
 
 POOLED = "other"
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.data.data_files import (
     in_words,
     is_packed,
@@ -22,7 +21,7 @@ from msft.data.data_files import (
     refuse_unreadable,
 )
 from msft.errors import DataError
-from msft.text import counted
+from msft.text import counted, shown
 
 MAX_LINE = 10_000_000
 """Bytes of a line, or of a field of a CSV file."""

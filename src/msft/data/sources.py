@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.data.data_files import SUFFIXES, files_named, kind_of, split_file
 from msft.data.hub import ask_only_where_it_is
 from msft.data.readers import Bad, Row, needed, read_rows
@@ -15,6 +14,7 @@ from msft.files import expanded
 from msft.recipe.dataset import DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
 from msft.search.scores import SELECTION, TEST
+from msft.text import shown
 
 SPLITS = ("train", "validation", "test")
 SAME = {split: split for split in SPLITS}

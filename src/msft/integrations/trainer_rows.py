@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.checks import refuse_unknown, shown
+from msft.checks import refuse_unknown
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import EncodedSplit
 from msft.data.notes import weight_note
@@ -22,7 +22,7 @@ from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
 from msft.search.mixture import Part
 from msft.search.scores import SELECTION, TEST
-from msft.text import counted
+from msft.text import counted, shown
 
 SPLITS = ("train", "validation", "test")
 OWN_KEYS = ("metric", "keep", "weight", "max_new_tokens")

@@ -3,8 +3,8 @@
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from msft.checks import shown
 from msft.errors import RecipeError
+from msft.text import shown
 
 if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe

@@ -6,10 +6,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from msft.checks import checked, checked_text, recipe_place, shown
+from msft.checks import checked, checked_text, recipe_place
 from msft.errors import OptionError, RecipeError
 from msft.search.methods import prepare
 from msft.search.peaks import PeakRule
+from msft.text import shown
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 """What `report_to` may name."""

@@ -16,10 +16,10 @@ from msft.checks import (
     option_names,
     recipe_place,
     refuse_unknown,
-    shown,
 )
 from msft.errors import OptionError, RecipeError
 from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, refuse_keys
+from msft.text import shown
 
 IN_MEMORY = re.compile(r"<\d+ rows in memory>")
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.errors import RecipeError
 from msft.recipe.foreign_keys import FOREIGN, FOREIGN_OF_DATASETS, NOT_THERE
 from msft.recipe.recipe import recipe_keys
+from msft.text import shown
 
 AXOLOTL, FACTORY, TRL, SWIFT = "Axolotl", "LLaMA-Factory", "TRL", "ms-swift"
 NEWER = "LLaMA-Factory (newer layout)"

@@ -13,7 +13,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.errors import RecipeError
 from msft.recipe.blocks import TRACKERS
 from msft.recipe.draft import (
@@ -39,6 +38,7 @@ from msft.recipe.draft import (
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
 from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
 from msft.recipe.recipe import Recipe, recipe_keys
+from msft.text import shown
 
 _NAMES = {
     AXOLOTL: {"peft_use_dora": "use_dora", "peft_use_rslora": "use_rslora"},

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.errors import RecipeError, YamlError
 from msft.files import expanded
 from msft.recipe.draft import (
@@ -23,6 +22,7 @@ from msft.recipe.draft import (
     refuse_entry,
 )
 from msft.recipe.yaml import parse
+from msft.text import shown
 
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
 _SLICE = re.compile(r"(\w+)\[:(\d+)(%?)\]")

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from msft.checks import shown
 from msft.errors import Place, RecipeError
 from msft.recipe.blocks import is_template
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.yaml import Places, place_of
 from msft.search.methods import METHODS, ROLLING_BACK
 from msft.search.scores import TEST
-from msft.text import listed
+from msft.text import listed, shown
 
 if TYPE_CHECKING:
     from msft.recipe.recipe import Recipe

@@ -21,7 +21,6 @@ from msft.checks import (
     option_names,
     recipe_place,
     refuse_unknown,
-    shown,
 )
 from msft.errors import OptionError, Place, RecipeError
 from msft.files import expanded
@@ -53,6 +52,7 @@ from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, ticks_of
 from msft.search.scores import SELECTION, MeanRule, SelectionSplit
 from msft.system_errors import explaining
+from msft.text import shown
 
 _NOT_KEYS = ("notes", "folder", "places")
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import yaml
 
-from msft.checks import plain, shown
+from msft.checks import plain
 from msft.errors import Place, RecipeError, YamlError
 from msft.recipe.foreign_keys import ALIASES
+from msft.text import shown
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 20

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from msft.checks import shown
 from msft.errors import LogError
 from msft.files import DAMAGED
 from msft.run.log import (
@@ -49,6 +48,7 @@ from msft.search.scores import (
     overall_height,
 )
 from msft.store.store import Disk
+from msft.text import shown
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from msft.checks import shown
 from msft.errors import Diverged, LogError
 from msft.files import (
     FILE,
@@ -38,6 +37,7 @@ from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import SELECTION, Score, Scores
 from msft.store.store import Disk
 from msft.system_errors import explaining
+from msft.text import shown
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n')
 

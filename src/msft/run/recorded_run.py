@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import get_args
 
-from msft.checks import shown
 from msft.errors import BadScore, WrongMethod
 from msft.run.history import History, Stage
 from msft.run.log import (
@@ -57,6 +56,7 @@ from msft.search.rollout import (
 )
 from msft.search.scores import SELECTION, TEST, Scores
 from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
+from msft.text import shown
 
 
 def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:

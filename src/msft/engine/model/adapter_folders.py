@@ -11,10 +11,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.engine.model.folders import CONFIG, PLACE, refuse_torn
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
+from msft.text import shown
 
 ADAPTER = "default"
 """What peft calls the only adapter of a model; files do not name it."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msft.checks import shown
 from msft.errors import RecipeError
+from msft.text import shown
 
 PLACE = ("model_name_or_path",)
 CONFIG = "config.json"
