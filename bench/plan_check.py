@@ -30,7 +30,7 @@ from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import UsageError
 from msft.layout import table
 from msft.planning.calibration import SECONDS, Calibration
-from msft.planning.evaluation_tokens import EvaluationSize
+from msft.planning.counting import EvaluationSize
 from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, forecast_of
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder

@@ -10,7 +10,7 @@ from mortal import quick_folder
 from msft.data.overlap import shared_between
 from msft.data.partition import partition
 from msft.example import Example, Split
-from msft.planning.counting_run import Script, counted_run
+from msft.planning.counting import Script, counted_run
 from msft.recipe.dataset import DatasetSpec
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture

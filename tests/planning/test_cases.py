@@ -15,8 +15,15 @@ from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.build import _settings
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import UsageError
-from msft.planning.cases import TOO_LONG, Cases, cases_of
-from msft.planning.counting_run import Case, CountingWorker, Script, counted_run
+from msft.planning.counting import (
+    TOO_LONG,
+    Case,
+    Cases,
+    CountingWorker,
+    Script,
+    cases_of,
+    counted_run,
+)
 from msft.recipe.recipe import Recipe
 from msft.run.summary import inference_flops, look_ahead_flops, train_flops
 from msft.run.worker import EngineWorker
@@ -265,7 +272,7 @@ def test_epochs_by_their_sums_are_epochs_row_by_row(
         return [counted_run(settings, prepared, 4, train, EVALUATION, each) for each in scripts]
 
     drawn = counted()
-    monkeypatch.setattr("msft.planning.counting_run.MOST_DRAWN", 1)
+    monkeypatch.setattr("msft.planning.counting.MOST_DRAWN", 1)
     summed = counted()
     monkeypatch.setattr(CountingWorker, "advance", EngineWorker.advance)
     assert counted() == drawn
@@ -296,18 +303,6 @@ def test_what_takes_too_many_looks_is_left_out_with_the_reason(
     limited_to(needed - 1, monkeypatch)
     found = cases_of(recipe, corpus_of(recipe), EVALUATION, methods=[])
     assert (found.cases, [*found.left_out]) == ({}, ["sft"])
-
-
-@pytest.mark.parametrize("keys", [{}, {"method_options": {"max_stages": 3}}, {"test": True}])
-def test_stages_that_follow_from_two_are_those_that_are_counted(
-    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted = cases("msft", **keys)
-    limited_to(4 * (60 + 2), monkeypatch)  # two stages of two ticks
-    extended = cases("msft", **keys)
-    assert extended.best == replace(counted.best, largest_batch=extended.best.largest_batch)
-    assert extended.worst == replace(counted.worst, largest_batch=extended.worst.largest_batch)
-    assert extended.worst.largest_batch <= counted.worst.largest_batch
 
 
 def test_flops_are_those_of_the_paper() -> None:

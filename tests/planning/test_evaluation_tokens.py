@@ -8,7 +8,7 @@ from msft.data.corpus import Corpus, load_corpus
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.planning.evaluation_tokens import evaluation_sizes
+from msft.planning.counting import evaluation_sizes
 from msft.recipe.recipe import Recipe
 from msft.scoring.evaluation import Evaluator
 

@@ -11,10 +11,9 @@ from transformers import LlamaConfig
 
 from msft.cli import main
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.planning.counting_run import counted_run
+from msft.planning.counting import counted_run
 from msft.planning.devices import H200
-from msft.planning.forecast import forecast
-from msft.planning.side_by_side import last_end, side_by_side
+from msft.planning.forecast import forecast, last_end, side_by_side
 from msft.recipe.recipe import load_recipe
 
 

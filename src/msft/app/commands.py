@@ -101,7 +101,7 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
         refuse_absent(recipe, recipe.model())
     from msft.app.terminal.side_by_side_text import side_by_side_text
     from msft.planning.calibration import SECONDS
-    from msft.planning.side_by_side import side_by_side
+    from msft.planning.forecast import side_by_side
 
     with aside(options.json):
         trial = 0 if options.no_calibration else SECONDS

@@ -195,7 +195,7 @@ def load_data(recipe: Recipe) -> tuple[Any, Corpus]:
 
 
 def _refuse_wrong_method(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> None:
-    from msft.planning.counting_run import refuse_wrong_method
+    from msft.planning.counting import refuse_wrong_method
 
     settings = settings_for(recipe, corpus, method)
     refuse_wrong_method(settings, method, recipe.train_batch_size)

@@ -38,8 +38,7 @@ from msft.engine.memory_model import (
 from msft.engine.model.loading import DTYPES
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
-from msft.planning.counting_run import Case
-from msft.planning.evaluation_tokens import EvaluationSize, EvaluationSizes
+from msft.planning.counting import Case, EvaluationSize, EvaluationSizes
 from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held

@@ -1,9 +1,18 @@
-"""A run that is only counted: real methods, feeds and evaluation grid, but nobody trains.
+"""Steps and tokens of a run, counted without training: real methods, feeds and evaluation grid.
 
-Steps and tokens come out exactly as a run would log them. What a run finds out by itself (who peaks
-when, which rows stop bending, whom a bandit favours) is written down beforehand as a `Script`.
-What would take too long to count is known by a count too, never by a clock: a busy machine gives
-the same answer as an idle one.
+**A run.** Steps and tokens come out exactly as a run would log them. What a run finds out by itself
+(who peaks when, which rows stop bending, whom a bandit favours) is written down beforehand as a
+`Script`. What would take too long to count is known by a count too, never by a clock: a busy
+machine gives the same answer as an idle one.
+
+**Cases.** How long a search takes is what it finds out, so every method is counted twice, once as
+cheap and once as dear as it can be. mSFT is cheapest if the largest sub-dataset leaves first, at
+the start of every roll-out, and dearest if nobody ever overfits and `max_stages` or `max_epochs`
+ends it.
+
+**Evaluations.** Prompts, shared prefixes and choices are counted as the decoder computes them. How
+long an answer gets is for the model to decide; here it is taken to be as long as its reference,
+within the limit.
 """
 
 from collections import Counter
@@ -13,18 +22,27 @@ from math import fsum
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from msft.data.corpus import Corpus, Task, settings_for
+from msft.data.encoding import Tokenizer
+from msft.engine.decode.batch_plans import answer_plan
+from msft.engine.decode.prefix_lines import grouped, question
 from msft.errors import UsageError, WrongMethod
+from msft.example import Encoded
+from msft.recipe.recipe import Recipe
+from msft.run.engine import Generated, Leaves, Likelihoods
 from msft.run.history import History
 from msft.run.log import Asked, Event, Log
 from msft.run.recorded_run import RecordedRun
 from msft.run.worker import EngineWorker, Question, Scored, Work
+from msft.scoring.evaluation import Evaluator
 from msft.search.draws import shuffled
 from msft.search.feeds import SHUFFLED, Batch, Losses, Place, epoch_and_steps
-from msft.search.methods import PreparedMethod
+from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.mixture import Mixture, Part
-from msft.search.rollout import Settings, Tokens
+from msft.search.rollout import Settings, Tokens, ticks_of
 from msft.search.scores import SELECTION, TEST, value
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
@@ -355,3 +373,186 @@ class _Rows:
 
     def _part(self, part: Part, place: Place, epoch: int) -> NDArray[np.int64]:
         return self._tokens[part.name][part.epoch(place.seed, place.rollout, epoch)]
+
+
+TOO_LONG = (
+    f"counting it takes more than {MOST_LOOKS:,} looks at scores and rows; plan fewer epochs or "
+    "stages (num_train_epochs, compute_budget, max_stages): cost grows in proportion"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """A method's cheapest and dearest run."""
+
+    best: Case
+    worst: Case
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """cases: of every method that was counted. left_out: why the others were not."""
+
+    cases: Mapping[str, Cases]
+    left_out: Mapping[str, str]
+
+
+def cases_of(
+    recipe: Recipe,
+    corpus: Corpus,
+    evaluation: EvaluationTokens,
+    methods: Iterable[str] = METHODS,
+) -> Counted:
+    """The recipe's own method and these, each with what the recipe says for it."""
+    budget = ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget")
+    cases: dict[str, Cases] = {}
+    left_out: dict[str, str] = {}
+    for name in dict.fromkeys([recipe.method, *methods]):
+        try:
+            options = recipe.options_of(name)
+            method = prepare(name, options, budget, recipe.peak_rule)
+        except ValueError as error:
+            left_out[name] = f"this recipe cannot have it: {error}"
+            continue
+        try:
+            cases[name] = _cases(recipe, corpus, method, evaluation)
+        except TooLong:
+            left_out[name] = TOO_LONG
+    return Counted(cases, left_out)
+
+
+def _cases(
+    recipe: Recipe, corpus: Corpus, method: PreparedMethod, evaluation: EvaluationTokens
+) -> Cases:
+    train = {n: [len(r.tokens) for r in d.train.rows] for n, d in corpus.datasets.items()}
+    settings = settings_for(recipe, corpus, method)
+    cases = [
+        counted_run(settings, method, recipe.train_batch_size, train, evaluation, script)
+        for script in dict.fromkeys(_scripts(method, train))
+    ]
+    cases.sort(key=lambda case: 3 * case.tokens.train + case.tokens.evaluation)
+    return Cases(cases[0], cases[-1])
+
+
+def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
+    """What makes a run of this method as cheap, and as dear, as it can be."""
+    means = {name: sum(rows) / len(rows) for name, rows in train.items()}
+    short, long = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+    nobody = Script(lambda mixture: ())
+
+    def all_but(name: str) -> Script:
+        return Script(lambda mixture: [n for n in mixture.active if n != name])
+
+    def largest(mixture: Mixture) -> list[str]:
+        tokens = {p.name: sum(train[p.name]) * p.rows / p.size for p in mixture.parts}
+        return [max(mixture.candidates, key=tokens.__getitem__)]
+
+    match method.name:
+        case "sft" | "soup":  # one roll-out, however its curves go
+            return nobody, nobody
+        case "dynamix":
+            return replace(nobody, favoured=short), replace(nobody, favoured=long)
+        case "ies":
+            return nobody, replace(nobody, restless=True)
+        case "soft_sro":  # as many rows in all, of the sub-dataset that peaks last
+            return all_but(short), all_but(long)
+        case "msft" if method.options.get("drop_ties") != "all":
+            return Script(largest), nobody
+    return Script(lambda mixture: mixture.active), nobody
+
+
+LINE = 2**62
+"""How lines are cut does not change their tokens."""
+NO_METRIC = "none"
+"""Stands for a metric of the user's own, which is not called: its rows are generated too."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSize:
+    """One evaluation of a sub-dataset's split.
+
+    tokens: through the model.
+    written: of those, the estimate of what the model writes itself.
+    cut_short: a wrong answer is left as soon as it is known to be wrong.
+    slots: tokens whose keys are kept at a time, where it writes.
+    answers: tokens whose prediction is wanted, where it does not.
+    """
+
+    rows: int
+    tokens: int
+    written: int = 0
+    cut_short: bool = False
+    slots: int = 0
+    answers: int = 0
+
+
+EvaluationSizes = Mapping[tuple[str, str], EvaluationSize]
+"""By sub-dataset and split."""
+
+
+def evaluation_sizes(
+    tasks: Mapping[str, Task], tokenizer: Tokenizer, stems: bool
+) -> EvaluationSizes:
+    """Of every sub-dataset and split.
+
+    stems: whether what choices share below the prefix is computed once, as on CUDA in bf16.
+    """
+    counter = _Counter(stems)
+    silent = {n: replace(t, metric=NO_METRIC) if ":" in t.metric else t for n, t in tasks.items()}
+    evaluator = Evaluator(silent, counter, tokenizer)
+    sizes: dict[tuple[str, str], EvaluationSize] = {}
+    for name, task in tasks.items():
+        for split, encoded in task.splits.items():
+            counter.limits = ()  # nothing is generated yet
+            read = evaluator.answered([name], split).tokens
+            sizes[name, split] = _size(task, encoded.rows, read, counter)
+    return sizes
+
+
+def _size(task: Task, rows: Sequence[Encoded], read: int, counter: "_Counter") -> EvaluationSize:
+    if not counter.limits:
+        return EvaluationSize(len(rows), read, answers=counter.answers)
+    references = (len(row.tokens) - len(row.prompt) for row in rows)
+    written = sum(min(pair) - 1 for pair in zip(references, counter.limits, strict=True))
+    cut_short = task.grader is None and task.metric == "accuracy"
+    slots = read + sum(counter.limits)
+    return EvaluationSize(len(rows), read + written, written, cut_short, slots)
+
+
+class _Counter:
+    """A predictor that counts what is asked of it and answers nothing.
+
+    limits, answers: of the last generation, and of the last likelihoods.
+    """
+
+    def __init__(self, stems: bool) -> None:
+        self.limits: Sequence[int] = ()
+        self.answers = 0
+        self._stems = stems
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        leaves: Leaves,
+        groups: Sequence[int],
+    ) -> Generated:
+        self.limits = limits
+        return Generated([[] for _ in prompts], _with_prefixes(prompts, prompts, groups))
+
+    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        self.answers = sum(row.answer_tokens for row in rows)
+        if self._stems:
+            tokens = answer_plan(rows, groups, LINE, torch.device("cpu")).tokens
+        else:
+            questions = [question(row) for row in rows]
+            tokens = _with_prefixes(questions, [row.tokens for row in rows], groups)
+        return lambda: Likelihoods([0.0] * len(rows), tokens)
+
+
+def _with_prefixes(
+    starts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], groups: Sequence[int]
+) -> int:
+    """Tokens of the rows, what the rows of a group start with once."""
+    shared = sum(len(group.prefix) * (len(group.rows) - 1) for group in grouped(starts, groups))
+    return sum(map(len, rows)) - shared
