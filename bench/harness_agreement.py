@@ -40,7 +40,7 @@ from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.scoring.evaluation import Answered, Evaluator
 
 SHARES = {
@@ -87,7 +87,7 @@ class Remembered:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         """What the decoder gives with `leaves`; that cuts here, so that `texts` are whole."""

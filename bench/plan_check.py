@@ -35,7 +35,7 @@ from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, fo
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.log import Measured
+from msft.run.log import ScoresEvent
 from msft.run.summary import disk_of, flops_of
 from msft.search.scores import Score
 from msft.text import duration, si
@@ -96,7 +96,7 @@ def plan_check(recipe: Recipe, run: Path, seconds: float) -> dict[str, Any]:
     train = {n: [len(r.tokens) for r in d.train.rows] for n, d in corpus.datasets.items()}
     tokens = path_tokens(
         history,
-        [event for event in folder.events() if isinstance(event, Measured)],
+        [event for event in folder.events() if isinstance(event, ScoresEvent)],
         train,
         lambda name, split, score: _tokens_at(evaluations[name, split], score),
         recipe.train_batch_size,

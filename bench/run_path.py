@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from msft.run.history import History, Stage
-from msft.run.log import Log, Measured, Reached
+from msft.run.log import Log, PointEvent, ScoresEvent
 from msft.run.recorded_run import RecordedRun
 from msft.run.summary import disk_of
 from msft.run.worker import Question, Scored, Work
@@ -41,7 +41,7 @@ Evaluation = Callable[[str, str, Score], int]
 
 def path_tokens(
     history: History,
-    measured: Sequence[Measured],
+    measured: Sequence[ScoresEvent],
     train: TrainRows,
     evaluation: Evaluation,
     batch_size: int,
@@ -104,7 +104,7 @@ def _fed(place: Place, stage: Stage, train: TrainRows) -> Tokens:
     return _by_rows(place, stage.points, train, bool(settings.get("track_excluded")))
 
 
-def _drawn(feed: Feed, points: Sequence[Reached], train: TrainRows) -> Tokens:
+def _drawn(feed: Feed, points: Sequence[PointEvent], train: TrainRows) -> Tokens:
     """Tokens of the rows that a feed draws if no loss ever changes."""
     tokens = Tokens()
     for tick in range(1, len(points) + 1):
@@ -117,7 +117,7 @@ def _drawn(feed: Feed, points: Sequence[Reached], train: TrainRows) -> Tokens:
     return tokens
 
 
-def _by_rows(place: Place, points: Sequence[Reached], train: TrainRows, tracked: bool) -> Tokens:
+def _by_rows(place: Place, points: Sequence[PointEvent], train: TrainRows, tracked: bool) -> Tokens:
     """Rows as the log counts them, each of mean length; tracked: the others are looked at."""
     parts = place.mixture.parts
     total = sum(part.rows * sum(train[part.name]) / part.size for part in parts)

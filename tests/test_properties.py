@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mortal import Killed, MortalLog, quick_folder
 from msft.run.history import History
-from msft.run.log import Asked, Event, Log, Reached
+from msft.run.log import Event, Log, PointEvent, RolloutEvent
 from msft.run.summary import summary_of
 from msft.run.worker import Scored
 from msft.search.draws import stream
@@ -153,11 +153,11 @@ class WitnessLog(Log):
         copies = sum(name.endswith((".weights", ".weights.tmp")) for name in there)
         bound = max(max(self.num_active) + 2 + 1 + self.smooth, self.averaged)
         assert copies <= bound, f"{sorted(there)} for {self.num_active} active sub-datasets"
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             assert event.disk.copies <= event.disk.peak_copies <= bound
             assert copies <= event.disk.peak_copies
             self.num_active = self.num_active[-1:]
-        if isinstance(event, Asked):
+        if isinstance(event, RolloutEvent):
             assert event.start == "base" or f"{event.start}.weights" in there
             self.num_active = [*self.num_active[-1:], len(event.active)]
             self.engine.trained = Counter()

@@ -16,7 +16,7 @@ import msft
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import Diverged, RecipeError
 from msft.report import write_report
-from msft.run.log import Reached, read_log
+from msft.run.log import PointEvent, read_log
 from msft.run.rows import read_verdicts
 from msft.search.methods import METHODS
 
@@ -91,7 +91,7 @@ def test_steps_have_the_losses_of_their_sub_datasets_the_rate_and_the_norm(run: 
     assert len({step["grad_norm"] for step in steps}) > len(steps) / 2
     by_tick = [step for step in steps if (step["rollout"], step["tick"]) == (0, 1)]
     (point, *_) = [
-        event for event in read_log(result.folder / "run.jsonl") if isinstance(event, Reached)
+        event for event in read_log(result.folder / "run.jsonl") if isinstance(event, PointEvent)
     ]
     total = sum(step["loss"] * step["rows"] for step in by_tick)
     assert total == pytest.approx(point.loss[0])
@@ -154,7 +154,7 @@ def test_a_moved_project_goes_on_and_its_rows_must_be_the_same(tmp_path: Path) -
 
 def test_verdicts_agree_with_the_scores_in_the_log(sft: Path) -> None:
     verdicts = read_verdicts(sft / "verdicts.jsonl")
-    points = [e for e in read_log(sft / "run.jsonl") if isinstance(e, Reached)]
+    points = [e for e in read_log(sft / "run.jsonl") if isinstance(e, PointEvent)]
     for point in points:
         for name, score in point.scores.items():
             marks = verdicts[point.checkpoint, "validation", name]
@@ -167,7 +167,7 @@ def test_not_one_training_bit_depends_on_evaluation(sft: Path) -> None:
     assert every.score_test != recipe_of(sft.parent, method="sft").score_test
     best = []
     for out in (sft, msft.train(every, sft.parent / "every").folder):
-        losses = [e.loss for e in read_log(out / "run.jsonl") if isinstance(e, Reached)]
+        losses = [e.loss for e in read_log(out / "run.jsonl") if isinstance(e, PointEvent)]
         best.append((losses, (out / "best" / "model.safetensors").read_bytes()))
     assert best[0] == best[1]
 
@@ -213,7 +213,7 @@ def test_the_validation_loss_is_that_of_the_metric_nll(tmp_path: Path) -> None:
     by_loss = msft.train(twin, tmp_path / "nll", quiet=True)
     lines = (measured.folder / "losses.jsonl").read_text().splitlines()
     losses = {line["checkpoint"]: line["losses"] for line in map(json.loads, lines)}
-    points = [e for e in read_log(by_loss.folder / "run.jsonl") if isinstance(e, Reached)]
+    points = [e for e in read_log(by_loss.folder / "run.jsonl") if isinstance(e, PointEvent)]
     assert [*losses] == ["base", *(point.checkpoint for point in points)]
     for point in points:
         expected = {name: pytest.approx(float(s.value)) for name, s in point.scores.items()}

@@ -15,9 +15,9 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import RecipeError, UsageError
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.folder import RunFolder
-from msft.run.log import Opened
+from msft.run.log import RunEvent
 from msft.search.feeds import Batch, Losses
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_reports")
 
 def opened_by(folder: Path) -> dict[str, Any]:
     first = RunFolder(folder).events()[0]
-    assert isinstance(first, Opened)
+    assert isinstance(first, RunEvent)
     return dict(first.settings)
 
 
@@ -301,7 +301,7 @@ class Counting:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         return Generated([[5] for _ in prompts], len(prompts))

@@ -10,7 +10,7 @@ from msft.app.older_folders import groups_by_recipe
 from msft.recipe.recipe import Recipe
 from msft.run.environment import read_groups
 from msft.run.folder import RunFolder
-from msft.run.log import Opened
+from msft.run.log import RunEvent
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -42,7 +42,7 @@ def test_a_run_records_the_groups_of_its_benchmarks_and_not_in_its_log(tmp_path:
     folder = RunFolder(msft.train(recipe, tmp_path / "out").folder)
     assert read_groups(folder.environment) == {"a": "commonsense"}
     opened = folder.events()[0]
-    assert isinstance(opened, Opened)
+    assert isinstance(opened, RunEvent)
     assert "groups" not in opened.settings
     assert groups_by_recipe(folder.path, ["a", "b"]) == {"a": "commonsense"}
 

@@ -8,12 +8,12 @@ from thread_ranks import ThreadRanks, in_threads
 from msft.app.meetings import Meetings
 from msft.errors import FAILED, WRONG, LogError, RankFailed, RanksDisagree, UsageError
 from msft.ranks import from_first, together
-from msft.run.log import Decided, Log, read_log
+from msft.run.log import DecisionEvent, Log, read_log
 from msft.search.rollout import CheckpointId
 
 
-def decision(tick: int) -> Decided:
-    return Decided("go_on", CheckpointId(f"r1-t{tick}"))
+def decision(tick: int) -> DecisionEvent:
+    return DecisionEvent("go_on", CheckpointId(f"r1-t{tick}"))
 
 
 def test_a_line_that_differs_between_ranks_is_not_written(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msft.app.model_card import card_of
 from msft.report.findings import Departure, Findings
 from msft.report.in_words import notes
 from msft.run.history import History
-from msft.run.log import Asked, Event, Measured, Opened, Reached
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.search.falls import Fall
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Score, Scores, accuracy, nll
@@ -27,12 +27,12 @@ def run_of(base: Scores, best: Scores) -> History:
     peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
     settings = {"evals_per_epoch": 1, "compute_budget": 1, "train_ticks": 1, "mean": "macro"}
     events: list[Event] = [
-        Opened("sft", 20, 1000, rows, settings | {"peaks": peaks}, {}),
-        Asked(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
-        Measured(BASE, "validation", Tokens(), base),
-        Reached(FIRST, 1, (8.0, 8), Tokens(), Disk(1, 2, 100), best),
-        Measured(BASE, "test", Tokens(), base),
-        Measured(FIRST, "test", Tokens(), best),
+        RunEvent("sft", 20, 1000, rows, settings | {"peaks": peaks}, {}),
+        RolloutEvent(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
+        ScoresEvent(BASE, "validation", Tokens(), base),
+        PointEvent(FIRST, 1, (8.0, 8), Tokens(), Disk(1, 2, 100), best),
+        ScoresEvent(BASE, "test", Tokens(), base),
+        ScoresEvent(FIRST, "test", Tokens(), best),
     ]
     return History(events)
 

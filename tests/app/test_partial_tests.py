@@ -10,7 +10,7 @@ from toys import recipe_of, write_data
 
 import msft
 from msft.cli import main
-from msft.run.log import Chain, Ended, Measured, Opened, read_log, to_line
+from msft.run.log import Chain, EndEvent, RunEvent, ScoresEvent, read_log, to_line
 
 WHY = "no mean on test: first has no test rows"
 
@@ -85,11 +85,11 @@ def test_a_run_that_an_earlier_version_began_goes_on_without_test(
     run = copytree(runs / "all" / "sft-s1", tmp_path / "run")
     events = []
     for event in read_log(run / "run.jsonl"):
-        if isinstance(event, Opened):
+        if isinstance(event, RunEvent):
             settings = {key: value for key, value in event.settings.items() if key != "tested"}
             event = replace(event, settings={**settings, "score_test": "none"})
-        if not isinstance(event, Ended) and not (
-            isinstance(event, Measured) and event.split == "test"
+        if not isinstance(event, EndEvent) and not (
+            isinstance(event, ScoresEvent) and event.split == "test"
         ):
             events.append(event)
     chain = Chain()

@@ -23,7 +23,7 @@ from msft.layout import fitted
 from msft.report.findings import findings_in
 from msft.report.findings_in_words import finding_texts, findings_content
 from msft.run.folder import read_history
-from msft.run.log import Decided, Event, Log, Measured, Reached, read_log, to_line
+from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.worker import Step
 from msft.search.rollout import checkpoint_id
@@ -72,7 +72,7 @@ def text_of(board: Board, width: int, height: int = 40) -> str:
 
 
 def after_first_rollback(events: list[Event]) -> int:
-    first = next(n for n, event in enumerate(events) if isinstance(event, Decided))
+    first = next(n for n, event in enumerate(events) if isinstance(event, DecisionEvent))
     return first + 4
 
 
@@ -98,7 +98,7 @@ def _heights(events: list[Event]) -> dict[str, dict[str, float]]:
     return {
         event.checkpoint: {name: float(score.value) for name, score in event.scores.items()}
         for event in events
-        if isinstance(event, Reached)
+        if isinstance(event, PointEvent)
     }
 
 
@@ -162,7 +162,7 @@ def test_rollbacks_stay_above_the_table_and_markup_in_names_is_text(tmp_path: Pa
         for event in events:
             table.event(event, live=True)
     text = out.getvalue()
-    back = next(e for e in events if isinstance(e, Decided) and e.what == "exclude")
+    back = next(e for e in events if isinstance(e, DecisionEvent) and e.what == "exclude")
     said = f"stage 0: → [red]quick[/] left; training goes back to checkpoint {back.checkpoint}"
     assert text.count(said) == 1
     assert "the best is checkpoint r" in text
@@ -185,7 +185,7 @@ def test_plain_lines_say_stage_scores_mean_and_rollback(events: list[Event]) -> 
         lines.event(event, live=True)
     text = out.getvalue()
     assert text.startswith("stage 0: 2 epochs from the base model on quick, slow, kept\n")
-    first = next(event for event in events if isinstance(event, Reached))
+    first = next(event for event in events if isinstance(event, PointEvent))
     scores = [f"{n} {float(s.value):.3f}" for n, s in first.scores.items()]
     loss = first.loss[0] / first.loss[1]
     assert f"  epoch 0.25, checkpoint r0-t1, loss {loss:.3f}, mean " in text
@@ -209,7 +209,7 @@ def test_where_metrics_differ_the_mean_is_called_a_gain(events: list[Event]) -> 
     plain, board = PlainLines(out), Board()
     for event in events:
         changed = event
-        if isinstance(event, (Measured, Reached)):
+        if isinstance(event, (ScoresEvent, PointEvent)):
             slow = event.scores["slow"]
             loss = nll(slow.count - slow.total + 1.0, slow.count)
             changed = replace(event, scores={**event.scores, "slow": loss})
@@ -228,7 +228,7 @@ def test_where_metrics_differ_the_mean_is_called_a_gain(events: list[Event]) -> 
 def test_after_all_have_left_nobody_is_active(tmp_path: Path) -> None:
     learners = {"quick": FEW["quick"], "other": Learner(limit=0.3, damage=0.6)}
     events = events_of(learners, tmp_path)
-    *_, last = [number for number, event in enumerate(events) if isinstance(event, Decided)]
+    *_, last = [number for number, event in enumerate(events) if isinstance(event, DecisionEvent)]
     for until, said in (
         (last, "1 of 2 sub-datasets active · best mean "),
         (last + 1, "all 2 sub-datasets have left · best mean "),
@@ -272,7 +272,7 @@ def test_time_left_is_of_the_present_stage(
     board = Board()
     reached = 0
     for event in events:
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             now += 10.0
             reached += 1
         board.event(event, live=True)
@@ -312,7 +312,7 @@ def test_a_reader_who_goes_away_does_not_stop_a_run(events: list[Event]) -> None
 def test_a_resumed_run_says_after_what_it_goes_on(events: list[Event]) -> None:
     out = io.StringIO()
     lines = PlainLines(out)
-    known = [number for number, event in enumerate(events) if isinstance(event, Reached)][1]
+    known = [number for number, event in enumerate(events) if isinstance(event, PointEvent)][1]
     for number, event in enumerate(events):
         lines.event(event, live=number > known)
     said = "going on after checkpoint r0-t2\n  epoch 0.75, checkpoint r0-t3, "
@@ -322,7 +322,7 @@ def test_a_resumed_run_says_after_what_it_goes_on(events: list[Event]) -> None:
 
 def test_a_stage_in_which_nobody_leaves_is_said() -> None:
     board = Board()
-    said = event_text(Decided("go_on", checkpoint_id(1, 8)), board)
+    said = event_text(DecisionEvent("go_on", checkpoint_id(1, 8)), board)
     why = "all were still at their highest"
     assert said == f"  → no sub-dataset left: {why}; training goes on from checkpoint r1-t8"
 
@@ -416,7 +416,7 @@ def grown(folder: Path) -> None:
     log = folder / "run.jsonl"
     told = [
         replace(event, loss=(2000.0 if number < 5 else 6000.0, 1000))
-        if isinstance(event, Reached)
+        if isinstance(event, PointEvent)
         else event
         for number, event in enumerate(read_log(log))
     ]

@@ -24,7 +24,7 @@ from msft.report.compare.contest import contest_of_each, contests_of
 from msft.report.compare.model_contests import model_contests
 from msft.run.environment import rollout_from
 from msft.run.folder import RunFolder, read_history
-from msft.run.log import Reached, to_json
+from msft.run.log import PointEvent, to_json
 from msft.text import SELECTED_ON_TEST
 
 METHODS = "sft,soup,msft"
@@ -140,7 +140,7 @@ def test_progress_and_trackers_say_it(place: Path) -> None:
         assert all(not key.startswith("eval") for key in told)
         if event.event == "run":
             assert told == {"selection_text": SELECTED_ON_TEST}
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             assert told["test/mean"] == float(board.history.mean(event.checkpoint))
     assert texts[0] == SELECTED_ON_TEST
     means = [text for text in texts if " mean 0." in text]

@@ -31,7 +31,7 @@ from msft.report.compare.compared_run import compared_runs
 from msft.report.compare.contest import contest_of
 from msft.run.folder import read_history
 from msft.run.history import History
-from msft.run.log import Averaged, Decided, Measured, read_log
+from msft.run.log import AverageEvent, DecisionEvent, ScoresEvent, read_log
 from msft.run.summary import summary_of
 from msft.search.methods.replay import replay
 from msft.search.rollout import CheckpointId
@@ -170,9 +170,9 @@ def test_trackers_are_told_of_an_average_beside_the_curves_of_ticks(folders: lis
     history, told = History(), {}
     for event in read_log(folders[0] / "run.jsonl"):
         history.add(event)
-        if isinstance(event, Averaged | Measured) and event.checkpoint in history.averages:
+        if isinstance(event, AverageEvent | ScoresEvent) and event.checkpoint in history.averages:
             told.update(described(history, event, 15))
-        elif isinstance(event, Decided):
+        elif isinstance(event, DecisionEvent):
             assert described(history, event, 15) == {}
     assert (
         told["average_text"] == f"a2 is the mean of {', '.join(history.stages[0].checkpoints[1:])}"

@@ -11,7 +11,7 @@ import msft
 from msft.errors import RecipeError
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
-from msft.run.log import Event, Reached
+from msft.run.log import Event, PointEvent
 from msft.run.worker import Step
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -86,7 +86,7 @@ class Stopping:
         self._reached = 0
 
     def event(self, event: Event, live: bool) -> None:
-        self._reached += isinstance(event, Reached)
+        self._reached += isinstance(event, PointEvent)
         if self._reached == 2:
             raise Stop
 

@@ -15,7 +15,7 @@ from msft.app.terminal.time_left import (
     time_left_text,
 )
 from msft.run.history import History
-from msft.run.log import Asked, Ended, Event, Reached, read_log
+from msft.run.log import EndEvent, Event, PointEvent, RolloutEvent, read_log
 from msft.run.worker import Step
 from msft.testing.simulated import Learner, simulate
 
@@ -42,7 +42,7 @@ def events_of(method: str, folder: Path, **options: Any) -> list[Event]:
 
 def at_stage(events: list[Event], number: int) -> History:
     """The history as a stage begins."""
-    asked = [place for place, event in enumerate(events) if isinstance(event, Asked)]
+    asked = [place for place, event in enumerate(events) if isinstance(event, RolloutEvent)]
     return History(events[: asked[number] + 1])
 
 
@@ -103,7 +103,7 @@ def test_steps_and_the_bar_move_between_evaluations(tmp_path: Path) -> None:
     board, done = Board(), 0
     assert board.time_left is None
     for event in events_of("sft", tmp_path):
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             before = board.ticks
             for number in range(1, event.steps + 1):
                 board.step(Step(0, 1, 1.0, 32, 10))
@@ -112,11 +112,11 @@ def test_steps_and_the_bar_move_between_evaluations(tmp_path: Path) -> None:
                 assert board.ticks == pytest.approx(before + number / event.steps)
                 assert board.is_evaluating == (number == event.steps)
         board.event(event, live=True)
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             left = board.time_left
             assert left is not None
             assert left.stage == left.about == left.most
-        assert isinstance(event, Ended) == (board.time_left is None and done == 12)
+        assert isinstance(event, EndEvent) == (board.time_left is None and done == 12)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msft.app import tracker_backends
 from msft.app.trackers import STEPS, Tracker, Trackers, read_told
 from msft.errors import RecipeError
 from msft.run.history import History
-from msft.run.log import Asked, Decided, Event, Measured, Reached, read_log
+from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, ScoresEvent, read_log
 from msft.run.worker import Step
 from msft.search.rollout import BASE
 from msft.testing.simulated import Learner, simulate
@@ -74,7 +74,7 @@ def play(
     history = History()
     for number, event in enumerate(events):
         live = number >= replayed
-        if isinstance(event, Reached) and live:
+        if isinstance(event, PointEvent) and live:
             train(trackers, history, event.steps)
         history.add(event)
         trackers.event(history, event, live)
@@ -109,7 +109,7 @@ def test_steps_count_all_training_and_never_go_back(events: list[Event], tmp_pat
     tracker = whole(events, tmp_path)
     steps = [step for step, _ in tracker.told]
     assert steps == sorted(steps)
-    assert steps[-1] == sum(event.steps for event in events if isinstance(event, Reached))
+    assert steps[-1] == sum(event.steps for event in events if isinstance(event, PointEvent))
     assert tracker.finished
 
 
@@ -149,9 +149,9 @@ def test_samples_are_told_at_the_end(events: list[Event], tmp_path: Path) -> Non
 def test_the_values_are_those_of_the_log(events: list[Event], tmp_path: Path) -> None:
     tracker = whole(events, tmp_path)
     history = History(events)
-    reached = [event for event in events if isinstance(event, Reached)]
+    reached = [event for event in events if isinstance(event, PointEvent)]
     scored = tracker.series("eval/quick/accuracy")
-    base = next(event for event in events if isinstance(event, Measured))
+    base = next(event for event in events if isinstance(event, ScoresEvent))
     assert scored[0] == (0, float(base.scores["quick"].value))
     assert [value for _, value in scored[1:]] == [float(e.scores["quick"].value) for e in reached]
     means = [value for _, value in tracker.series("eval/mean")]
@@ -204,7 +204,7 @@ def test_losses_are_means_of_some_steps_and_of_the_rest_of_a_tick(
     events: list[Event], tmp_path: Path
 ) -> None:
     tracker = whole(events, tmp_path)
-    first = next(event for event in events if isinstance(event, Reached))
+    first = next(event for event in events if isinstance(event, PointEvent))
     assert first.steps > 2 * STEPS, "else this test shows nothing"
     losses = tracker.series("train/loss")
     expected = [*range(STEPS, first.steps + 1, STEPS)]
@@ -224,7 +224,7 @@ def test_a_run_that_is_killed_anywhere_is_told_as_one_that_is_not(
         tracker = Remembering()
         memory = tmp_path / f"{killed}.json"
         coming = events[killed]
-        more = min(12, coming.steps - 1) if isinstance(coming, Reached) else 0
+        more = min(12, coming.steps - 1) if isinstance(coming, PointEvent) else 0
         play(events[:killed], trackers_of(tracker, memory), steps_more=more)
         play(events, trackers_of(tracker, memory), replayed=killed)
         assert tracker.without_speed() == uninterrupted, f"killed before event {killed}"
@@ -272,7 +272,7 @@ def test_a_tracker_that_comes_late_is_told_everything(events: list[Event], tmp_p
     late = Remembering()
     play(events, trackers_of(late, memory), replayed=half)
     assert late.series("eval/mean") == whole(events, tmp_path).series("eval/mean")
-    first = next(event for event in events if isinstance(event, Reached))
+    first = next(event for event in events if isinstance(event, PointEvent))
     assert late.series("train/loss")[0] == (first.steps, first.loss[0] / first.loss[1])
 
 
@@ -281,7 +281,7 @@ def test_a_lost_checkpoint_that_is_trained_again_is_no_news(
 ) -> None:
     tracker = Remembering()
     trackers = trackers_of(tracker, tmp_path / "trackers.json")
-    fourth = [n for n, event in enumerate(events) if isinstance(event, Reached)][3]
+    fourth = [n for n, event in enumerate(events) if isinstance(event, PointEvent)][3]
     play(events[:fourth], trackers)
     before = list(tracker.told)
     for number in range(100):
@@ -343,4 +343,4 @@ def test_events_without_values_are_remembered_too(events: list[Event], tmp_path:
     memory = tmp_path / "trackers.json"
     play(events, trackers_of(Remembering(), memory))
     assert json.loads(memory.read_text())["fake"]["events"] == len(events)
-    assert any(isinstance(event, Asked | Decided) for event in events)
+    assert any(isinstance(event, RolloutEvent | DecisionEvent) for event in events)

@@ -6,7 +6,7 @@ from pathlib import Path
 from recorded_writes import put_back, states_of, tree_of
 
 from msft.files import replace_bytes
-from msft.run.log import Ended, Event, Log, Opened
+from msft.run.log import EndEvent, Event, Log, RunEvent
 from msft.run.rows import Verdicts, read_verdicts
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION
@@ -48,7 +48,7 @@ def test_a_checkpoint_that_is_being_dropped_is_whole_gone_or_set_aside(tmp_path:
 def test_the_log_has_whole_events_at_every_moment(tmp_path: Path) -> None:
     folder, cut = tmp_path / "run", tmp_path / "cut"
     folder.mkdir()
-    events: list[Event] = [Opened("sft", 1, 10, {"a": 1}, {}, {}), Ended("budget", BASE)]
+    events: list[Event] = [RunEvent("sft", 1, 10, {"a": 1}, {}, {}), EndEvent("budget", BASE)]
 
     def work() -> None:
         log = Log(folder / "run.jsonl")

@@ -50,12 +50,12 @@ from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import (
-    Asked,
-    Ended,
+    EndEvent,
     Event,
-    Measured,
-    Opened,
-    Reached,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
     is_being_written,
     read_log,
     to_line,
@@ -107,20 +107,20 @@ def made(
     peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
     settings = {"evals_per_epoch": 4, "compute_budget": ticks, "train_ticks": ticks, "mean": mean}
     events: list[Event] = [
-        Opened(method, seed, 1000, rows, settings | {"peaks": peaks}, {}),
-        Asked(0, BASE, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
-        Measured(BASE, "validation", Tokens(evaluation=5), base),
+        RunEvent(method, seed, 1000, rows, settings | {"peaks": peaks}, {}),
+        RolloutEvent(0, BASE, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
+        ScoresEvent(BASE, "validation", Tokens(evaluation=5), base),
     ]
     for tick in range(1, ticks + 1):
         checkpoint = CheckpointId(f"r0-t{tick}")
         tokens = Tokens(train_tokens, 5, 2 if method == "dynamix" else 0)
         scores = validation if tick >= best else base
-        events.append(Reached(checkpoint, 1, (8.0, 8), tokens, disk, scores))
+        events.append(PointEvent(checkpoint, 1, (8.0, 8), tokens, disk, scores))
     result = CheckpointId(f"r0-t{best}")
     if test is not None:
-        events.append(Measured(BASE, "test", Tokens(), test_base or base))
-        events.append(Measured(result, "test", Tokens(), test))
-    events.append(Ended("budget", result))
+        events.append(ScoresEvent(BASE, "test", Tokens(), test_base or base))
+        events.append(ScoresEvent(result, "test", Tokens(), test))
+    events.append(EndEvent("budget", result))
     place = folder / f"{method.replace(':', '.').replace('/', '')}-s{seed}"
     place.mkdir(parents=True)
     (place / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))

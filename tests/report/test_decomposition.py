@@ -15,7 +15,15 @@ from msft.report.compare.decomposition import (
 from msft.report.compare.divergence import changes, left_out, mean_shift
 from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES
 from msft.run.history import History
-from msft.run.log import Asked, Decided, Ended, Event, Measured, Opened, Reached
+from msft.run.log import (
+    DecisionEvent,
+    EndEvent,
+    Event,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
+)
 from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
 from msft.search.scores import Score, accuracy, nll
 from msft.store.store import Disk
@@ -23,10 +31,10 @@ from msft.store.store import Disk
 Table = Mapping[str, list[Score]]
 
 
-def opened(names: Mapping[str, int], method: str = "msft") -> Opened:
+def opened(names: Mapping[str, int], method: str = "msft") -> RunEvent:
     settings = {"evals_per_epoch": 4, "compute_budget": 4, "train_ticks": 4, "mean": "macro"}
     peaks = {"peaks": {"smooth": 0, "min_delta": 0.0, "include_start": True}}
-    return Opened(method, 20, 1000, names, settings | peaks, {})
+    return RunEvent(method, 20, 1000, names, settings | peaks, {})
 
 
 def stage(number: int, start: CheckpointId, active: list[str], curves: Table) -> list[Event]:
@@ -34,9 +42,9 @@ def stage(number: int, start: CheckpointId, active: list[str], curves: Table) ->
     ticks = len(next(iter(curves.values())))
     rows = dict.fromkeys(active, 8)
     return [
-        Asked(number, start, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
+        RolloutEvent(number, start, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
         *(
-            Reached(
+            PointEvent(
                 checkpoint_id(number, tick + 1),
                 1,
                 (8.0, 8),
@@ -61,9 +69,9 @@ def sft() -> History:
     curves = {"a": hits(40, 30), "b": hits(40, 50), "c": hits(30, 60)}
     events = [
         opened(NAMES, "sft"),
-        Measured(BASE, "validation", Tokens(), START),
+        ScoresEvent(BASE, "validation", Tokens(), START),
         *stage(0, BASE, [*NAMES], curves),
-        Ended("budget", checkpoint_id(0, 2)),
+        EndEvent("budget", checkpoint_id(0, 2)),
     ]
     return History(events)
 
@@ -74,9 +82,9 @@ def msft(*later: Event) -> History:
     return History(
         [
             opened(NAMES),
-            Measured(BASE, "validation", Tokens(), START),
+            ScoresEvent(BASE, "validation", Tokens(), START),
             *stage(0, BASE, [*NAMES], curves),
-            Decided("exclude", checkpoint_id(0, 1), ("a",), 1),
+            DecisionEvent("exclude", checkpoint_id(0, 1), ("a",), 1),
             *later,
         ]
     )
@@ -89,7 +97,7 @@ def whole() -> History:
     """b leaves at tick 1 of stage 1, whose second tick is the best of all."""
     return msft(
         *stage(1, checkpoint_id(0, 1), ["b", "c"], BETTER),
-        Decided("exclude", checkpoint_id(1, 1), ("b",), 1),
+        DecisionEvent("exclude", checkpoint_id(1, 1), ("b",), 1),
     )
 
 
@@ -151,9 +159,9 @@ def test_who_leaves_after_the_best_checkpoint_has_parts_too() -> None:
     """c leaves two stages after it, from a checkpoint that is not on the path to it."""
     run = msft(
         *stage(1, checkpoint_id(0, 1), ["b", "c"], BETTER),
-        Decided("exclude", checkpoint_id(1, 1), ("b",), 1),
+        DecisionEvent("exclude", checkpoint_id(1, 1), ("b",), 1),
         *stage(2, checkpoint_id(1, 1), ["c"], {"a": hits(1), "b": hits(1), "c": hits(52)}),
-        Decided("exclude", checkpoint_id(2, 1), ("c",), 1),
+        DecisionEvent("exclude", checkpoint_id(2, 1), ("c",), 1),
     )
     assert run.best == "r1-t2"
     part = decomposition(sft(), run)["c"]
@@ -164,11 +172,11 @@ def test_who_leaves_after_the_best_checkpoint_has_parts_too() -> None:
 def test_leaving_at_the_base_model() -> None:
     curves = {"a": hits(5, 5), "b": hits(40, 50), "c": hits(30, 40)}
     later = {"a": hits(8), "b": hits(60), "c": hits(70)}
-    start: list[Event] = [opened(NAMES), Measured(BASE, "validation", Tokens(), START)]
+    start: list[Event] = [opened(NAMES), ScoresEvent(BASE, "validation", Tokens(), START)]
     first: list[Event] = [
         *start,
         *stage(0, BASE, [*NAMES], curves),
-        Decided("exclude", BASE, ("a",), 0),
+        DecisionEvent("exclude", BASE, ("a",), 0),
     ]
     run = History([*first, *stage(1, BASE, ["b", "c"], later)])
     assert decomposition(sft(), run)["a"].forgetting == Fraction(-2, 100)
@@ -181,14 +189,14 @@ def test_losses_count_upwards_and_exactly() -> None:
     base = {name: nll(30.0, 10) for name in rows}
 
     def run(*events: Event) -> History:
-        return History([opened(rows), Measured(BASE, "validation", Tokens(), base), *events])
+        return History([opened(rows), ScoresEvent(BASE, "validation", Tokens(), base), *events])
 
     straight = run(*stage(0, BASE, ["a", "b"], {"a": [nll(21.0, 10)], "b": [nll(20.0, 10)]}))
     curves = {"a": [nll(17.0, 10), nll(19.0, 10)], "b": [nll(22.0, 10), nll(25.0, 10)]}
     later = {"a": [nll(18.0, 10)], "b": [nll(11.0, 10)]}
     search = run(
         *stage(0, BASE, ["a", "b"], curves),
-        Decided("exclude", checkpoint_id(0, 1), ("a",), 1),
+        DecisionEvent("exclude", checkpoint_id(0, 1), ("a",), 1),
         *stage(1, checkpoint_id(0, 1), ["b"], later),
     )
     part = decomposition(straight, search)["a"]
@@ -208,7 +216,7 @@ def test_test_is_used_only_if_the_leavings_are_scored_there() -> None:
         (search, [checkpoint_id(0, 1), checkpoint_id(1, 1), checkpoint_id(1, 2)]),
     ):
         for place in places:
-            run.add(Measured(place, "test", Tokens(), dict(run.known(place))))
+            run.add(ScoresEvent(place, "test", Tokens(), dict(run.known(place))))
     assert decomposition_split(straight, search) == "test"
     assert decomposition(straight, search, "test") == decomposition(straight, search)
 
@@ -217,10 +225,10 @@ def test_what_is_not_scored_is_undefined() -> None:
     parts = decomposition(sft(), whole(), "test")
     assert parts["a"] == Parts(None, why="not scored on test")
     search = whole()
-    search.add(Measured(checkpoint_id(1, 2), "test", Tokens(), START))
+    search.add(ScoresEvent(checkpoint_id(1, 2), "test", Tokens(), START))
     assert decomposition(sft(), search, "test")["a"] == parts["a"], "SFT's score is missing"
     straight = sft()
-    straight.add(Measured(checkpoint_id(0, 2), "test", Tokens(), START))
+    straight.add(ScoresEvent(checkpoint_id(0, 2), "test", Tokens(), START))
     part = decomposition(straight, search, "test")["a"]
     assert part == Parts(Fraction(0), why="not scored on test where it left")
 
@@ -233,7 +241,7 @@ def test_one_checkpoint_without_a_test_score_is_enough_to_stay_on_validation() -
         for number, (which, place) in enumerate(needed):
             if number != lacking:
                 known = dict(runs[which].known(place))
-                runs[which].add(Measured(place, "test", Tokens(), known))
+                runs[which].add(ScoresEvent(place, "test", Tokens(), known))
         assert decomposition_split(runs[sft], runs[whole]) == "validation"
 
 
@@ -242,7 +250,7 @@ def test_no_gain_where_only_one_of_the_runs_is_scored(which: int) -> None:
     runs = (sft(), whole())
     best = runs[which].best
     assert best is not None
-    runs[which].add(Measured(best, "test", Tokens(), dict(runs[which].known(best))))
+    runs[which].add(ScoresEvent(best, "test", Tokens(), dict(runs[which].known(best))))
     for part in decomposition(*runs, "test").values():
         assert part == Parts(None, why="not scored on test")
 
@@ -268,7 +276,7 @@ def test_means_are_over_all() -> None:
 def branch(active: list[str], curves: Table) -> History:
     events = [
         opened(NAMES),
-        Measured(BASE, "validation", Tokens(), START),
+        ScoresEvent(BASE, "validation", Tokens(), START),
         *stage(0, BASE, [*NAMES], {name: hits(12) for name in NAMES}),
         *stage(1, checkpoint_id(0, 1), active, curves),
     ]

@@ -158,7 +158,7 @@ def test_what_the_log_has_is_not_tested_again_and_held_against_95() -> None:
     for p, sure in ((0.2, False), (0.026, False), (0.02, True)):
         fall = Fall((3, 3), 0.4, 0.1, p, True, "above")
         other = Fall((12, 12), 0.0, 0.1, 1.0, False, "above")
-        event = events.Tested(checkpoint_id(0, 12), 0, 0.6, {"a": fall, "b": other})
+        event = events.FallsEvent(checkpoint_id(0, 12), 0, 0.6, {"a": fall, "b": other})
         history.add(event)
         left = only(findings_of(history, none(history)), "a")
         assert left.fall == replace(fall, sure=sure)

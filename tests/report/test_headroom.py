@@ -25,7 +25,7 @@ from msft.report.compare.headroom import (
 from msft.report.headroom_in_words import headroom_words
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
-from msft.run.log import Asked, Ended, Measured, Opened, Reached
+from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Scored
 from msft.search.draws import number
 from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
@@ -185,8 +185,8 @@ def test_what_a_sub_dataset_counts_in_the_mean(
 ) -> None:
     peaks = {"smooth": 0, "min_delta": 0.0, "include_start": True}
     settings = {"evals_per_epoch": 4, "compute_budget": 4, "train_ticks": 4, "mean": mean}
-    start = Opened("sft", 20, 1000, {"a": 8, "b": 8}, {**settings, "peaks": peaks}, {})
-    assert shares_of(History([start, Measured(BASE, "validation", Tokens(), scores)])) == shares
+    start = RunEvent("sft", 20, 1000, {"a": 8, "b": 8}, {**settings, "peaks": peaks}, {})
+    assert shares_of(History([start, ScoresEvent(BASE, "validation", Tokens(), scores)])) == shares
 
 
 def test_four_rows_are_enough_and_three_are_not(tmp_path: Path) -> None:
@@ -262,14 +262,16 @@ def by_hand(scores: dict[str, Scores]) -> History:
     disk = Disk(1, 2, 100)
     return History(
         [
-            Opened("sft", 20, 1000, rows, settings | {"peaks": peaks}, {}),
-            Asked(0, BASE, rows, {}, 2, {"name": "shuffled"}, "fresh", True),
-            Measured(BASE, "validation", Tokens(), scores["base"]),
+            RunEvent("sft", 20, 1000, rows, settings | {"peaks": peaks}, {}),
+            RolloutEvent(0, BASE, rows, {}, 2, {"name": "shuffled"}, "fresh", True),
+            ScoresEvent(BASE, "validation", Tokens(), scores["base"]),
             *(
-                Reached(checkpoint_id(0, tick), 1, (8.0, 8), Tokens(), disk, scores[f"r0-t{tick}"])
+                PointEvent(
+                    checkpoint_id(0, tick), 1, (8.0, 8), Tokens(), disk, scores[f"r0-t{tick}"]
+                )
                 for tick in (1, 2)
             ),
-            Ended("budget", checkpoint_id(0, 1)),
+            EndEvent("budget", checkpoint_id(0, 1)),
         ]
     )
 

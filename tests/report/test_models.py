@@ -16,7 +16,7 @@ from msft.report.compare.model_contests import model_contests
 from msft.report.comparison_page import comparison_of, text_of, write_files
 from msft.report.model_tables import headline_of_models, model_tables
 from msft.report.tables import Table
-from msft.run.log import Opened, read_log, to_line
+from msft.run.log import RunEvent, read_log, to_line
 from msft.search.scores import Scores, accuracy
 
 NAMES = ("sciq", "arc", "gsm8k", "mine")
@@ -55,8 +55,8 @@ def run(
     )
     events = read_log(place / "run.jsonl")
     first = events[0]
-    assert isinstance(first, Opened)
-    events[0] = Opened(
+    assert isinstance(first, RunEvent)
+    events[0] = RunEvent(
         first.method, first.seed, size, first.datasets, first.settings, first.fingerprint
     )
     (place / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))

@@ -40,7 +40,7 @@ from msft.report.reproduction import setting_rows
 from msft.report.sections import comparison_figures, run_figures, run_sections, score_section
 from msft.run.environment import record_environment
 from msft.run.history import History
-from msft.run.log import Asked, Ended, Event, Measured, Opened, Reached, to_line
+from msft.run.log import EndEvent, Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, to_line
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, Tokens, checkpoint_id
 from msft.search.scores import Score, Scores, accuracy, nll, value
@@ -89,18 +89,18 @@ def written(
     ticks = len(next(iter(curves.values()))) - 1
     points = [{name: scores[tick] for name, scores in curves.items()} for tick in range(ticks + 1)]
     events: list[Event] = [
-        Opened(method, 20, 1000, rows, settings | rule, {}),
-        Asked(0, BASE, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
-        Measured(BASE, "validation", Tokens(evaluation=5), points[0]),
+        RunEvent(method, 20, 1000, rows, settings | rule, {}),
+        RolloutEvent(0, BASE, rows, {}, ticks, {"name": "shuffled"}, "fresh", True),
+        ScoresEvent(BASE, "validation", Tokens(evaluation=5), points[0]),
     ]
     for tick in range(1, ticks + 1):
         disk, tokens = Disk(1, 2, 100), Tokens(10, 5)
-        events.append(Reached(checkpoint_id(0, tick), 1, (8.0, 8), tokens, disk, points[tick]))
+        events.append(PointEvent(checkpoint_id(0, tick), 1, (8.0, 8), tokens, disk, points[tick]))
     best = History(events).best or BASE
     if test is not None:
-        events.append(Measured(BASE, "test", Tokens(), points[0]))
-        events.append(Measured(best, "test", Tokens(), test))
-    events.append(Ended("budget", best))
+        events.append(ScoresEvent(BASE, "test", Tokens(), points[0]))
+        events.append(ScoresEvent(best, "test", Tokens(), test))
+    events.append(EndEvent("budget", best))
     (path / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
     return path
 

@@ -25,7 +25,17 @@ from msft.report.paper_tables import dataset_tables
 from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History
-from msft.run.log import Asked, Ended, Event, Log, Measured, Opened, Reached, read_log, to_line
+from msft.run.log import (
+    EndEvent,
+    Event,
+    Log,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
+    read_log,
+    to_line,
+)
 from msft.run.rows import read_verdicts
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
@@ -259,13 +269,13 @@ def written(folder: Path, base: Scores, later: Scores) -> Path:
     first = CheckpointId("r0-t1")
     rows = dict.fromkeys(base, 8)
     events: list[Event] = [
-        Opened("sft", 20, 1000, rows, settings | peaks, {}),
-        Asked(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
-        Measured(BASE, "validation", Tokens(evaluation=5), base),
-        Reached(first, 1, (8.0, 8), Tokens(10, 5), Disk(1, 2, 100), later),
-        Measured(BASE, "test", Tokens(), base),
-        Measured(first, "test", Tokens(), base),
-        Ended("budget", first),
+        RunEvent("sft", 20, 1000, rows, settings | peaks, {}),
+        RolloutEvent(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
+        ScoresEvent(BASE, "validation", Tokens(evaluation=5), base),
+        PointEvent(first, 1, (8.0, 8), Tokens(10, 5), Disk(1, 2, 100), later),
+        ScoresEvent(BASE, "test", Tokens(), base),
+        ScoresEvent(first, "test", Tokens(), base),
+        EndEvent("budget", first),
     ]
     (folder / "run.jsonl").write_bytes(b"".join(to_line(event) for event in events))
     return folder

@@ -11,7 +11,7 @@ import pytest
 from mortal import LEARNERS, Killed, MortalLog, files_of, quick_folder
 from msft.errors import Diverged, StoreError
 from msft.run.history import History
-from msft.run.log import Asked, Averaged, from_line, read_log, to_line
+from msft.run.log import AverageEvent, RolloutEvent, from_line, read_log, to_line
 from msft.run.summary import flops_of, summary_of
 from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
 from msft.store.store import Disk
@@ -63,16 +63,16 @@ def test_an_average_is_an_event_with_its_parts_and_is_scored_on_both_splits(fold
 
 
 def test_ticks_to_be_held_are_in_the_log_only_where_a_method_asks_for_other_than_usual() -> None:
-    asked = Asked(0, BASE, {"a": 1}, {}, 2, {"name": "shuffled"}, "fresh", True)
+    asked = RolloutEvent(0, BASE, {"a": 1}, {}, 2, {"name": "shuffled"}, "fresh", True)
     assert b"keep" not in to_line(asked)
     assert from_line(to_line(asked)) == asked
     for keep, text in (("all", b'"keep":"all"'), ((1, 2), b'"keep":[1,2]'), ((), b'"keep":[]')):
-        other = Asked(0, BASE, {"a": 1}, {}, 2, {"name": "shuffled"}, "fresh", True, keep)  # type: ignore[arg-type]
+        other = RolloutEvent(0, BASE, {"a": 1}, {}, 2, {"name": "shuffled"}, "fresh", True, keep)  # type: ignore[arg-type]
         assert text in to_line(other)
         assert from_line(to_line(other)) == other
     for line in (to_line(asked), to_line(asked)[:-2] + b',"keep":"best"}\n'):
         assert to_line(from_line(line)) == to_line(asked), "no answer depends on it"
-    average = Averaged(CheckpointId("a0"), (BASE, BASE), Disk(1, 2, 3))
+    average = AverageEvent(CheckpointId("a0"), (BASE, BASE), Disk(1, 2, 3))
     assert from_line(to_line(average)) == average
 
 

@@ -88,7 +88,7 @@ def test_a_finished_test_is_not_made_again(place: Path) -> None:
 
 def test_the_event_comes_back_as_it_was(place: Path) -> None:
     VARIED["msft-sure"].run(place)
-    tested = [event for event in read_log(place / "run.jsonl") if isinstance(event, log.Tested)]
+    tested = [event for event in read_log(place / "run.jsonl") if isinstance(event, log.FallsEvent)]
     for event in tested:
         assert from_line(to_line(event)) == event
     first = tested[0]

@@ -10,7 +10,7 @@ import pytest
 
 from mortal import PLAIN, VARIED, quick_folder
 from msft.run.history import History
-from msft.run.log import Reached, read_log
+from msft.run.log import PointEvent, read_log
 from msft.run.summary import (
     first_rollout_flops,
     flops_of,
@@ -149,7 +149,7 @@ def test_kept_and_discarded_are_all_of_training_at_any_time(name: str) -> None:
         assert flops.kept + flops.discarded == flops.train + flops.lookahead
         assert flops.kept >= 0 <= flops.discarded
         assert flops.total == flops.train + flops.lookahead + flops.evaluation
-    points = [event for event in events if isinstance(event, Reached)]
+    points = [event for event in events if isinstance(event, PointEvent)]
     assert flops.train == 6 * 1000 * sum(point.tokens.train for point in points)
 
 

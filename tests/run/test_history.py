@@ -1,7 +1,7 @@
 """The history of a run: who left, and in which unit scores are."""
 
 from msft.run.history import Exclusion, History
-from msft.run.log import Asked, Decided, Event, Measured, Opened, Reached
+from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Scores, accuracy, nll
 from msft.store.store import Disk
@@ -13,22 +13,22 @@ FIRST = CheckpointId("r0-t1")
 def opened(*names: str) -> list[Event]:
     rows = dict.fromkeys(names, 8)
     return [
-        Opened("msft", 20, 1000, rows, SETTINGS, {}),
-        Asked(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
+        RunEvent("msft", 20, 1000, rows, SETTINGS, {}),
+        RolloutEvent(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
     ]
 
 
 def scored(scores: Scores) -> Event:
-    return Measured(BASE, "validation", Tokens(), scores)
+    return ScoresEvent(BASE, "validation", Tokens(), scores)
 
 
 def test_exclusions_are_told_with_their_stage_tick_and_checkpoint() -> None:
     events = opened("a", "b", "c")
-    events.append(Reached(FIRST, 1, (8.0, 8), Tokens(), Disk(1, 1, 1), {"a": accuracy(1, 2)}))
-    events.append(Decided("exclude", FIRST, ("a", "b"), 1))
-    events.append(Asked(1, FIRST, {"c": 8}, {}, 1, {"name": "shuffled"}, "fresh", True))
-    events.append(Decided("go_on", FIRST))
-    events.append(Decided("exclude", BASE, ("c",)))
+    events.append(PointEvent(FIRST, 1, (8.0, 8), Tokens(), Disk(1, 1, 1), {"a": accuracy(1, 2)}))
+    events.append(DecisionEvent("exclude", FIRST, ("a", "b"), 1))
+    events.append(RolloutEvent(1, FIRST, {"c": 8}, {}, 1, {"name": "shuffled"}, "fresh", True))
+    events.append(DecisionEvent("go_on", FIRST))
+    events.append(DecisionEvent("exclude", BASE, ("c",)))
     assert History(events).exclusions == [
         Exclusion("a", 0, 1, FIRST),
         Exclusion("b", 0, 1, FIRST),

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from mortal import PLAIN, quick_folder
 from msft.errors import LogError
 from msft.run.log import (
-    Asked,
     Chain,
-    Decided,
-    Ended,
+    DecisionEvent,
+    EndEvent,
     Event,
     Log,
-    Measured,
-    Opened,
-    Reached,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
     from_line,
     read_log,
     to_line,
@@ -31,15 +31,15 @@ from msft.search.scores import accuracy, nll, value
 from msft.store.store import Disk
 
 EVENTS: list[Event] = [
-    Opened("msft", 20, 7, {"a": 3, "ü": 4}, {"mean": "macro"}, {"data": "00ff"}),
-    Asked(0, BASE, {"a": 3}, {"ü": 1}, 12, {"name": "shuffled"}, "fresh", True),
-    Measured(BASE, "validation", Tokens(evaluation=5), {"a": accuracy(1, 3), "ü": nll(0.1, 7)}),
-    Reached(
+    RunEvent("msft", 20, 7, {"a": 3, "ü": 4}, {"mean": "macro"}, {"data": "00ff"}),
+    RolloutEvent(0, BASE, {"a": 3}, {"ü": 1}, 12, {"name": "shuffled"}, "fresh", True),
+    ScoresEvent(BASE, "validation", Tokens(evaluation=5), {"a": accuracy(1, 3), "ü": nll(0.1, 7)}),
+    PointEvent(
         checkpoint_id(0, 1), 2, (0.1 + 0.2, 3), Tokens(1, 2, 3), Disk(1, 2, 3), {"a": value(1 / 3)}
     ),
-    Decided("exclude", checkpoint_id(0, 1), ("a", "ü"), 1),
-    Decided("go_on", BASE),
-    Ended("all_excluded", checkpoint_id(0, 1)),
+    DecisionEvent("exclude", checkpoint_id(0, 1), ("a", "ü"), 1),
+    DecisionEvent("go_on", BASE),
+    EndEvent("all_excluded", checkpoint_id(0, 1)),
 ]
 OLD = [to_line(event) for event in EVENTS]
 """The lines of an earlier version, which have no checksums."""

@@ -23,7 +23,7 @@ from mortal import (
 )
 from msft.errors import BadScore, Diverged, LogError, NotReproducible
 from msft.run.history import History
-from msft.run.log import Ended, Log, Reached, read_log, to_line
+from msft.run.log import EndEvent, Log, PointEvent, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.worker import Scored
 from msft.search.draws import shuffled
@@ -129,7 +129,7 @@ def test_a_log_that_goes_on_after_the_end_is_refused(folder: Path) -> None:
     with pytest.raises(Diverged, match='"event":"rollout","rollout":1'):
         small(folder, method)
     log = folder / "run.jsonl"
-    log.write_bytes(unseal(log) + to_line(Ended("budget", BASE)))
+    log.write_bytes(unseal(log) + to_line(EndEvent("budget", BASE)))
     order = ["a", "b"]
     with pytest.raises(Diverged, match='"event":"end"'):
         small(folder, method)
@@ -139,9 +139,9 @@ def test_a_flipped_answer_is_noticed_when_a_decision_hangs_on_it(folder: Path) -
     """The answers themselves are believed; a decision that does not follow from them is not."""
     small(folder)
     events = read_log(folder / "run.jsonl")
-    at = next(n for n, event in enumerate(events) if isinstance(event, Reached))
+    at = next(n for n, event in enumerate(events) if isinstance(event, PointEvent))
     point = events[at]
-    assert isinstance(point, Reached)
+    assert isinstance(point, PointEvent)
     worse = {n: replace(score, total=0) for n, score in point.scores.items()}
     events[at] = replace(point, scores=worse)
     (folder / "run.jsonl").write_bytes(b"".join(map(to_line, events)))
@@ -223,7 +223,7 @@ def test_a_loss_that_is_no_number_never_reaches_a_checkpoint(
     expected = left_by(case.run(folder / "whole"), folder / "whole")
     with pytest.raises(BadScore, match=r"loss before r\d-t\d is not a number"):
         case.run(folder / "faulty", engine=FaultyEngine(healthy, loss=loss))
-    points = [e for e in read_log(folder / "faulty/run.jsonl") if isinstance(e, Reached)]
+    points = [e for e in read_log(folder / "faulty/run.jsonl") if isinstance(e, PointEvent)]
     saved = {path.name.split(".")[0] for path in (folder / "faulty/checkpoints").iterdir()}
     assert saved <= {point.checkpoint for point in points}
     assert left_by(case.run(folder / "faulty"), folder / "faulty") == expected

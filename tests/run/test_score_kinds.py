@@ -12,9 +12,9 @@ import pytest
 from mortal import Killed, quick_folder
 from msft.errors import BadScore
 from msft.run.history import History
-from msft.run.log import Asked, Measured, Opened, Reached, read_log
+from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, read_log
 from msft.run.rows import read_verdicts
-from msft.run.worker import Scored, alike
+from msft.run.worker import Scored, coerce_kind
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import SELECTION, Score, accuracy, value
 from msft.testing import Learner, SimulatedEngine, simulate
@@ -99,23 +99,25 @@ def test_truths_stay_counts_and_a_number_among_them_is_refused(folder: Path) -> 
     assert history.mean(CheckpointId("r0-t2")) == Fraction(1, 2)
     with pytest.raises(BadScore, match=r"^b: its metric gave 0\.5 for a row, but for the base .*0"):
         run(folder / "refused", truths, truths, (truths[0], [True, 0.5]))
-    assert len([e for e in read_log(folder / "refused/run.jsonl") if isinstance(e, Reached)]) == 1
+    assert (
+        len([e for e in read_log(folder / "refused/run.jsonl") if isinstance(e, PointEvent)]) == 1
+    )
 
 
 def test_a_log_from_before_goes_on_in_its_own_way() -> None:
     """Means of own metrics stood alone there, and a sub-dataset could have both kinds."""
     scored = Scored({"a": value(1.5, 3), "b": accuracy(2, 4)}, 0, {"a": [1.0, 0.5, 0.0]})
-    plain = alike(scored, {"a": value(0.25), "b": value(0.5)})
+    plain = coerce_kind(scored, {"a": value(0.25), "b": value(0.5)})
     assert plain.scores == {"a": value(0.5), "b": value(0.5)}
     assert plain.verdicts == scored.verdicts
     rows = {"b": 8}
     history = History(
         [
-            Opened("sft", 20, 1000, rows, {"mean": "macro"}, {}),
-            Asked(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
-            Measured(BASE, SELECTION, Tokens(), {"b": accuracy(0, 4)}),
-            Measured(CheckpointId("r0-t1"), SELECTION, Tokens(), {"b": value(0.25)}),
+            RunEvent("sft", 20, 1000, rows, {"mean": "macro"}, {}),
+            RolloutEvent(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
+            ScoresEvent(BASE, SELECTION, Tokens(), {"b": accuracy(0, 4)}),
+            ScoresEvent(CheckpointId("r0-t1"), SELECTION, Tokens(), {"b": value(0.25)}),
         ]
     )
-    number = alike(replace(scored, scores={"b": value(3.0, 4)}), history.patterns)
+    number = coerce_kind(replace(scored, scores={"b": value(3.0, 4)}), history.patterns)
     assert number.scores == {"b": value(0.75)}

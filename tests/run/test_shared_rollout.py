@@ -26,7 +26,7 @@ from mortal import (
 from msft.run.environment import BaseRecord, record_environment
 from msft.run.folder import RunFolder
 from msft.run.history import History
-from msft.run.log import Log, Reached, to_line
+from msft.run.log import Log, PointEvent, to_line
 from msft.run.recorded_run import RecordedRun
 from msft.run.rows import Samples, Verdicts
 from msft.run.sharing import SharedRollout
@@ -200,7 +200,7 @@ def test_a_log_with_other_answers_goes_on_by_itself(place: Path) -> None:
         TAKERS["span"].run(place / "b", None, log)
     log.close()
     first = RunFolder(place / "b").events()[3]
-    assert isinstance(first, Reached)
+    assert isinstance(first, PointEvent)
     lines = unseal(place / "b" / "run.jsonl").splitlines(keepends=True)
     other = to_line(replace(first, loss=(first.loss[0] / 2, first.loss[1])))
     (place / "b" / "run.jsonl").write_bytes(b"".join([*lines[:3], other]))

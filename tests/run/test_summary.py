@@ -11,7 +11,7 @@ import pytest
 
 from mortal import LEARNERS, PLAIN, VARIED, quick_folder
 from msft.run.history import History
-from msft.run.log import Asked, Event, Measured, Opened, Reached, read_log
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, read_log
 from msft.run.rows import Verdicts, read_verdicts
 from msft.run.summary import disk_of, flops_of, schedule_of, summary_of
 from msft.search.methods import METHODS
@@ -348,11 +348,11 @@ def log_of(
     }
     rows = dict.fromkeys(base, 4)
     return [
-        Opened("sft", 20, 10, rows, settings, {}),
-        Asked(0, BASE, rows, {}, len(points), {"name": "shuffled"}, "fresh", True),
-        Measured(BASE, "validation", Tokens(evaluation=1), base),
+        RunEvent("sft", 20, 10, rows, settings, {}),
+        RolloutEvent(0, BASE, rows, {}, len(points), {"name": "shuffled"}, "fresh", True),
+        ScoresEvent(BASE, "validation", Tokens(evaluation=1), base),
         *(
-            Reached(checkpoint_id(0, tick), 1, (0.5, 1), Tokens(2, 3, 4), disk, scores)
+            PointEvent(checkpoint_id(0, tick), 1, (0.5, 1), Tokens(2, 3, 4), disk, scores)
             for tick, (scores, disk) in enumerate(zip(points, disks, strict=True), start=1)
         ),
     ]
@@ -395,11 +395,11 @@ def test_mixed_metrics_have_no_mean_on_test_before_the_base_model_has() -> None:
     base: Scores = {"a": accuracy(1, 4), "b": nll(30.0, 10)}
     better: Scores = {"a": accuracy(3, 4), "b": nll(20.0, 10)}
     events = log_of(base, [better], [Disk()])
-    tested = Measured(checkpoint_id(0, 1), "test", Tokens(evaluation=1), better)
+    tested = ScoresEvent(checkpoint_id(0, 1), "test", Tokens(evaluation=1), better)
     scores = {"a": 0.75, "b": 2.0}
     found = summary_of(History([*events, tested]))["best"]["test"]
     assert found == {"mean": None, "datasets": scores}
-    both = [*events, tested, Measured(BASE, "test", Tokens(evaluation=1), base)]
+    both = [*events, tested, ScoresEvent(BASE, "test", Tokens(evaluation=1), base)]
     found = summary_of(History(both))["best"]["test"]
     assert found["datasets"] == scores
     assert found["mean"] is not None

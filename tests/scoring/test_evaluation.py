@@ -22,7 +22,7 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.scoring.evaluation import Evaluator
 from msft.scoring.metrics import normal
 from msft.search.scores import accuracy, value
@@ -47,7 +47,7 @@ class Parrot:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         self.groups.append(list(groups))
@@ -419,7 +419,7 @@ def test_many_tokens_are_looked_at_as_one_after_the_other(said: str, grader: Gra
             self,
             prompts: Sequence[Sequence[int]],
             limits: Sequence[int],
-            leaves: Leaves,
+            leaves: StopRow,
             groups: Sequence[int],
         ) -> Generated:
             for size in (1, 2, 7, len(tokens)):

@@ -22,7 +22,7 @@ from mortal import (
     quick_folder,
 )
 from msft.run.history import History
-from msft.run.log import Averaged, Reached, read_log
+from msft.run.log import AverageEvent, PointEvent, read_log
 from msft.run.summary import summary_of
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
@@ -142,7 +142,7 @@ def test_a_candidate_is_never_in_memory_alone() -> None:
         whole = case.run(place / "whole", 2)
         events = read_log(place / "whole/run.jsonl")
         for last, event in enumerate(events):
-            if isinstance(event, Reached):
+            if isinstance(event, PointEvent):
                 folder = place / str(last)
                 kill(case, folder, 2, last + 1, written=False)
                 there = {p.name.partition(".")[0] for p in (folder / "checkpoints").iterdir()}
@@ -163,7 +163,7 @@ def test_an_average_is_on_disk_with_the_ticks_it_is_made_of() -> None:
     with quick_folder() as place:
         whole = case.run(place / "whole", ROOM_FOR_ALL)
         events = read_log(place / "whole/run.jsonl")
-        last = next(n for n, event in enumerate(events) if isinstance(event, Averaged))
+        last = next(n for n, event in enumerate(events) if isinstance(event, AverageEvent))
         kill(case, place / "killed", ROOM_FOR_ALL, last + 1, written=False)
         there = {path.name.partition(".")[0] for path in (place / "killed/checkpoints").iterdir()}
     assert there == {"a0", *whole.stages[0].checkpoints[1:]}
@@ -220,7 +220,7 @@ class CountingEngine(SimulatedEngine):
 
 def logged(folder: Path) -> int:
     events = read_log(folder / "run.jsonl")
-    return sum(event.steps for event in events if isinstance(event, Reached))
+    return sum(event.steps for event in events if isinstance(event, PointEvent))
 
 
 @pytest.mark.parametrize("name", ["msft", "msft-restored", "continual", "sro"])

@@ -130,7 +130,7 @@ def test_rank_0_removes_only_when_all_have_written_what_came_before(tmp_path: Pa
         disk.put("r0-t2.weights", {"a": 2})
         disk.drop("r0-t1.weights")
         assert "r0-t1.weights" not in disk
-        disk.settle()
+        disk.prune()
         ranks.gather("here", None)
         there = sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".")
         assert there[:2] == ["r0-t1.weights.1-of-2", "r0-t1.weights.2-of-2"], "rank 1 still writes"

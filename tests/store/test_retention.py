@@ -116,7 +116,7 @@ def test_with_every_tick_held_the_disk_gets_what_memory_cannot_hold(tmp_path: Pa
                 latest=checkpoint,
                 contenders=wanted("all", there, ()),
                 best=TICKS[1],
-                keep_start=store.leans_on(BASE, there),
+                keep_start=store.would_lose(BASE, there),
                 moments="none",
             )
         )

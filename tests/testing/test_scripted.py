@@ -13,7 +13,7 @@ from msft.search.rollout import BASE, CheckpointId, Run
 from msft.testing import Scripted, scripted
 
 Curves = Mapping[str, Sequence[float]]
-Asked = tuple[int, CheckpointId, tuple[str, ...], int]
+RolloutEvent = tuple[int, CheckpointId, tuple[str, ...], int]
 
 
 class Answers:
@@ -21,7 +21,7 @@ class Answers:
 
     def __init__(self, *curves: Curves) -> None:
         self._curves = curves
-        self.asked: list[Asked] = []
+        self.asked: list[RolloutEvent] = []
 
     def __call__(
         self, index: int, start: CheckpointId, active: tuple[str, ...], ticks: int

@@ -12,7 +12,7 @@ from msft.errors import UsageError
 from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
 from msft.run.folder import RunFolder, read_history
-from msft.run.log import Opened
+from msft.run.log import RunEvent
 from msft.text import listed
 from msft.threads import usable_cores
 
@@ -99,7 +99,7 @@ def _run(method: str, seed: int, recipe: Path, out: Path) -> None:
 def _is_finished(folder: Path, seed: int) -> bool:
     run = RunFolder(folder)
     opened = run.events()[:1]
-    if opened and isinstance(opened[0], Opened) and opened[0].seed != seed:
+    if opened and isinstance(opened[0], RunEvent) and opened[0].seed != seed:
         raise UsageError(
             f"{folder} holds a run with seed {opened[0].seed}; give another --out, or that --seed"
         )

@@ -12,7 +12,7 @@ from msft.recipe.adapters import packages_of
 from msft.recipe.recipe import Recipe
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
-from msft.run.log import Opened
+from msft.run.log import RunEvent
 from msft.text import counted
 
 MOST_SHOWN = 5
@@ -23,7 +23,9 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
 
     `auto` is what the run was begun with, and at first one lane for each process.
     """
-    begun = next((e.settings.get("lanes", 1) for e in folder.events() if isinstance(e, Opened)), 0)
+    begun = next(
+        (e.settings.get("lanes", 1) for e in folder.events() if isinstance(e, RunEvent)), 0
+    )
     lanes: int = recipe.lanes if recipe.lanes != "auto" else begun or world
     if begun not in (0, lanes):
         raise UsageError(

@@ -39,7 +39,7 @@ from msft.run.environment import (
 )
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History
-from msft.run.log import Ended, Event, Log
+from msft.run.log import EndEvent, Event, Log
 from msft.run.recorded_run import RecordedRun, as_begun
 from msft.run.rows import LossLines, Samples, StepLines, Verdicts
 from msft.run.sharing import SharedRollout
@@ -130,7 +130,7 @@ class Session:
     def _carry_out(self, log: Log) -> tuple[dict[str, Any], dict[str, Any]]:
         self._settings = as_begun(self._settings, log.events)
         ended = log.events[-1] if log.events else None
-        if log.events and not isinstance(ended, Ended):
+        if log.events and not isinstance(ended, EndEvent):
             here = (self._folder.environment, environment(packages_of(self._recipe)))
             strict = self._recipe.deterministic
             together(self._ranks, "environment", lambda: refuse_others(*here, strict, self._notice))
@@ -138,7 +138,7 @@ class Session:
         if self._first:
             write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
         worker = self._worker(log)
-        if isinstance(ended, Ended):
+        if isinstance(ended, EndEvent):
             self._best_folder.give_back(ended.best)
         else:
             self._record_environment()

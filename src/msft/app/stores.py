@@ -83,7 +83,7 @@ def store_of(
     if settings.lanes == 1:
         return RunStore(CheckpointStore(tiers, writer, *sizes), _nothing, lent)
     shared = RankedDisk(folder.checkpoints, disk, writer, codec, ranks)
-    return RunStore(CheckpointStore(tiers, shared, *sizes, note=ranks.note), shared.settle, lent)
+    return RunStore(CheckpointStore(tiers, shared, *sizes, note=ranks.note), shared.prune, lent)
 
 
 def _nothing() -> None:

@@ -17,7 +17,16 @@ from msft.app.sample_texts import sample_texts
 from msft.files import DAMAGED, read_text, remove
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
-from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Opened, Reached
+from msft.run.log import (
+    AverageEvent,
+    DecisionEvent,
+    EndEvent,
+    Event,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
+)
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import TEST
@@ -88,7 +97,7 @@ class Trackers:
         self._history = history
         self._events += 1
         loss: Values = {}
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             self._trained += event.steps
             if live:
                 loss = self._training()
@@ -103,7 +112,7 @@ class Trackers:
         values = {**described(history, event, self._trained), **self._jump(event)}
         if values:
             values |= {f"eval/{name}/loss": loss for name, loss in (losses or {}).items()}
-        if isinstance(event, Ended):
+        if isinstance(event, EndEvent):
             values |= sample_texts(self._memory.with_name("samples.jsonl"), event.best)
         for name, told in self._present():
             if self._events > told.events and self._tell(name, values, self._trained):
@@ -168,16 +177,16 @@ class Trackers:
         """The marker of a roll-back: where the search goes on elsewhere than it stands."""
         before = self._recovery
         match event:
-            case Reached():
+            case PointEvent():
                 self._recovery = before = event.checkpoint
-            case Asked():
+            case RolloutEvent():
                 self._recovery = event.start
-            case Decided() if event.what != "report":
+            case DecisionEvent() if event.what != "report":
                 self._recovery = event.checkpoint
         if self._recovery == before:
             return {}
-        left = f"{', '.join(event.names)} left; " if isinstance(event, Decided) else ""
-        stage = len(self._history.stages) - 1 - isinstance(event, Asked)
+        left = f"{', '.join(event.names)} left; " if isinstance(event, DecisionEvent) else ""
+        stage = len(self._history.stages) - 1 - isinstance(event, RolloutEvent)
         epochs = epochs_to(self._history, self._recovery)
         after = counted(epochs, "epoch")
         return {
@@ -219,9 +228,9 @@ class Trackers:
 def described(history: History, event: Event, trained: int) -> Values:
     """The metrics of an event; `trained`: optimizer steps so far."""
     match event:
-        case Opened() if history.selected_on_test:
+        case RunEvent() if history.selected_on_test:
             return {"selection_text": SELECTED_ON_TEST}
-        case Reached():
+        case PointEvent():
             stage = history.stages[-1].asked
             return {
                 **_scores(history, event, history.selection),
@@ -229,14 +238,14 @@ def described(history: History, event: Event, trained: int) -> Values:
                 "epoch_committed": epochs_to(history, event.checkpoint),
                 "active": len(stage.active),
             }
-        case Averaged():
+        case AverageEvent():
             return {"average_text": f"{event.checkpoint} is the mean of {', '.join(event.of)}"}
-        case Measured() if event.checkpoint != BASE or not trained:
+        case ScoresEvent() if event.checkpoint != BASE or not trained:
             return _scores(history, event, event.split)
     return {}
 
 
-def _scores(history: History, event: Reached | Measured, split: str) -> Values:
+def _scores(history: History, event: PointEvent | ScoresEvent, split: str) -> Values:
     kind = "test" if split == TEST else "eval"
     if event.checkpoint in history.averages:  # beside the curve of the ticks, not in it
         kind += f"_{event.checkpoint}"

@@ -10,7 +10,7 @@ from msft.engine.decode.prefix_lines import question
 from msft.engine.lanes import lanes_of, units
 from msft.example import Encoded
 from msft.ranks import Ranks
-from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
+from msft.run.engine import Generated, Likelihoods, Predictor, StopRow
 
 
 class LanePredictor:
@@ -25,7 +25,7 @@ class LanePredictor:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         found: list[tuple[list[int], list[list[int]], int]] = []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from msft.example import Encoded
-from msft.run.engine import Generated, Leaves, Likelihoods, Predictor
+from msft.run.engine import Generated, Likelihoods, Predictor, StopRow
 
 
 class Refreshing:
@@ -17,7 +17,7 @@ class Refreshing:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         self._refresh()

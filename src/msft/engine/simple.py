@@ -27,7 +27,7 @@ from msft.engine.train.moving_average import RAW, MovingAverage
 from msft.engine.train.pending_losses import refuse_not_numbers
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.search.feeds import Batch, Losses, Update
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -214,7 +214,7 @@ class SimplePredictor:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         self._model.eval()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.app.terminal.progress import PlainLines
-from msft.run.log import Asked, Event, Measured, Opened, Reached, selection_of
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
 from msft.run.worker import Step
 from msft.search.scores import SELECTION, TEST, Score
 
@@ -24,15 +24,15 @@ class TrainerLog:
     def event(self, event: Event, live: bool) -> None:
         if self._lines is not None:
             self._lines.event(event, live)
-        if isinstance(event, Opened):
+        if isinstance(event, RunEvent):
             self._on_test = selection_of(event) == TEST
-        if isinstance(event, Asked):
+        if isinstance(event, RolloutEvent):
             self._stage = event.rollout
-        if isinstance(event, Reached) and not live:  # done before this process
+        if isinstance(event, PointEvent) and not live:  # done before this process
             self._trainer.state.global_step += event.steps
-        if isinstance(event, Reached | Measured) and live:
+        if isinstance(event, PointEvent | ScoresEvent) and live:
             ticks = TEST if self._on_test else SELECTION
-            split = event.split if isinstance(event, Measured) else ticks
+            split = event.split if isinstance(event, ScoresEvent) else ticks
             kind = "test" if split == TEST else "eval"
             logs = {
                 f"{kind}_{name}_{_named(s)}": float(s.value) for name, s in event.scores.items()

@@ -16,7 +16,7 @@ from msft.engine.model.loading import LoadedModel, end_tokens
 from msft.engine.paths import HALF
 from msft.engine.simple import SimplePredictor
 from msft.example import Encoded
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 
 
 class TrainerPredictor:
@@ -57,7 +57,7 @@ class TrainerPredictor:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         with self._ours():

@@ -32,9 +32,9 @@ from msft.engine.decode.prefix_lines import grouped, question
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
-from msft.run.log import Asked, Event, Log
+from msft.run.log import Event, Log, RolloutEvent
 from msft.run.recorded_run import RecordedRun
 from msft.run.worker import EngineWorker, Question, Scored, Work
 from msft.scoring.evaluation import Evaluator
@@ -139,7 +139,7 @@ def counted_run(
 
     def watch(event: Event, live: bool) -> None:
         nonlocal looks
-        if not isinstance(event, Asked):
+        if not isinstance(event, RolloutEvent):
             return
         looks += _looks_of(event, settings)
         if looks > most_looks:
@@ -178,7 +178,7 @@ def refuse_wrong_method(settings: Settings, method: PreparedMethod, batch_size: 
             continue
 
 
-def _looks_of(event: Asked, settings: Settings) -> int:
+def _looks_of(event: RolloutEvent, settings: Settings) -> int:
     """What counting a roll-out takes at most: its scores, and the rows of a feed that chooses."""
     scores = event.ticks * (TICK_LOOKS + len(settings.mixture.parts))
     if event.feed["name"] == "shuffled":
@@ -534,7 +534,7 @@ class _Counter:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         self.limits = limits

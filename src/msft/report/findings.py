@@ -18,7 +18,7 @@ from msft.report.moved_rows import moved_from_base
 from msft.report.shortfall import Shortfall, shortfall_of
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
-from msft.run.rows import Rows, rollout_falls, row_scores
+from msft.run.rows import RowVerdicts, rollout_falls, row_scores
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 from msft.search.scores import SELECTION, Metric, Number, overall_height
@@ -119,7 +119,7 @@ def findings_in(folder: Path, history: History, known: Tests | None = None) -> F
 
 
 def findings_of(
-    history: History, rows: Rows, first: Loss | None = None, known: Tests | None = None
+    history: History, rows: RowVerdicts, first: Loss | None = None, known: Tests | None = None
 ) -> Findings:
     """What there is to say of a run so far.
 
@@ -150,7 +150,7 @@ def findings_of(
     )
 
 
-def stage_tests(history: History, rows: Rows, known: Tests | None = None) -> Tests:
+def stage_tests(history: History, rows: RowVerdicts, known: Tests | None = None) -> Tests:
     """The test of every roll-out that is over."""
     tests = {} if known is None else known
     for number, stage in enumerate(history.stages):
@@ -166,7 +166,7 @@ def search_of(history: History, stage: int) -> int:
     return 0 if history.start.method == "sro" else stage
 
 
-def _tested(history: History, rows: Rows, number: int, stage: Stage) -> StageTest:
+def _tested(history: History, rows: RowVerdicts, number: int, stage: Stage) -> StageTest:
     if stage.falls:
         found = at_confidence(stage.falls, CONFIDENCE)
         return StageTest(found, moved=moved_from_base(history, rows, stage, found))
@@ -209,7 +209,7 @@ def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
     return {name: None for test in tested for name in test.falls if name not in learned}
 
 
-def _declines(history: History, rows: Rows) -> tuple[Decline, ...]:
+def _declines(history: History, rows: RowVerdicts) -> tuple[Decline, ...]:
     """Who is surely lower than where it left: the test of falls on its scores since then, held
     against those where it left instead of the base model's."""
     ways: dict[str, tuple[Exclusion, CheckpointId, RowScores]] = {}

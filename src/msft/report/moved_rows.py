@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msft.report.compare.evidence import sign_test
 from msft.run.history import History, Stage
-from msft.run.rows import Rows, row_scores
+from msft.run.rows import RowVerdicts, row_scores
 from msft.search.falls import Fall
 from msft.search.rollout import BASE
 
@@ -12,7 +12,7 @@ LEVEL = 0.05
 
 
 def moved_from_base(
-    history: History, rows: Rows, stage: Stage, tested: Mapping[str, Fall]
+    history: History, rows: RowVerdicts, stage: Stage, tested: Mapping[str, Fall]
 ) -> frozenset[str]:
     """Those of whom the test of falls does not say that they learned, and whose rows say it: a
     sign test at the highest tick and at the last one, for as many chances as there are ticks.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msft.report.compare.evidence import Paired, paired
 from msft.report.wording import Unit, height
 from msft.run.history import History
-from msft.run.rows import Rows
+from msft.run.rows import RowVerdicts
 from msft.search.rollout import CheckpointId, place_of
 from msft.search.scores import Number
 
@@ -32,7 +32,7 @@ class Shortfall:
     is_last: bool
 
 
-def shortfall_of(history: History, rows: Rows) -> Shortfall | None:
+def shortfall_of(history: History, rows: RowVerdicts) -> Shortfall | None:
     """Of a result that is an average, and below the best tick by more than chance; None where it is
     not, or where rows are lost."""
     average, tick = history.best, history.best_tick
@@ -57,7 +57,7 @@ def shortfall_of(history: History, rows: Rows) -> Shortfall | None:
 
 
 def _compared(
-    history: History, rows: Rows, first: CheckpointId, second: CheckpointId
+    history: History, rows: RowVerdicts, first: CheckpointId, second: CheckpointId
 ) -> Paired | None:
     """All rows that select, at two checkpoints; None where some are lost."""
     together = Paired(0, 0)

@@ -14,7 +14,7 @@ from msft.example import Encoded
 from msft.search.feeds import Batch, Losses
 from msft.store.disk import Codec, MemoryTier
 
-Leaves = Callable[[int, Sequence[int], int], int | None]
+StopRow = Callable[[int, Sequence[int], int], int | None]
 """leaves(row, tokens so far, how many of them were known before): after how many of them the
 row may leave the batch; None: it goes on."""
 
@@ -46,7 +46,7 @@ class Predictor(Protocol):
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves,
+        leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
         """The most likely next tokens of each prompt, up to its limit."""

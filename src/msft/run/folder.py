@@ -8,7 +8,7 @@ from typing import Any
 from msft.errors import UsageError
 from msft.files import DAMAGED, kind_of, open_to_read, read_text, replace_bytes
 from msft.run.history import History, history_in
-from msft.run.log import Ended, Event, read_log
+from msft.run.log import EndEvent, Event, read_log
 from msft.run.rows import RowTokens, VerdictsByKey, read_row_tokens, read_verdicts
 
 FIRST_ROWS = 32
@@ -52,7 +52,7 @@ class RunFolder:
         return read_log(self.log) if kind_of(self.log) else []
 
     def is_finished(self) -> bool:
-        return any(isinstance(event, Ended) for event in self.events()[-1:])
+        return any(isinstance(event, EndEvent) for event in self.events()[-1:])
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,15 +12,15 @@ from typing import get_args
 from msft.errors import LogError
 from msft.files import DAMAGED
 from msft.run.log import (
-    Asked,
-    Averaged,
-    Decided,
-    Ended,
+    AverageEvent,
+    DecisionEvent,
+    EndEvent,
     Event,
-    Measured,
-    Opened,
-    Reached,
-    Tested,
+    FallsEvent,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
     read_log,
     selection_of,
 )
@@ -59,16 +59,16 @@ class Stage:
     checkpoints: where it started, and one of each tick.
     """
 
-    asked: Asked
-    points: list[Reached] = field(default_factory=list)
-    decisions: list[Decided] = field(default_factory=list)
+    asked: RolloutEvent
+    points: list[PointEvent] = field(default_factory=list)
+    decisions: list[DecisionEvent] = field(default_factory=list)
     falls: Mapping[str, Fall] = field(default_factory=dict)
     checkpoints: list[CheckpointId] = field(init=False)
 
     def __post_init__(self) -> None:
         self.checkpoints = [self.asked.start]
 
-    def reach(self, point: Reached) -> None:
+    def reach(self, point: PointEvent) -> None:
         """A tick was done."""
         self.points.append(point)
         self.checkpoints.append(point.checkpoint)
@@ -114,15 +114,15 @@ class History:
     """
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
-        self.opened: Opened | None = None
+        self.opened: RunEvent | None = None
         self.stages: list[Stage] = []
         self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
         self.patterns: dict[str, Score] = {}
         self.tokens = Tokens()
         self.disk: list[Disk] = []
-        self.averages: dict[CheckpointId, Averaged] = {}
+        self.averages: dict[CheckpointId, AverageEvent] = {}
         self.candidates = 0
-        self.ended: Ended | None = None
+        self.ended: EndEvent | None = None
         self._best: Best | None = None
         self.reported: CheckpointId | None = None
         for event in events:
@@ -130,32 +130,32 @@ class History:
 
     def add(self, event: Event) -> None:
         match event:
-            case Opened():
+            case RunEvent():
                 self.opened = event
-            case Asked():
+            case RolloutEvent():
                 self.stages.append(Stage(event))
-            case Reached():
+            case PointEvent():
                 self.stages[-1].reach(event)
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
                 self._score(self.selection, event.checkpoint, event.scores)
-            case Averaged():
+            case AverageEvent():
                 self.averages[event.checkpoint] = event
-            case Measured():
+            case ScoresEvent():
                 self.tokens += event.tokens
                 self._score(event.split, event.checkpoint, event.scores)
-            case Tested():
+            case FallsEvent():
                 self.stages[event.rollout].falls = event.falls
-            case Decided():
+            case DecisionEvent():
                 if self.stages:
                     self.stages[-1].decisions.append(event)
                 if event.what == "report":
                     self.reported = event.checkpoint
-            case Ended():
+            case EndEvent():
                 self.ended = event
 
     @property
-    def start(self) -> Opened:
+    def start(self) -> RunEvent:
         if self.opened is None:
             raise ValueError("this log has no events yet")
         return self.opened
@@ -320,7 +320,7 @@ def history_in(log: Path) -> History:
                 f"{log}, line {line}: {fault}; expected a log as msft writes it: restore the file, "
                 "or start in another folder"
             )
-        if isinstance(event, Reached | Averaged):
+        if isinstance(event, PointEvent | AverageEvent):
             made.add(event.checkpoint)
     return history
 
@@ -330,7 +330,7 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
 
     made: the checkpoints so far.
     """
-    if isinstance(event, Opened):
+    if isinstance(event, RunEvent):
         return "a second run starts here" if history.opened else _setting_fault(event)
     if history.opened is None or history.ended is not None:
         where = "before the start" if history.opened is None else "after the end"
@@ -338,11 +338,11 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
     asked: list[CheckpointId] = []
     names: list[str] = []
     match event:
-        case Asked():
+        case RolloutEvent():
             asked, names = [event.start], [*event.active, *event.rehearsed]
             if event.rollout != len(history.stages) or event.ticks < 1 or not event.active:
                 return f"roll-out {event.rollout} cannot be the next one"
-        case Reached():
+        case PointEvent():
             names, number = [*event.scores], len(history.stages) - 1
             stage = history.stages[number] if number >= 0 else None
             if stage is None or event.checkpoint != checkpoint_id(number, stage.ticks + 1):
@@ -350,33 +350,35 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
             known = event.scores.keys() & history.known(stage.asked.start).keys()
             if lost := [name for name in stage.asked.active if name not in known]:
                 return f"{shown(lost[0])} has no score at this tick, or none at tick 0"
-        case Averaged():
+        case AverageEvent():
             asked = [*event.of]
             if not asked:
                 return f"{event.checkpoint} is an average of nothing"
-        case Measured():
+        case ScoresEvent():
             asked, names = [event.checkpoint], [*event.scores]
             if event.split not in history.scores:
                 return f"the split is {shown(event.split)}"
-        case Decided():
+        case DecisionEvent():
             asked, names = [event.checkpoint], [*event.names]
-        case Tested():
+        case FallsEvent():
             asked, names = [event.checkpoint], [*event.falls]
             if not 0 <= event.rollout < len(history.stages):
                 return f"there is no roll-out {event.rollout}"
-        case Ended():
+        case EndEvent():
             asked = [event.best]
     unknown = [name for name in names if name not in history.opened.datasets]
     missing = [checkpoint for checkpoint in asked if checkpoint not in made]
     if unknown or missing:
         what = f"sub-dataset {shown(unknown[0])}" if unknown else f"checkpoint {missing[0]}"
         return f"the {what} is not one of this run"
-    if isinstance(event, Reached | Measured) and any(s.count < 1 for s in event.scores.values()):
+    if isinstance(event, PointEvent | ScoresEvent) and any(
+        s.count < 1 for s in event.scores.values()
+    ):
         return "a score is one of no rows"
     return None
 
 
-def _setting_fault(opened: Opened) -> str | None:
+def _setting_fault(opened: RunEvent) -> str | None:
     """Which setting that others read from the log cannot be."""
     settings = opened.settings
     if not opened.datasets or min(opened.datasets.values()) < 0 or opened.num_parameters < 0:

@@ -97,7 +97,7 @@ def lock(file: IO[bytes], path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class RunEvent:
     """First event: everything that the method's answers depend on."""
 
     event: ClassVar[str] = "run"
@@ -110,7 +110,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RolloutEvent:
     """A roll-out was asked for. `active` and `rehearsed` give rows per epoch."""
 
     event: ClassVar[str] = "rollout"
@@ -126,7 +126,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class PointEvent:
     """A tick of the present roll-out was trained, scored and saved.
 
     loss: summed row losses and rows of the tick's training steps.
@@ -142,7 +142,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Averaged:
+class AverageEvent:
     """The mean of the weights at some checkpoints was made and saved; one may be named twice."""
 
     event: ClassVar[str] = "average"
@@ -152,7 +152,7 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScoresEvent:
     """A checkpoint was scored outside a tick: the base model, an excluded set, the test split."""
 
     event: ClassVar[str] = "scores"
@@ -163,7 +163,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionEvent:
     """What the method decided: `exclude`, `go_on` or `report`, and the checkpoint it meant."""
 
     event: ClassVar[str] = "decision"
@@ -174,7 +174,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class FallsEvent:
     """Who fell for sure in a roll-out, which ended at this checkpoint."""
 
     event: ClassVar[str] = "falls"
@@ -185,7 +185,7 @@ class Tested:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndEvent:
     """Last event."""
 
     event: ClassVar[str] = "end"
@@ -193,14 +193,32 @@ class Ended:
     best: CheckpointId
 
 
-Event = Opened | Asked | Reached | Averaged | Measured | Decided | Tested | Ended
+Event = (
+    RunEvent
+    | RolloutEvent
+    | PointEvent
+    | AverageEvent
+    | ScoresEvent
+    | DecisionEvent
+    | FallsEvent
+    | EndEvent
+)
 _KINDS: dict[str, type[Event]] = {
     kind.event: kind
-    for kind in (Opened, Asked, Reached, Averaged, Measured, Decided, Tested, Ended)
+    for kind in (
+        RunEvent,
+        RolloutEvent,
+        PointEvent,
+        AverageEvent,
+        ScoresEvent,
+        DecisionEvent,
+        FallsEvent,
+        EndEvent,
+    )
 }
 
 
-def selection_of(opened: Opened) -> str:
+def selection_of(opened: RunEvent) -> str:
     """The split that the ticks of a run are scored on, and that chooses."""
     return str(opened.settings.get("selection_split", SELECTION))
 
@@ -209,11 +227,11 @@ def scored_rows(events: Iterable[Event]) -> set[tuple[CheckpointId, str, str]]:
     """The checkpoint, split and sub-dataset of every score that was measured on rows."""
     events = [*events]
     first = events[0] if events else None
-    selection = selection_of(first) if isinstance(first, Opened) else SELECTION
+    selection = selection_of(first) if isinstance(first, RunEvent) else SELECTION
     return {
-        (event.checkpoint, event.split if isinstance(event, Measured) else selection, name)
+        (event.checkpoint, event.split if isinstance(event, ScoresEvent) else selection, name)
         for event in events
-        if isinstance(event, Measured) or (isinstance(event, Reached) and event.steps)
+        if isinstance(event, ScoresEvent) or (isinstance(event, PointEvent) and event.steps)
         for name in event.scores
     }
 
@@ -437,7 +455,7 @@ def _begins_a_log(data: bytes) -> bool:
     return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
 
 
-Answer = TypeVar("Answer", Reached, Averaged, Measured, Tested)
+Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent)
 Watch = Callable[[Event, bool], None]
 """Called with every event, and whether it is new or was read from the log."""
 
@@ -470,12 +488,12 @@ class Journal:
 
     def ask(self, event: Event) -> None:
         """A question or a decision: the log must have the same one, or none yet."""
-        if isinstance(event, Opened) and isinstance(self._next, Opened):
+        if isinstance(event, RunEvent) and isinstance(self._next, RunEvent):
             event = _as_old(event, self._next)
         if self.live():
             self._log.append(event)
         elif self._next is not None and to_line(self._next) != to_line(event):
-            if isinstance(event, Opened):
+            if isinstance(event, RunEvent):
                 raise Diverged(f"{_changes(to_json(self._next), to_json(event))}; {CHANGED}")
             raise self._diverged(_difference(self._next, event))
         self.take(event)
@@ -508,7 +526,7 @@ class Journal:
         return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
 
 
-def _as_old(now: Opened, then: Opened) -> Opened:
+def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
     """Without the digests that the log is too old to have."""
     kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
     return replace(now, fingerprint=kept)

@@ -13,23 +13,23 @@ from typing import get_args
 from msft.errors import BadScore, WrongMethod
 from msft.run.history import History, Stage
 from msft.run.log import (
-    Asked,
-    Averaged,
-    Decided,
-    Ended,
+    AverageEvent,
+    DecisionEvent,
+    EndEvent,
     Event,
+    FallsEvent,
     Journal,
     Log,
-    Measured,
-    Opened,
-    Reached,
-    Tested,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
     Watch,
     scored_rows,
 )
 from msft.run.recovery import Recovery
 from msft.run.rows import Samples, Verdicts, fits_score, rollout_falls, trained_ticks
-from msft.run.worker import Question, Scored, Worker, alike, checked
+from msft.run.worker import Question, Scored, Worker, checked, coerce_kind
 from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec, described
 from msft.search.methods import PreparedMethod
@@ -59,10 +59,10 @@ from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained
 from msft.text import shown
 
 
-def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> Opened:
+def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> RunEvent:
     """A run as the first line of its log; what is at its default and came later is not in it."""
     counted, selection = settings.evaluation_tokens, settings.selection_split
-    return Opened(
+    return RunEvent(
         method=method.name,
         seed=settings.seed,
         num_parameters=num_parameters,
@@ -94,7 +94,7 @@ def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
     """The settings under which a run goes on. Earlier versions scored nothing on test where one
     sub-dataset had no test rows."""
     first = events[0] if events else None
-    if isinstance(first, Opened) and settings.tested and "tested" not in first.settings:
+    if isinstance(first, RunEvent) and settings.tested and "tested" not in first.settings:
         return replace(settings, score_test="none", tested=None)
     return settings
 
@@ -104,10 +104,12 @@ def _weights(num_parameters: int, settings: Settings) -> dict[str, int]:
     return {"frozen": num_parameters, "trained": settings.adapter}
 
 
-def asked(question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep) -> Asked:
+def asked(
+    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep
+) -> RolloutEvent:
     """A roll-out as its line in the log."""
     parts = question.mixture.parts
-    return Asked(
+    return RolloutEvent(
         rollout=question.rollout,
         start=question.start,
         active={part.name: part.rows for part in parts if not part.rehearsed},
@@ -154,7 +156,7 @@ def refuse_gone(
 
 
 def refuse_decision(
-    decision: Decided, held: Collection[CheckpointId], names: Collection[str], method: str
+    decision: DecisionEvent, held: Collection[CheckpointId], names: Collection[str], method: str
 ) -> None:
     """ValueError for one about a checkpoint that cannot be had; WrongMethod for one about a
     sub-dataset that there is not.
@@ -196,7 +198,7 @@ class Scoring:
 
     def score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
         found = checked(self._worker.score(names, split), names, checkpoint)
-        scored = alike(found, self._history.patterns)
+        scored = coerce_kind(found, self._history.patterns)
         self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
         self.samples.add(checkpoint, split, scored.samples)
         return scored
@@ -238,9 +240,9 @@ class FallTest:
     def answer(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
         """The falls of a roll-out's active sub-datasets."""
         number = place_of(rollout.end)[0]
-        event = self._journal.answer(Tested, rollout.end)
+        event = self._journal.answer(FallsEvent, rollout.end)
         if event is None:
-            event = Tested(rollout.end, number, confidence, self._falls(rollout, confidence))
+            event = FallsEvent(rollout.end, number, confidence, self._falls(rollout, confidence))
             self._journal.record(event)
             self._journal.take(event)
         else:  # the same question as then
@@ -261,7 +263,7 @@ class FallTest:
                 continue
             self._recovery.hold(checkpoint)
             selection = self._history.selection
-            scored = alike(self._worker.score(lost, selection), self._history.patterns)
+            scored = coerce_kind(self._worker.score(lost, selection), self._history.patterns)
             missing = [name for name in lost if name not in scored.verdicts]
             if missing:
                 raise BadScore(
@@ -400,14 +402,14 @@ class RecordedRun:
         parts = parts_of_average(checkpoints, self._store.held)
         self._open()
         checkpoint = average_id(len(self.history.averages))
-        known = self._journal.answer(Averaged, checkpoint)
+        known = self._journal.answer(AverageEvent, checkpoint)
         self._store.enter(checkpoint, moments=False)
         if known is None:
             self._recovery.average(checkpoint, parts)
         if self._settings.disk_policy != LEAN:
             self._store.secure(checkpoint)
         disk = self._store.account()
-        self._journal.ask(Averaged(checkpoint, parts, known.disk if known else disk))
+        self._journal.ask(AverageEvent(checkpoint, parts, known.disk if known else disk))
         self._measure(checkpoint, self._selection)
         if self._settings.score_test != "none":  # now, while it is there: it may be a control
             self._measure(checkpoint, TEST)
@@ -420,13 +422,13 @@ class RecordedRun:
         return self.history.known(checkpoint)
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
-        self._decide(Decided("exclude", checkpoint, tuple(names), tick))
+        self._decide(DecisionEvent("exclude", checkpoint, tuple(names), tick))
 
     def go_on(self, checkpoint: CheckpointId) -> None:
-        self._decide(Decided("go_on", checkpoint))
+        self._decide(DecisionEvent("go_on", checkpoint))
 
     def report(self, checkpoint: CheckpointId) -> None:
-        self._decide(Decided("report", checkpoint))
+        self._decide(DecisionEvent("report", checkpoint))
 
     # What the program sees.
 
@@ -453,7 +455,7 @@ class RecordedRun:
             self._recovery.secure(best)
             self._scoring.leave_samples((BASE, best), self._recovery)
         self._store.secure(best)
-        self._journal.ask(Ended(by, best))
+        self._journal.ask(EndEvent(by, best))
         self._journal.finish()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
@@ -471,7 +473,7 @@ class RecordedRun:
 
     def _point(self, question: Question, before: Point) -> Point:
         checkpoint = checkpoint_id(question.rollout, before.tick + 1)
-        event = self._journal.answer(Reached, checkpoint)
+        event = self._journal.answer(PointEvent, checkpoint)
         if event is None:
             event = self._reach(question, before, checkpoint)
         else:
@@ -480,7 +482,7 @@ class RecordedRun:
         self._journal.take(event)
         return Point(before.tick + 1, checkpoint, event.scores, event.steps)
 
-    def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> Reached:
+    def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> PointEvent:
         """Train a tick, score it, put it into its place, and only then write its line."""
         self._recovery.go(question.rollout, before.tick)
         work = self._worker.advance(before.tick + 1)
@@ -497,7 +499,7 @@ class RecordedRun:
         self._store.put(checkpoint, self._worker.weights, self._worker.training)
         tokens = work.tokens + Tokens(evaluation=scored.tokens)
         disk = self._store.account()
-        event = Reached(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
+        event = PointEvent(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
         self._journal.record(event)
         return event
 
@@ -509,18 +511,18 @@ class RecordedRun:
         names = [name for name in self.history.missing(checkpoint, split) if name in asked_for]
         if not names:
             return
-        event = self._journal.answer(Measured, checkpoint)
+        event = self._journal.answer(ScoresEvent, checkpoint)
         if event is None:
             if worker_at:
                 self._recovery.go(*worker_at)
             else:
                 self._recovery.hold(checkpoint)
             scored = self._scoring.score(checkpoint, names, split)
-            event = Measured(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
+            event = ScoresEvent(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._journal.record(event)
         self._journal.take(event)
 
-    def _decide(self, event: Decided) -> None:
+    def _decide(self, event: DecisionEvent) -> None:
         names = self._settings.mixture.sizes
         refuse_decision(event, self._store.held, names, self._method.name)
         self._open()
@@ -543,7 +545,7 @@ class RecordedRun:
                 latest=latest,
                 contenders=held,
                 best=self.history.best,
-                keep_start=self._store.leans_on(question.start, {*held, latest}),
+                keep_start=self._store.would_lose(question.start, {*held, latest}),
                 moments="contenders" if restore else "start" if kept else "none",
                 policy=self._settings.disk_policy,
             )

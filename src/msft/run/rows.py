@@ -33,7 +33,7 @@ from msft.files import (
     replace_bytes,
 )
 from msft.run.history import History, Stage
-from msft.run.log import Event, Measured, Reached
+from msft.run.log import Event, PointEvent, ScoresEvent
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, Score
@@ -346,7 +346,7 @@ def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:
 _RIGHT = {"0": 0.0, "1": 1.0}
 
 
-class Rows(Protocol):
+class RowVerdicts(Protocol):
     """The rows of a run that select, by checkpoint and sub-dataset; None where they are lost."""
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None: ...
@@ -354,7 +354,9 @@ class Rows(Protocol):
     def tokens(self, name: str) -> Sequence[int] | None: ...
 
 
-def rollout_falls(history: History, rows: Rows, number: int, confidence: float) -> dict[str, Fall]:
+def rollout_falls(
+    history: History, rows: RowVerdicts, number: int, confidence: float
+) -> dict[str, Fall]:
     """The falls of a roll-out's active sub-datasets; ValueError where rows are missing."""
     stage = history.stages[number]
     ticks = trained_ticks(stage)
@@ -377,7 +379,7 @@ def trained_ticks(stage: Stage) -> dict[int, CheckpointId]:
 
 def row_scores(
     history: History,
-    rows: Rows,
+    rows: RowVerdicts,
     name: str,
     checkpoints: Sequence[CheckpointId],
     base: CheckpointId,
@@ -471,9 +473,9 @@ class LossLines:
 
     def of(self, event: Event, live: bool) -> Losses:
         """The losses that belong to an event of the log; nothing where there are none."""
-        if not isinstance(event, Reached | Measured):
+        if not isinstance(event, PointEvent | ScoresEvent):
             return {}
-        if isinstance(event, Measured) and event.split != SELECTION:
+        if isinstance(event, ScoresEvent) and event.split != SELECTION:
             return {}
         if not live:
             return self._known.get(event.checkpoint, {})

@@ -21,7 +21,7 @@ from msft.errors import LogError
 from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
-from msft.run.log import Asked, Event, Log, Measured, Opened, Reached, selection_of
+from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
 from msft.run.recorded_run import RecordedRun, asked, opened
 from msft.run.rows import Samples, Verdict, Verdicts, read_samples
 from msft.run.worker import Question, Scored, Work, Worker
@@ -46,12 +46,12 @@ class LentRollout:
         events = folder.events()
         self.folder = folder
         self._samples = read_samples(samples)
-        self.start = next(event for event in events if isinstance(event, Opened))
-        self.asked = next(event for event in events if isinstance(event, Asked))
+        self.start = next(event for event in events if isinstance(event, RunEvent))
+        self.asked = next(event for event in events if isinstance(event, RolloutEvent))
         self.points = _first_points(events)
         self.num_parameters = self.start.num_parameters
         self._selection = selection_of(self.start)
-        self._measured = [event for event in events if isinstance(event, Measured)]
+        self._measured = [event for event in events if isinstance(event, ScoresEvent)]
         self._tokens = row_tokens_of(folder.path)
         self._verdicts: dict[tuple[CheckpointId, str], dict[str, Verdict]] = {}
         for (checkpoint, split, name), rows in verdicts_of(folder.path).items():
@@ -69,7 +69,7 @@ class LentRollout:
             for point in self.points
         )
 
-    def answers(self, run: Opened) -> bool:
+    def answers(self, run: RunEvent) -> bool:
         """Whether a run that begins like this would get the same answers."""
         return _comparable(run) == _comparable(self.start)
 
@@ -92,7 +92,7 @@ class LentRollout:
 
     def score(self, names: Sequence[str], split: str) -> Scored:
         checkpoint = checkpoint_id(0, self._tick) if self._tick else BASE
-        event: Reached | Measured | None
+        event: PointEvent | ScoresEvent | None
         if self._tick and split == self._selection:
             event = self.points[self._tick - 1]
         else:
@@ -206,7 +206,7 @@ class SharedRollout:
             return LendingWorker(worker, DiskTier(self._checkpoints, codec), lent_samples), None
         return worker, None
 
-    def _lent(self, run: Opened, events: Sequence[Event]) -> LentRollout | None:
+    def _lent(self, run: RunEvent, events: Sequence[Event]) -> LentRollout | None:
         """What another run has left, if it answers this one, and nothing here says otherwise."""
         found = self.found()
         if found is None or found.folder.path.resolve() == self._folder.path.resolve():
@@ -257,7 +257,7 @@ class SharedRollout:
         last = lent.points[-1].checkpoint
 
         def watch(event: Event, live: bool) -> None:
-            if isinstance(event, Reached) and event.checkpoint == last:
+            if isinstance(event, PointEvent) and event.checkpoint == last:
                 raise _Enough
 
         if len(_first_points(log.events)) < len(lent.points):
@@ -277,9 +277,9 @@ class SharedRollout:
             _link(self._checkpoints / key, self._folder.checkpoints / key)
 
 
-def _first_points(events: Iterable[Event]) -> list[Reached]:
+def _first_points(events: Iterable[Event]) -> list[PointEvent]:
     """The ticks of the first roll-out."""
-    points = (event for event in events if isinstance(event, Reached))
+    points = (event for event in events if isinstance(event, PointEvent))
     return [point for point in points if place_of(point.checkpoint)[0] == 0]
 
 
@@ -295,7 +295,7 @@ def _link(source: Path, target: Path) -> None:
     temporary.rename(target)
 
 
-def _comparable(run: Opened) -> Opened:
+def _comparable(run: RunEvent) -> RunEvent:
     """A run as far as the answers of its first roll-out depend on it."""
     settings = {key: value for key, value in run.settings.items() if key not in OWN}
     settings["by"] = run.settings["peaks"].get("by", "score")

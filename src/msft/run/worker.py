@@ -233,7 +233,7 @@ def _tokens(batch: Batch, count: int) -> Tokens:
             return Tokens(evaluation=count)
 
 
-def alike(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
+def coerce_kind(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
     """The scores and verdicts in the kinds of the patterns; BadScore where one cannot be."""
     scores, verdicts = {**scored.scores}, {**scored.verdicts}
     for name, score in scored.scores.items():

@@ -114,10 +114,10 @@ class RankedDisk:
     def flush(self) -> None:
         """Wait until everything is done in all ranks, removals too."""
         together(self._ranks, "writing", self._writer.flush)
-        self.settle()
+        self.prune()
         self._ranks.gather("removals", None)  # rank 0 has removed
 
-    def settle(self) -> None:
+    def prune(self) -> None:
         """Remove what may be removed by now; the ranks meet here."""
         waiting = {*self._writer.waiting()}
         self._open = {name: order for name, order in self._open.items() if name in waiting}

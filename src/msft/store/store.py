@@ -166,7 +166,7 @@ class CheckpointStore:
     def held(self) -> frozenset[CheckpointId]:
         return frozenset(self._ledger)
 
-    def leans_on(self, start: CheckpointId, others: Iterable[CheckpointId]) -> bool:
+    def would_lose(self, start: CheckpointId, others: Iterable[CheckpointId]) -> bool:
         """Whether a crash would lose one of these that could be trained again from this start."""
         if self._disk is None or (start != BASE and start not in self._ledger):
             return False

@@ -25,7 +25,7 @@ from msft.engine.simple import SimpleEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import Stopped
 from msft.recipe.recipe import Recipe
-from msft.run.log import Reached, read_log
+from msft.run.log import PointEvent, read_log
 from msft.run.worker import Step
 from msft.search.rollout import CheckpointId
 from msft.store.disk import DiskTier, Hashes
@@ -213,7 +213,7 @@ def steps_of(folder: Path) -> list[str]:
 
 
 def points_of(folder: Path) -> set[str]:
-    return {e.checkpoint for e in read_log(folder / "run.jsonl") if isinstance(e, Reached)}
+    return {e.checkpoint for e in read_log(folder / "run.jsonl") if isinstance(e, PointEvent)}
 
 
 @pytest.mark.parametrize("options", [{}, {"on_rollback": "restore"}])

@@ -12,7 +12,7 @@ import pytest
 
 from msft.errors import BadScore
 from msft.run.history import History
-from msft.run.log import Log, Measured
+from msft.run.log import Log, ScoresEvent
 from msft.run.recorded_run import RecordedRun
 from msft.run.summary import summary_of
 from msft.run.worker import EngineWorker, Scored
@@ -198,7 +198,7 @@ def test_alg_4_lines_5_and_16_peaks_are_kept_in_the_rollout_and_all_others_disca
     engine = Watching(learners, tmp_path / "checkpoints")
     history = simulated(learners, folder=tmp_path, engine=engine, peaks=peaks)
     seen = iter(engine.seen)
-    base = Measured(BASE, SELECTION, Tokens(), history.known(BASE))
+    base = ScoresEvent(BASE, SELECTION, Tokens(), history.known(BASE))
     so_far = History([history.start, base])
     for number, stage in enumerate(history.stages):
         so_far.add(stage.asked)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from msft.checks import AtLeast
-from msft.run.log import Ended, Log
+from msft.run.log import EndEvent, Log
 from msft.search.methods import METHODS, prepare
 from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_is_not_kept_cannot_be_the_result() -> None:
     log = Log()
     with pytest.raises(ValueError, match="r0-t1 was asked for, which is not kept"):
         scripted(modest, ["a", "b"], lambda *question: RISING, log=log)
-    assert not any(isinstance(event, Ended) for event in log.events)
+    assert not any(isinstance(event, EndEvent) for event in log.events)
 
 
 def test_it_may_score_the_base_model_before_any_rollout() -> None:

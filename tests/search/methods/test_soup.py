@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from msft.errors import OptionError
-from msft.run.log import Asked, Log
+from msft.run.log import Log, RolloutEvent
 from msft.run.summary import summary_of
 from msft.search.draws import sampled
 from msft.testing import Learner, Scripted, scripted, simulate
@@ -203,5 +203,5 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(
 )
 def test_it_holds_no_more_ticks_than_it_may_average(options: dict[str, Any], keep: Any) -> None:
     asked = soup(**options).history.stages[0].asked
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, RolloutEvent)
     assert asked.keep == keep

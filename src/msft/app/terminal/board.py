@@ -7,7 +7,7 @@ from pathlib import Path
 from msft.app.terminal.remarks import Remarks
 from msft.app.terminal.time_left import Pace, TimeLeft, time_left
 from msft.run.history import History
-from msft.run.log import Asked, Event, Measured, Reached
+from msft.run.log import Event, PointEvent, RolloutEvent, ScoresEvent
 from msft.run.worker import Step
 from msft.search.feeds import epoch_and_steps, steps_before, steps_of
 from msft.search.rollout import CheckpointId
@@ -43,15 +43,17 @@ class Board:
     def event(self, event: Event, live: bool) -> None:
         self.history.add(event)
         selection = self.history.selection
-        if isinstance(event, Reached) or (isinstance(event, Measured) and event.split == selection):
+        if isinstance(event, PointEvent) or (
+            isinstance(event, ScoresEvent) and event.split == selection
+        ):
             for name, score in event.scores.items():
                 placed = (event.checkpoint, score)
                 self._scores.setdefault(name, []).append(placed)
                 if score.height > self._best.setdefault(name, placed)[1].height:
                     self._best[name] = placed
-        if isinstance(event, Reached) and live:
+        if isinstance(event, PointEvent) and live:
             self._pace.end()
-        if isinstance(event, Asked) and not self.tokens:
+        if isinstance(event, RolloutEvent) and not self.tokens:
             self._begun = time.monotonic()
         self._steps = 0
         self._pace.begin()

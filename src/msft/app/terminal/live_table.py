@@ -10,7 +10,7 @@ from msft.app.terminal.result_text import checkpoint_in_words
 from msft.app.terminal.time_left import time_left_text
 from msft.layout import NARROW_NAMES, cut, fitted
 from msft.report.wording import metric_name
-from msft.run.log import Decided, Ended, Event
+from msft.run.log import DecisionEvent, EndEvent, Event
 from msft.run.worker import Step
 from msft.text import SELECTED_ON_TEST, counted
 
@@ -54,7 +54,9 @@ class LiveTable:
 
         self._live.start()  # at the first event: a run that is refused shows no table
         self._board.event(event, live)
-        stays = isinstance(event, Ended) or (isinstance(event, Decided) and event.what == "exclude")
+        stays = isinstance(event, EndEvent) or (
+            isinstance(event, DecisionEvent) and event.what == "exclude"
+        )
         width = self._live.console.width
         if live and stays:
             stage = len(self._board.history.stages) - 1

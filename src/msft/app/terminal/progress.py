@@ -14,7 +14,16 @@ from msft.app.terminal.guard import unguarded
 from msft.app.terminal.result_text import ENDINGS, checkpoint_in_words
 from msft.layout import WIDTH, columns_of, cut, fitted, flowed, screen_width
 from msft.run.history import History
-from msft.run.log import Asked, Averaged, Decided, Ended, Event, Measured, Opened, Reached
+from msft.run.log import (
+    AverageEvent,
+    DecisionEvent,
+    EndEvent,
+    Event,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
+)
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import TEST, Scores
@@ -50,7 +59,7 @@ class PlainLines:
     def event(self, event: Event, live: bool) -> None:
         self._board.event(event, live)
         if not live:
-            self._known = event.checkpoint if isinstance(event, Reached) else self._known
+            self._known = event.checkpoint if isinstance(event, PointEvent) else self._known
             return
         if self._known is not None:
             self._say(f"going on after {checkpoint_in_words(self._known)}")
@@ -74,44 +83,44 @@ def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:
     """An event in words; None where there is nothing to say. Scores are laid out for the width."""
     history = board.history
     match event:
-        case Opened() if history.selected_on_test:
+        case RunEvent() if history.selected_on_test:
             return SELECTED_ON_TEST
-        case Asked():
+        case RolloutEvent():
             epochs = counted(event.ticks / history.evals_per_epoch, "epoch")
             start, names = checkpoint_in_words(event.start), _some(list(event.active))
             return f"stage {event.rollout}: {epochs} from {start} on {', '.join(names)}"
-        case Reached():
+        case PointEvent():
             loss = f", loss {event.loss[0] / event.loss[1]:.3f}" if event.loss[1] else ""
             full = history.has_mean(event.checkpoint)
             mean = f", {mean_text(history, event.checkpoint)}" if full else ""
             said = f"  epoch {board.epoch:.2f}, checkpoint {event.checkpoint}{loss}{mean}:"
             return _with_scores(said, event.scores, width)
-        case Averaged():
+        case AverageEvent():
             parts = ", ".join(_some([*event.of]))
             return f"  average {event.checkpoint} is of the weights at checkpoints {parts}"
-        case Measured() if event.split != history.selection:
+        case ScoresEvent() if event.split != history.selection:
             said = f"  {checkpoint_in_words(event.checkpoint)} on test:"
             if history.has_mean(event.checkpoint, TEST):
                 return f"{said} {mean_text(history, event.checkpoint, TEST)}"
             return _with_scores(said, event.scores, width)
-        case Measured() if event.checkpoint == BASE or event.checkpoint in history.averages:
+        case ScoresEvent() if event.checkpoint == BASE or event.checkpoint in history.averages:
             point, mean = (
                 checkpoint_in_words(event.checkpoint),
                 mean_text(history, event.checkpoint),
             )
             return _with_scores(f"  {point}, {mean}:", event.scores, width)
-        case Decided(what="exclude"):
+        case DecisionEvent(what="exclude"):
             here = history.stages[-1].points[-1:]
             stays = bool(here) and here[0].checkpoint == event.checkpoint
             where = "training goes on from" if stays else "training goes back to"
             gone, there = ", ".join(event.names), checkpoint_in_words(event.checkpoint)
             return f"  → {gone} left; {where} {there}"
-        case Decided(what="go_on"):
+        case DecisionEvent(what="go_on"):
             tested = any(stage.falls for stage in history.stages[-1:])
             why = "none surely fell" if tested else STILL_RISING
             from_there = f"training goes on from {checkpoint_in_words(event.checkpoint)}"
             return f"  → no sub-dataset left: {why}; {from_there}"
-        case Ended():
+        case EndEvent():
             best, mean = checkpoint_in_words(event.best), mean_text(history, event.best)
             return f"done: {ENDINGS[event.by]}; the best is {best}, {mean}"
     return None

@@ -7,7 +7,7 @@ from msft.report.findings_in_words import decline_text, departure_texts, growth_
 from msft.report.loss_growth import growth_of
 from msft.run.folder import first_loss_of
 from msft.run.history import History
-from msft.run.log import Decided, Event, Reached
+from msft.run.log import DecisionEvent, Event, PointEvent
 from msft.search.rollout import checkpoint_id
 
 
@@ -25,9 +25,9 @@ class Remarks:
         """What there is to say after a new event, which the history has."""
         if self._found is None and self._history.exclusions:  # of a run that was resumed
             self._look()
-        if isinstance(event, Reached):
+        if isinstance(event, PointEvent):
             return self._growth(event)
-        if not isinstance(event, Decided) or self._folder is None:
+        if not isinstance(event, DecisionEvent) or self._folder is None:
             return []
         found = self._look()
         left = [each for each in found.departures if each.name in event.names]
@@ -48,7 +48,7 @@ class Remarks:
             self._found = findings_in(self._folder, self._history, self._tests)
         return self._found or Findings()
 
-    def _growth(self, event: Reached) -> list[str]:
+    def _growth(self, event: PointEvent) -> list[str]:
         first = first_loss_of(self._folder) if self._folder else None
         found = growth_of(self._history, first)
         if found is None or checkpoint_id(found.stage, found.tick) != event.checkpoint:

@@ -21,7 +21,7 @@ from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.errors import Unsuited
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
-from msft.run.engine import Generated, Leaves, Likelihoods
+from msft.run.engine import Generated, Likelihoods, StopRow
 
 SLOTS_ELSEWHERE = 2**20
 
@@ -73,7 +73,7 @@ class Decoder:
         self,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
-        leaves: Leaves = lambda row, tokens, known: None,
+        leaves: StopRow = lambda row, tokens, known: None,
         groups: Sequence[int] | None = None,
     ) -> Generated:
         """The most likely next tokens of each prompt, one after the other, up to its limit.

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from msft.run.engine import Leaves
+from msft.run.engine import StopRow
 
 
 class Texts:
     """The tokens of each row: up to an end token, its limit, or where `leaves` said so."""
 
-    def __init__(self, ends: frozenset[int], limits: Sequence[int], leaves: Leaves) -> None:
+    def __init__(self, ends: frozenset[int], limits: Sequence[int], leaves: StopRow) -> None:
         self.rows: list[list[int]] = [[] for _ in limits]
         self.limits = limits
         self._ends = ends
