@@ -80,6 +80,19 @@ def test_a_loss_stands_beside_that_of_sft_on_the_same_model_and_rows(
     assert titles(panels_of("peaks", runs)) == ["owner/small, N = 2"]
 
 
+def test_a_loss_stands_beside_that_of_sft_with_the_same_seed(folder: Path, tmp_path: Path) -> None:
+    other = run_of(tmp_path / "sft-s30", "sft", 3, seed=30)
+    (other / "recipe.yaml").write_text("model_name_or_path: owner/small\n")
+    searched = folder / "a/msft-s20"
+    runs = compared_runs([other, searched, folder / "a/sft-s20"])
+    (panel,) = panels_of("loss", runs)
+    assert panel.sft is not None
+    assert panel.sft.folder == folder / "a/sft-s20"
+    (panel,) = panels_of("loss", compared_runs([other, searched]))
+    assert panel.sft is not None
+    assert panel.sft.folder == other, "a run with another seed is better than none"
+
+
 def test_seeds_and_folders_tell_panels_apart(folder: Path, tmp_path: Path) -> None:
     other = run_of(tmp_path / "msft-s30", "msft", 3, compute_budget=2, seed=30)
     again = run_of(tmp_path / "msft-again", "msft", 3, compute_budget=2, seed=30)

@@ -1,6 +1,7 @@
 """The paper's figures: their numbers, and that each is drawn for small, large and odd inputs."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -324,6 +325,18 @@ def test_gains_spreads_and_places_by_hand(folder: Path) -> None:
     table = first_places(rounds_of(contest))
     assert (table["SFT"].first, table["SFT"].shared) == (2, 1)
     assert (table["mSFT"].first, table["mSFT"].shared) == (2, 1)
+
+
+def test_a_subdataset_that_a_method_has_no_score_for_gives_no_first_place(folder: Path) -> None:
+    full = {"a": accuracy(50, 100), "b": accuracy(60, 100)}
+    runs = [
+        made(folder, "sft", "sft", **full),
+        made(folder, "msft", "msft", **full),
+        made(folder, "sro", "sro", a=accuracy(40, 100), b=None),
+    ]
+    (contest,) = contests_of(runs)
+    contest = replace(contest, split="test")
+    assert rounds_of(contest) == [{"SFT": 0.5, "mSFT": 0.5, "SRO SFT": Fraction(2, 5)}]
 
 
 def test_gains_of_groups_are_those_of_their_means(folder: Path) -> None:
