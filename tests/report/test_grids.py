@@ -8,12 +8,14 @@ from math import isnan
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from test_paper_figures import assert_drawn, run_of
 
 from mortal import quick_folder
 from msft.cli import main
 from msft.report.compare.compared_run import ComparedRun, compared_runs
+from msft.report.figures.colours import BEST, WENT_ON
 from msft.report.figures.epochs import path_losses
 from msft.report.figures.grids import GridKind, Panel, grid_section, panels_of
 from msft.report.figures.peaks import peaks_of
@@ -123,6 +125,19 @@ def test_every_grid_is_drawn_with_its_titles(kind: GridKind, folder: Path) -> No
         assert f"{panel.title}{mean}" in texts
     once = {"peaks": "peak, in epochs; number: distance", "loss": "training loss", "disk": "copies"}
     assert texts.count(once[kind]) == len(panels)
+
+
+def test_a_panel_of_losses_draws_the_line_of_sft_and_that_of_msft(folder: Path) -> None:
+    (panel,) = panels_of("loss", runs_of(folder, "a/sft-s20", "a/msft-s20"))
+    assert panel.sft is not None
+    drawn = [
+        (np.asarray(line.get_ydata(), dtype=float).tolist(), line.get_color())
+        for line in grid_section("loss", [panel]).draw(900).axes[0].lines
+    ]
+    for run, colour in ((panel.sft, WENT_ON), (panel.run, BEST)):
+        ends = [[y for y in ys if not isnan(y)][-1:] for ys, each in drawn if each == colour]
+        assert [last_loss(run)] in ends, run.method
+    assert last_loss(panel.sft) != last_loss(panel.run)
 
 
 def test_one_command_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
