@@ -41,6 +41,7 @@ CORE: dict[str, str] = {
     "search/peaks.py": "tests/search/test_peaks.py " + METHODS,
     "search/falls.py": "tests/search/test_fall_values.py tests/search/test_falls.py "
     "tests/run/test_fall_test.py",
+    "search/student.py": "tests/search/test_student.py",
     "search/mixture.py": "tests/search/test_mixture.py tests/search/test_weighted_rows.py "
     + METHODS,
     "search/rehearsal.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py " + METHODS,

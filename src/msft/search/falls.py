@@ -20,10 +20,11 @@ there are separate windows. docs/simulation.md has the level and the power that 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import erfc, fsum, log1p, sqrt
+from math import fsum, sqrt
 from typing import Literal
 
 from msft.search.draws import shuffled
+from msft.search.student import t_survival
 
 LAST = 3
 """Ticks at the end that a peak is compared with."""
@@ -279,12 +280,6 @@ def _p(contrast: _Contrast, noise: _Noise, excess: float) -> tuple[float, float]
     chances = 1.0
     if contrast.windows:  # every other window counts: neighbours share two of their three ticks
         chances = 2 + max(0.0, contrast.windows / 2 - 2) * shaken / variance
-    return sqrt(variance), min(1.0, chances * _tail(contrast.value / sqrt(variance), freedom))
-
-
-def _tail(t: float, freedom: float) -> float:
-    """P(T > t) of Student for t > 0, by Wallace's normal deviate."""
-    if freedom <= 0:
-        return 0.5
-    deviate = sqrt(freedom * log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    return erfc(deviate / sqrt(2)) / 2
+    # Without a degree of freedom nothing is known of the noise: either sign is as likely.
+    tail = t_survival(contrast.value / sqrt(variance), freedom) if freedom > 0 else 0.5
+    return sqrt(variance), min(1.0, chances * tail)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msft.search.draws import stream
 from msft.search.scores import Number
+from msft.search.student import t_survival
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,52 +79,6 @@ def t_quantile(share: float, df: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if t_survival(middle, df) > 1 - share else (low, middle)
     return (low + high) / 2
-
-
-def t_survival(t: float, df: float) -> float:
-    """P(T > t) of Student's t with df degrees of freedom.
-
-    P(T > t) = I(df / (df + t²); df/2, 1/2) / 2 = (1 − I(t² / (df + t²); 1/2, df/2)) / 2 for t >= 0
-    """
-    if df <= 0:
-        raise ValueError(f"df is {df}; expected more than 0")
-    if abs(t) < 1:  # where df / (df + t²) may round to 1
-        tail = (1 - incomplete_beta(t * t / (df + t * t), 0.5, df / 2)) / 2
-    else:
-        tail = incomplete_beta(df / (df + t * t), df / 2, 0.5) / 2
-    return tail if t >= 0 else 1 - tail
-
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I(x; a, b), by Lentz's continued fraction."""
-    if not 0 <= x <= 1 or a <= 0 or b <= 0:
-        raise ValueError(f"I({x}; {a}, {b}) is not defined; expected 0 <= x <= 1, a > 0 and b > 0")
-    if x in (0, 1):
-        return float(x)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
-        return 1 - incomplete_beta(1 - x, b, a)
-    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)) / a
-    return front * _beta_fraction(x, a, b)
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    tiny = 1e-300
-    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1), tiny)
-    fraction = d
-    for m in range(1, 10_000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for part in (even, odd):
-            d = 1 / _nonzero(1 + part * d, tiny)
-            c = _nonzero(1 + part / c, tiny)
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return fraction
-
-
-def _nonzero(value: float, tiny: float) -> float:
-    return value if abs(value) > tiny else tiny
 
 
 @dataclass(frozen=True, slots=True)
