@@ -59,230 +59,6 @@ from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained
 from msft.text import shown
 
 
-def opened(settings: Settings, method: PreparedMethod, num_parameters: int) -> RunEvent:
-    """A run as the first line of its log; what is at its default and came later is not in it."""
-    counted, selection = settings.evaluation_tokens, settings.selection_split
-    return RunEvent(
-        method=method.name,
-        seed=settings.seed,
-        num_parameters=num_parameters,
-        datasets=settings.mixture.sizes,
-        settings={
-            "evals_per_epoch": settings.evals_per_epoch,
-            "compute_budget": settings.compute_budget,
-            "train_ticks": settings.train_ticks,
-            "peaks": settings.peaks.recorded(),
-            "mean": settings.mean,
-            "score_test": settings.score_test,
-            "optim": settings.optim,
-            "rollout": asdict(method.rollout_options),
-            "method": dict(method.options),
-            **({} if settings.engine == FAST else {"engine": settings.engine}),
-            **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
-            **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
-            **({"adapter": _weights(num_parameters, settings)} if settings.adapter else {}),
-            **({} if settings.tested is None else {"tested": [*settings.tested]}),
-            **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
-            **({} if selection == SELECTION else {"selection_split": selection}),
-            **({} if settings.disk_policy == LEAN else {"disk_policy": settings.disk_policy}),
-        },
-        fingerprint=settings.fingerprint,
-    )
-
-
-def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
-    """The settings under which a run goes on. Earlier versions scored nothing on test where one
-    sub-dataset had no test rows."""
-    first = events[0] if events else None
-    if isinstance(first, RunEvent) and settings.tested and "tested" not in first.settings:
-        return replace(settings, score_test="none", tested=None)
-    return settings
-
-
-def _weights(num_parameters: int, settings: Settings) -> dict[str, int]:
-    """Of a model with an adapter."""
-    return {"frozen": num_parameters, "trained": settings.adapter}
-
-
-def asked(
-    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep
-) -> RolloutEvent:
-    """A roll-out as its line in the log."""
-    parts = question.mixture.parts
-    return RolloutEvent(
-        rollout=question.rollout,
-        start=question.start,
-        active={part.name: part.rows for part in parts if not part.rehearsed},
-        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
-        ticks=question.ticks,
-        feed=described(question.feed),
-        optimizer=optimizer,
-        eligible=eligible,
-        keep=keep,
-    )
-
-
-def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozenset[CheckpointId]:
-    """The ticks that the method may still ask for: of the last roll-out, and of earlier ones that
-    were asked for with ticks to be held to the end.
-
-    contenders: numbers of the last one's ticks that could still become a peak.
-    """
-    *earlier, last = stages
-    held = wanted(last.asked.keep, last.checkpoints, contenders)
-    for stage in earlier:
-        if stage.asked.keep == "all" or isinstance(stage.asked.keep, tuple):
-            held |= wanted(stage.asked.keep, stage.checkpoints, ())
-    return held
-
-
-def refuse_gone(
-    checkpoint: CheckpointId, held: Collection[CheckpointId], what: str, going_on: bool = False
-) -> None:
-    """ValueError for a checkpoint that was dropped, or that never was.
-
-    going_on: training is to go on from it, so it may not be an average.
-    """
-    if going_on and is_average(checkpoint):
-        raise ValueError(
-            f"{what} from {checkpoint} was asked for, which is an average: nothing goes on from "
-            "one; name a tick"
-        )
-    if checkpoint != BASE and checkpoint not in held:
-        raise ValueError(
-            f"{what} from {checkpoint} was asked for, which is not kept; kept are "
-            f"{sorted(held) or 'none'} and base"
-        )
-
-
-def refuse_decision(
-    decision: DecisionEvent, held: Collection[CheckpointId], names: Collection[str], method: str
-) -> None:
-    """ValueError for one about a checkpoint that cannot be had; WrongMethod for one about a
-    sub-dataset that there is not.
-
-    names: of all sub-datasets. method: who decides.
-    """
-    unknown = [name for name in decision.names if name not in names]
-    if unknown:
-        raise WrongMethod(
-            f"method {method} excludes {unknown[0]!r}, but there is no such sub-dataset; expected "
-            f"names of {', '.join(names)}. Correct the method, then run the same command again"
-        )
-    result = decision.what == "report"
-    what = "a result" if result else "to go on"
-    refuse_gone(decision.checkpoint, held, what, going_on=not result)
-
-
-def parts_of_average(
-    checkpoints: Sequence[CheckpointId], held: Collection[CheckpointId]
-) -> tuple[CheckpointId, ...]:
-    """What is to be averaged, if it can be."""
-    if not checkpoints:
-        raise ValueError("an average of no checkpoints was asked for; expected at least one")
-    for checkpoint in checkpoints:
-        refuse_gone(checkpoint, held, "an average", going_on=True)
-    return tuple(checkpoints)
-
-
-class Scoring:
-    """Scores what a worker holds; rows and samples are on disk before the log's line."""
-
-    def __init__(
-        self, worker: Worker, verdicts: Verdicts, samples: Samples, history: History
-    ) -> None:
-        self._worker = worker
-        self._verdicts = verdicts
-        self._history = history
-        self.samples = samples
-
-    def score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
-        found = checked(self._worker.score(names, split), names, checkpoint)
-        scored = coerce_kind(found, self._history.patterns)
-        self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
-        self.samples.add(checkpoint, split, scored.samples)
-        return scored
-
-    def leave_samples(self, checkpoints: Sequence[CheckpointId], recovery: Recovery) -> None:
-        """Leave the samples of these checkpoints and no others.
-
-        They are at hand from the evaluations. What was lost, such as of a folder that an earlier
-        version began, is answered again.
-        """
-        names = [*self._history.start.datasets]
-        for checkpoint in checkpoints:
-            lost = self.samples.missing(checkpoint, names)
-            if lost:
-                recovery.hold(checkpoint)
-                found = self._worker.score(lost, self._history.selection).samples
-                self.samples.add(checkpoint, self._history.selection, found)
-        self.samples.finish(checkpoints, names)
-
-
-class FallTest:
-    """Brings rows together. Those that are lost are measured again, which is in no line of the
-    log: the same weights give the same verdicts."""
-
-    def __init__(
-        self,
-        journal: Journal,
-        history: History,
-        verdicts: Verdicts,
-        recovery: Recovery,
-        worker: Worker,
-    ) -> None:
-        self._journal = journal
-        self._history = history
-        self._verdicts = verdicts
-        self._recovery = recovery
-        self._worker = worker
-
-    def answer(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
-        """The falls of a roll-out's active sub-datasets."""
-        number = place_of(rollout.end)[0]
-        event = self._journal.answer(FallsEvent, rollout.end)
-        if event is None:
-            event = FallsEvent(rollout.end, number, confidence, self._falls(rollout, confidence))
-            self._journal.record(event)
-            self._journal.take(event)
-        else:  # the same question as then
-            self._journal.ask(replace(event, rollout=number, confidence=confidence))
-        return event.falls
-
-    def _falls(self, rollout: Rollout, confidence: float) -> dict[str, Fall]:
-        number = place_of(rollout.end)[0]
-        checkpoints = trained_ticks(self._history.stages[number]).values()
-        self._complete([BASE, *checkpoints], rollout.mixture.active)
-        return rollout_falls(self._history, self._verdicts, number, confidence)
-
-    def _complete(self, checkpoints: Sequence[CheckpointId], names: Sequence[str]) -> None:
-        """Measure again what neither memory nor the file has."""
-        for checkpoint in dict.fromkeys(checkpoints):
-            lost = [name for name in names if not self._has(checkpoint, name)]
-            if not lost:
-                continue
-            self._recovery.hold(checkpoint)
-            selection = self._history.selection
-            scored = coerce_kind(self._worker.score(lost, selection), self._history.patterns)
-            missing = [name for name in lost if name not in scored.verdicts]
-            if missing:
-                raise BadScore(
-                    f"{missing[0]} at {checkpoint} has no verdicts of single rows, without which "
-                    "no fall can be tested; leave method_options.exclude out, or have the engine "
-                    "give them (in msft.testing.scripted: rows=)"
-                )
-            self._verdicts.add(checkpoint, selection, scored.verdicts, scored.row_tokens)
-
-    def _has(self, checkpoint: CheckpointId, name: str) -> bool:
-        """Whether there are rows, and as many as the base model's score and tokens say."""
-        rows, score = self._verdicts.at(checkpoint, name), self._history.known(checkpoint)[name]
-        tokens = self._verdicts.tokens(name)
-        try:
-            return rows is not None and fits_score(rows, score, tokens)
-        except (TypeError, ValueError):
-            return False
-
-
 class RecordedRun:
     """A `Run` for methods, over a log, a store and a worker."""
 
@@ -308,9 +84,7 @@ class RecordedRun:
         self._store = store
         self._verdicts = verdicts or Verdicts(selection=self._selection)
         self._verdicts.resume(scored_rows(log.events))
-        self._scoring = Scoring(
-            worker, self._verdicts, samples or Samples(selection=self._selection), self.history
-        )
+        self._samples = samples or Samples(selection=self._selection)
         self._recovery = Recovery(worker, store, self.history)
 
         def take(event: Event, live: bool) -> None:
@@ -318,8 +92,6 @@ class RecordedRun:
             watch(event, live)
 
         self._journal = Journal(log, take, store.go_live)
-        test = FallTest(self._journal, self.history, self._verdicts, self._recovery, worker)
-        self.falls = test.answer
 
     @property
     def is_live(self) -> bool:
@@ -379,7 +151,7 @@ class RecordedRun:
         if self._journal.live():
             self._recovery.ensure(start, kept)
         self._store.secure(start, PARTS if kept else WEIGHTS)
-        self._journal.ask(asked(question, optimizer, eligible, keep))
+        self._journal.ask(rollout_event(question, optimizer, eligible, keep))
         self._verdicts.forget(all_but=(BASE, start))
         follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
         self._keep(question, kept, follower)
@@ -399,7 +171,11 @@ class RecordedRun:
         return Rollout(start, mixture, tuple(points), self._settings.peaks)
 
     def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
-        parts = parts_of_average(checkpoints, self._store.held)
+        if not checkpoints:
+            raise ValueError("an average of no checkpoints was asked for; expected at least one")
+        for part in checkpoints:
+            refuse_gone(part, self._store.held, "an average", going_on=True)
+        parts = tuple(checkpoints)
         self._open()
         checkpoint = average_id(len(self.history.averages))
         known = self._journal.answer(AverageEvent, checkpoint)
@@ -420,6 +196,20 @@ class RecordedRun:
         self._open()
         self._measure(checkpoint, self._selection)
         return self.history.known(checkpoint)
+
+    def falls(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
+        number = place_of(rollout.end)[0]
+        event = self._journal.answer(FallsEvent, rollout.end)
+        if event is None:
+            ticks = trained_ticks(self.history.stages[number]).values()
+            self._complete_verdicts([BASE, *ticks], rollout.mixture.active)
+            found = rollout_falls(self.history, self._verdicts, number, confidence)
+            event = FallsEvent(rollout.end, number, confidence, found)
+            self._journal.record(event)
+            self._journal.take(event)
+        else:  # the same question as then
+            self._journal.ask(replace(event, rollout=number, confidence=confidence))
+        return event.falls
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         self._decide(DecisionEvent("exclude", checkpoint, tuple(names), tick))
@@ -453,7 +243,7 @@ class RecordedRun:
         trained_now = self._journal.live()
         if trained_now:  # the result outlives the process, so before the run has ended
             self._recovery.secure(best)
-            self._scoring.leave_samples((BASE, best), self._recovery)
+            self._leave_samples((BASE, best))
         self._store.secure(best)
         self._journal.ask(EndEvent(by, best))
         self._journal.finish()
@@ -469,7 +259,7 @@ class RecordedRun:
     def _open(self) -> None:
         if self.history.opened is None:
             parameters = self._worker.num_parameters
-            self._journal.ask(opened(self._settings, self._method, parameters))
+            self._journal.ask(run_event(self._settings, self._method, parameters))
 
     def _point(self, question: Question, before: Point) -> Point:
         checkpoint = checkpoint_id(question.rollout, before.tick + 1)
@@ -492,7 +282,7 @@ class RecordedRun:
         everybody = self._method.rollout_options.score_excluded == "every"
         names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
         if work.steps:
-            scored = self._scoring.score(checkpoint, names, self._selection)
+            scored = self._score(checkpoint, names, self._selection)
         else:  # no step, no change: the scores before it, at no cost
             scored = Scored({name: before.scores[name] for name in names}, 0)
         self._store.enter(checkpoint)
@@ -517,14 +307,73 @@ class RecordedRun:
                 self._recovery.go(*worker_at)
             else:
                 self._recovery.hold(checkpoint)
-            scored = self._scoring.score(checkpoint, names, split)
+            scored = self._score(checkpoint, names, split)
             event = ScoresEvent(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
             self._journal.record(event)
         self._journal.take(event)
 
+    def _score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
+        """Score what the worker holds; its rows and samples are on disk before the log's line."""
+        found = checked(self._worker.score(names, split), names, checkpoint)
+        scored = coerce_kind(found, self.history.patterns)
+        self._verdicts.add(checkpoint, split, scored.verdicts, scored.row_tokens)
+        self._samples.add(checkpoint, split, scored.samples)
+        return scored
+
+    def _complete_verdicts(self, checkpoints: Sequence[CheckpointId], names: Sequence[str]) -> None:
+        """Measure the rows again that neither memory nor the file has. No line of the log says so:
+        the same weights give the same verdicts."""
+        for checkpoint in dict.fromkeys(checkpoints):
+            lost = [name for name in names if not self._has_verdicts(checkpoint, name)]
+            if not lost:
+                continue
+            self._recovery.hold(checkpoint)
+            found = self._worker.score(lost, self._selection)
+            scored = coerce_kind(found, self.history.patterns)
+            missing = [name for name in lost if name not in scored.verdicts]
+            if missing:
+                raise BadScore(
+                    f"{missing[0]} at {checkpoint} has no verdicts of single rows, without which "
+                    "no fall can be tested; leave method_options.exclude out, or have the engine "
+                    "give them (in msft.testing.scripted: rows=)"
+                )
+            self._verdicts.add(checkpoint, self._selection, scored.verdicts, scored.row_tokens)
+
+    def _has_verdicts(self, checkpoint: CheckpointId, name: str) -> bool:
+        """Whether there are rows that add up to the score in the log."""
+        rows, score = self._verdicts.at(checkpoint, name), self.history.known(checkpoint)[name]
+        try:
+            return rows is not None and fits_score(rows, score, self._verdicts.tokens(name))
+        except (TypeError, ValueError):
+            return False
+
+    def _leave_samples(self, checkpoints: Sequence[CheckpointId]) -> None:
+        """Leave the samples of these checkpoints and no others.
+
+        The evaluations gave them. What was lost, such as of a folder that an earlier version
+        began, is answered again.
+        """
+        names = [*self.history.start.datasets]
+        for checkpoint in checkpoints:
+            lost = self._samples.missing(checkpoint, names)
+            if lost:
+                self._recovery.hold(checkpoint)
+                found = self._worker.score(lost, self._selection).samples
+                self._samples.add(checkpoint, self._selection, found)
+        self._samples.finish(checkpoints, names)
+
     def _decide(self, event: DecisionEvent) -> None:
         names = self._settings.mixture.sizes
-        refuse_decision(event, self._store.held, names, self._method.name)
+        unknown = [name for name in event.names if name not in names]
+        if unknown:
+            raise WrongMethod(
+                f"method {self._method.name} excludes {unknown[0]!r}, but there is no such "
+                f"sub-dataset; expected names of {', '.join(names)}. Correct the method, then run "
+                "the same command again"
+            )
+        result = event.what == "report"
+        what = "a result" if result else "to go on"
+        refuse_gone(event.checkpoint, self._store.held, what, going_on=not result)
         self._open()
         self._journal.ask(event)
         if self._method.rollout_options.score_excluded == "rollback":
@@ -538,7 +387,7 @@ class RecordedRun:
         latest = self.history.stages[-1].checkpoints[-1]
         restore = self._method.rollout_options.on_rollback == "restore"
         if self.is_live:
-            self._scoring.samples.forget({BASE, latest, *self._store.held})
+            self._samples.forget({BASE, latest, *self._store.held})
         self._store.keep(
             retained(
                 start=question.start,
@@ -549,4 +398,96 @@ class RecordedRun:
                 moments="contenders" if restore else "start" if kept else "none",
                 policy=self._settings.disk_policy,
             )
+        )
+
+
+def run_event(settings: Settings, method: PreparedMethod, num_parameters: int) -> RunEvent:
+    """A run as the first line of its log; what is at its default and came later is not in it."""
+    counted, selection = settings.evaluation_tokens, settings.selection_split
+    adapter = {"frozen": num_parameters, "trained": settings.adapter}
+    return RunEvent(
+        method=method.name,
+        seed=settings.seed,
+        num_parameters=num_parameters,
+        datasets=settings.mixture.sizes,
+        settings={
+            "evals_per_epoch": settings.evals_per_epoch,
+            "compute_budget": settings.compute_budget,
+            "train_ticks": settings.train_ticks,
+            "peaks": settings.peaks.recorded(),
+            "mean": settings.mean,
+            "score_test": settings.score_test,
+            "optim": settings.optim,
+            "rollout": asdict(method.rollout_options),
+            "method": dict(method.options),
+            **({} if settings.engine == FAST else {"engine": settings.engine}),
+            **({} if settings.ema_decay is None else {"ema_decay": settings.ema_decay}),
+            **({} if counted == COMPUTED else {"evaluation_tokens": counted}),
+            **({"adapter": adapter} if settings.adapter else {}),
+            **({} if settings.tested is None else {"tested": [*settings.tested]}),
+            **({} if settings.lanes == 1 else {"lanes": settings.lanes}),
+            **({} if selection == SELECTION else {"selection_split": selection}),
+            **({} if settings.disk_policy == LEAN else {"disk_policy": settings.disk_policy}),
+        },
+        fingerprint=settings.fingerprint,
+    )
+
+
+def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
+    """The settings under which a run goes on. Earlier versions scored nothing on test where one
+    sub-dataset had no test rows."""
+    first = events[0] if events else None
+    if isinstance(first, RunEvent) and settings.tested and "tested" not in first.settings:
+        return replace(settings, score_test="none", tested=None)
+    return settings
+
+
+def rollout_event(
+    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep
+) -> RolloutEvent:
+    """A roll-out as its line in the log."""
+    parts = question.mixture.parts
+    return RolloutEvent(
+        rollout=question.rollout,
+        start=question.start,
+        active={part.name: part.rows for part in parts if not part.rehearsed},
+        rehearsed={part.name: part.rows for part in parts if part.rehearsed},
+        ticks=question.ticks,
+        feed=described(question.feed),
+        optimizer=optimizer,
+        eligible=eligible,
+        keep=keep,
+    )
+
+
+def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozenset[CheckpointId]:
+    """The ticks that the method may still ask for: of the last roll-out, and of earlier ones that
+    were asked for with ticks to be held to the end.
+
+    contenders: numbers of the last one's ticks that could still become a peak.
+    """
+    *earlier, last = stages
+    held = wanted(last.asked.keep, last.checkpoints, contenders)
+    for stage in earlier:
+        if stage.asked.keep == "all" or isinstance(stage.asked.keep, tuple):
+            held |= wanted(stage.asked.keep, stage.checkpoints, ())
+    return held
+
+
+def refuse_gone(
+    checkpoint: CheckpointId, held: Collection[CheckpointId], what: str, going_on: bool = False
+) -> None:
+    """ValueError for a checkpoint that was dropped, or that never was.
+
+    going_on: training is to go on from it, so it may not be an average.
+    """
+    if going_on and is_average(checkpoint):
+        raise ValueError(
+            f"{what} from {checkpoint} was asked for, which is an average: nothing goes on from "
+            "one; name a tick"
+        )
+    if checkpoint != BASE and checkpoint not in held:
+        raise ValueError(
+            f"{what} from {checkpoint} was asked for, which is not kept; kept are "
+            f"{sorted(held) or 'none'} and base"
         )

@@ -22,7 +22,7 @@ from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
-from msft.run.recorded_run import RecordedRun, asked, opened
+from msft.run.recorded_run import RecordedRun, rollout_event, run_event
 from msft.run.rows import Samples, Verdict, Verdicts, read_samples
 from msft.run.worker import Question, Scored, Work, Worker
 from msft.search.methods import PreparedMethod
@@ -80,7 +80,7 @@ class LentRollout:
         return here == [replace(t, disk=h.disk) for h, t in zip(here, theirs, strict=False)]
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        same = asked(question, "fresh", True, CONTENDERS)
+        same = rollout_event(question, "fresh", True, CONTENDERS)
         if self.asked != replace(same, eligible=self.asked.eligible, keep=self.asked.keep) or tick:
             raise _Enough
         self._tick = 0
@@ -196,7 +196,7 @@ class SharedRollout:
         may_lend: the disk has room for the weights of every tick.
         Gives the worker that goes on, and the name of the run that the roll-out is from.
         """
-        run = opened(settings, method, worker.num_parameters)
+        run = run_event(settings, method, worker.num_parameters)
         lent = self._lent(run, log.events)
         if lent is not None:
             self._take_over(lent, settings, method, log, store)
