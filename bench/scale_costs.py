@@ -6,7 +6,7 @@ The run is mSFT on a mixture of the paper's size: 10 sub-datasets of 1,800 rows 
 64 rows a step, ten stages of three epochs, four evaluations an epoch of 2,000 rows with 300 tokens.
 """
 
-from msft.app.terminal.devices_text import short_time
+from msft.app.terminal.plan import short_time
 from msft.engine.memory_model import BF16, Demand
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.model_card import card_of
-from msft.app.terminal.result_text import result_text
+from msft.app.hub import card_of
+from msft.app.terminal.results import result_text
 from msft.errors import RecipeError
 from msft.run.summary import summary_of
 from msft.testing.simulated import Learner, simulate

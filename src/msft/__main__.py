@@ -21,7 +21,7 @@ from msft.cli import main as carry_out  # noqa: E402
 
 def main() -> int:
     """Carry out the command line; the exit code."""
-    from msft.app.terminal.guard import guard_streams
+    from msft.app.terminal.screen import guard_streams
 
     guard_streams()
     try:

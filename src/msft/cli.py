@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return WRONG
     take_rank(options.command, parser.error)
-    from msft.app.terminal.first_word import say_first
+    from msft.app.terminal.screen import say_first
 
     say_first(options)
     from msft.app import commands

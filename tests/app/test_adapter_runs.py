@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 import msft
 from msft.app.fingerprints import _training
-from msft.app.merging import trusts_remote_code
+from msft.app.merge import trusts_remote_code
 from msft.cli import main
 from msft.engine.model.adapter_folders import import_peft
 from msft.engine.model.tokenizers import load_tokenizer

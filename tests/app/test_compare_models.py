@@ -10,12 +10,9 @@ from test_analyses import LEARNERS, Simulation, recipe_of
 from test_variants import RECIPE
 
 import msft
-from msft.app.analyses import budgets, divergence
-from msft.app.analyses_on_models import budgets_on_models, shifts
-from msft.app.compare import folders_in
-from msft.app.models import model_folder, models_named
-from msft.app.planned_runs import planned
-from msft.app.shared_training import shared_places
+from msft.app.analyses import budgets, budgets_on_models, divergence, shifts
+from msft.app.compare import folders_in, planned, shared_places
+from msft.app.variants import model_folder, models_named
 from msft.cli import main
 from msft.errors import UsageError
 

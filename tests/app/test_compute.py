@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mortal import quick_folder
-from msft.app.analyses_without_runs import factors_of
+from msft.app.analyses import factors_of
 from msft.cli import main
 from msft.errors import UsageError
 from msft.run.folder import read_history

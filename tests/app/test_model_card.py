@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from msft.app.model_card import card_of
+from msft.app.hub import card_of
 from msft.report.findings import Departure, Findings
 from msft.report.in_words import notes
 from msft.run.history import History

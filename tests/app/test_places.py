@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from msft import threads
-from msft.app.jobs import typed
-from msft.app.places import Place, places_named
+from msft.app.jobs import Place, places_named, typed
 from msft.errors import UsageError
 
 

@@ -10,15 +10,17 @@ from rich.console import Console
 from rich.live import Live
 
 from msft.app.terminal.board import Board
-from msft.app.terminal.live_table import (
+from msft.app.terminal.progress import (
     MOST_ROWS,
     LiveTable,
+    PlainLines,
+    event_text,
     live_view,
+    progress,
     sparkline,
     visible_names,
 )
-from msft.app.terminal.progress import PlainLines, event_text, progress
-from msft.app.terminal.result_text import result_text
+from msft.app.terminal.results import result_text
 from msft.layout import fitted
 from msft.report.findings import findings_in
 from msft.report.findings_in_words import finding_texts, findings_content
@@ -268,7 +270,7 @@ def test_time_left_is_of_the_present_stage(
     events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("msft.app.terminal.time_left.time.monotonic", lambda: now)
+    monkeypatch.setattr("msft.app.terminal.board.time.monotonic", lambda: now)
     board = Board()
     reached = 0
     for event in events:

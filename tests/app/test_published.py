@@ -13,7 +13,7 @@ from published import Auto, contents, differences, recipe_of, train, write_base
 from safetensors.torch import load_file
 
 import msft
-from msft.app.merging import merge
+from msft.app.merge import merge
 from msft.run.worker import EngineWorker
 from msft.store.disk import Hashes, Manifest
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from msft.app.terminal.scoreboard import Scoreboard, answer_lines, scoreboard
+from msft.app.terminal.results import Scoreboard, answer_lines, scoreboard
 from msft.report.compare.evidence import Z95
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.scores import MeanRule, Score, accuracy, nll, value

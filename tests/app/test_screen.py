@@ -11,7 +11,7 @@ import pytest
 from toys import rows
 
 from msft.app.analyses import Analysis
-from msft.app.terminal.validate_text import balance
+from msft.app.terminal.validate import balance
 from msft.cli import ANALYSES, COMMANDS, main
 from msft.layout import columns_of
 from msft.testing.simulated import Learner, simulate

@@ -12,8 +12,7 @@ from toys import recipe_of, write_data
 
 import msft
 from msft.app.terminal.board import Board
-from msft.app.terminal.live_table import live_view
-from msft.app.terminal.progress import event_text
+from msft.app.terminal.progress import event_text, live_view
 from msft.app.trackers import described
 from msft.app.variants import variants_of
 from msft.cli import main

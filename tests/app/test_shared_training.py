@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.jobs import Job, carry_out
-from msft.app.places import Place
-from msft.app.shared_training import is_lent
+from msft.app.compare import is_lent
+from msft.app.jobs import Job, Place, carry_out
 from msft.cli import main
 from msft.run.environment import rollout_from
 from msft.run.folder import read_history

@@ -15,9 +15,9 @@ from toys import RULES, recipe_of, write_data
 
 import msft
 from mortal import LEARNERS
-from msft.app.model_card import card_of
+from msft.app.hub import card_of
 from msft.app.terminal.progress import PlainLines
-from msft.app.terminal.result_text import result_text
+from msft.app.terminal.results import result_text
 from msft.app.trackers import described
 from msft.app.train import prepared_replay
 from msft.cli import main

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from msft.app.terminal.board import Board
-from msft.app.terminal.time_left import (
+from msft.app.terminal.board import (
     Ahead,
+    Board,
     Pace,
     TimeLeft,
     clock,
@@ -86,7 +86,7 @@ def test_the_limits_of_msft_are_kept(tmp_path: Path) -> None:
 
 def test_training_goes_by_rows_and_evaluation_by_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("msft.app.terminal.time_left.time.monotonic", lambda: now)
+    monkeypatch.setattr("msft.app.terminal.board.time.monotonic", lambda: now)
     pace = Pace()
     assert pace.seconds(1, 100) is None, "nothing is known yet"
     for _ in range(2):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msft.app import tracker_backends
+from msft.app import trackers as tracker_backends
 from msft.app.trackers import STEPS, Tracker, Trackers, read_told
 from msft.errors import RecipeError
 from msft.run.history import History

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 import msft
-from msft.app.compare import folders_in
-from msft.app.planned_runs import planned
-from msft.app.shared_training import question_of, shared_places, side_by_side
+from msft.app.compare import folders_in, planned, question_of, shared_places, side_by_side
 from msft.app.variants import Variant, variants_of
 from msft.cli import build_parser, main
 from msft.errors import UsageError

@@ -138,7 +138,7 @@ def _waited(child: int, until: float) -> int:
 
 def _load() -> None:
     """All that a command imports, as early as it can be; its streams are guarded before."""
-    from msft.app.terminal.guard import guard_streams
+    from msft.app.terminal.screen import guard_streams
 
     guard_streams()
     import torch
@@ -152,7 +152,7 @@ def _load() -> None:
 
     import msft.app.commands
     import msft.app.session
-    import msft.app.terminal.plan_text
+    import msft.app.terminal.plan
     import msft.app.train
     import msft.engine.build
     import msft.planning.forecast  # noqa: F401

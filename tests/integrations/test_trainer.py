@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from msft.app.train import Result
 from msft.engine.model.loading import tiny_model
 from msft.errors import Diverged, RecipeError, Stopped
+from msft.integrations.engine import TrainerEngine
 from msft.integrations.trainer import train
-from msft.integrations.trainer_engine import TrainerEngine
 from msft.report import write_report
 from msft.run.folder import read_history
 from msft.search.feeds import Place, shuffled_epoch

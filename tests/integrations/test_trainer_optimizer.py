@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from msft.errors import UsageError
-from msft.integrations.trainer_optimizer import TrainerOptimizer
+from msft.integrations.engine import TrainerOptimizer
 
 
 def held(kind: Any = torch.optim.AdamW, **options: Any) -> tuple[Any, TrainerOptimizer]:

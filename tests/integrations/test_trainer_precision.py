@@ -11,8 +11,8 @@ from trainers import TOKENIZER, answers, mixture, plain_trainer, sft_trainer, to
 from msft.engine.attention import NAME
 from msft.engine.model.loading import LoadedModel, tiny_model
 from msft.example import Encoded
+from msft.integrations.engine import TrainerPredictor
 from msft.integrations.trainer import train
-from msft.integrations.trainer_predictor import TrainerPredictor
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

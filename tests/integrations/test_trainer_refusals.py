@@ -24,9 +24,9 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from msft.engine.model.loading import tiny_model
 from msft.errors import DataError, RecipeError, UsageError
+from msft.integrations.refusals import TAKEN, unused_length
+from msft.integrations.rows import corpus_of, notes_of, prepared_rows
 from msft.integrations.trainer import train
-from msft.integrations.trainer_keys import TAKEN, unused_length
-from msft.integrations.trainer_rows import corpus_of, notes_of, prepared_rows
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.recipe import recipe_keys

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from msft.app.terminal.plan_text import plan_text
+from msft.app.terminal.plan import plan_text
 from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.engine.build import _settings
 from msft.engine.model.tokenizers import tiny_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msft.app.terminal.devices_text import devices_lines
+from msft.app.terminal.plan import devices_lines
 from msft.cli import main
 from msft.engine.memory_model import Demand
 from msft.engine.model.shape import ModelShape

@@ -18,10 +18,9 @@ from pathlib import Path
 import pytest
 
 import msft
-from msft.app.jobs import Job, carry_out
+from msft.app.compare import planned
+from msft.app.jobs import Job, Place, carry_out
 from msft.app.older_folders import groups_by_recipe
-from msft.app.places import Place
-from msft.app.planned_runs import planned
 from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError

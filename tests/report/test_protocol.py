@@ -8,7 +8,7 @@ from test_analyses import Simulation, recipe_of
 from test_paper_figures import hits, written
 
 from msft.app.analyses import budgets, sizes
-from msft.app.model_card import card_of
+from msft.app.hub import card_of
 from msft.cli import main
 from msft.report import write_comparison, write_report
 from msft.report.compare.compared_run import compared_runs

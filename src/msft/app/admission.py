@@ -6,8 +6,8 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from msft.app.hub_upload import refuse_unpushable
-from msft.app.tracker_backends import refuse_missing
+from msft.app.hub import refuse_unpushable
+from msft.app.trackers import refuse_missing
 from msft.data.data_files import fixed_name
 from msft.data.loading import may_have, refuse_missing_files
 from msft.data.sources import SPLITS

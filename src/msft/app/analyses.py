@@ -1,28 +1,45 @@
-"""The paper's analyses that need runs of their own: divergence, compute budget, mixture size.
+"""`msft analyze`: the paper's analyses, on one base model or several, and those that train nothing.
 
-Each trains what is missing into run folders, which resume as `msft train` does, and folds their
-logs into a table and a JSON file.
+Divergence, compute budget and mixture size train what is missing into run folders, which resume as
+`msft train` does, and fold their logs into a table and a JSON file. With several models each has
+its runs in a folder of its own. Headroom, grid, compute and practice read logs or embedded numbers.
 """
 
+import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import isnan
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from msft.app.admission import refuse_untrainable, refuse_unwritable
 from msft.app.older_folders import groups_by_recipe
-from msft.app.variants import methods_of, options_of
+from msft.app.terminal.screen import show, show_paths, width
+from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
 from msft.layout import WIDTH, cut, table
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.compared_run import ReportSplit
+from msft.report.compare.compared_run import ReportSplit, compared_runs
+from msft.report.compare.contest import contests_of
+from msft.report.compare.disk_bounds import disk_bounds
 from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.run.folder import RunFolder, read_history, write_json
+from msft.report.compare.entrant import budget_of
+from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES, Training
+from msft.report.compare.other_teams import TEAMS, TEAMS_NOTE
+from msft.report.figure_files import write_figures
+from msft.report.figures.epochs import path_losses
+from msft.report.figures.grids import Panel, grid_section, panels_of
+from msft.report.figures.olmo2_share import share_section
+from msft.report.figures.peaks import peaks_of
+from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
 from msft.run.history import History
-from msft.run.summary import summary_of
+from msft.run.summary import disk_of, summary_of
 from msft.search.rollout import ticks_of
 from msft.search.scores import TEST
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed, si
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""
@@ -304,3 +321,334 @@ def _cells(label: str, result: dict[str, Any], straight: dict[str, Any]) -> tupl
         si(result["flops"]["total"]),
         f"{result['flops']['total'] / straight['flops']['total']:.2f}x",
     )
+
+
+def with_models(recipe: Recipe, models: Sequence[str]) -> dict[str, Recipe]:
+    """The recipe for each model; what cannot be trained is refused here, before anything starts."""
+    from msft.app.train import load_data
+
+    found = {model: replace(recipe, model_name_or_path=model) for model in models}
+    for each in found.values():
+        refuse_untrainable(each)
+        load_data(each)
+    return found
+
+
+def shifts(recipes: dict[str, Recipe], out: Path, run: Runner) -> Analysis:
+    """The mean absolute change of optimal compute of each model.
+
+    A model on which no sub-dataset overfits has none: it is named and left out.
+    """
+    found: dict[str, Analysis] = {}
+    without: dict[str, str] = {}
+    for model, recipe in recipes.items():
+        try:
+            found[model] = divergence(recipe, out / model_folder(model), run)
+        except UsageError as error:
+            without[model] = str(error)
+    if not found:
+        raise UsageError("; ".join(f"{model}: {why}" for model, why in without.items()))
+    moved = {model: each.content["mean_absolute_change"] for model, each in found.items()}
+    rows: list[tuple[str, ...]] = [("model", "overfits first", "at epoch", "mean |change|")]
+    for model, each in found.items():
+        at = epochs(each.content["fork_epochs"])
+        rows.append((model, each.content["excluded"], at, f"{moved[model]:.2f}"))
+    notes = [
+        f"mean absolute change {fmean(moved.values()):.2f} epochs over "
+        f"{counted(len(found), 'model')}, {min(moved.values()):.2f} to {max(moved.values()):.2f}",
+        *(
+            [SELECTED_ON_TEST]
+            if any("selection_split" in e.content for e in found.values())
+            else []
+        ),
+        *(f"note: {model} is left out: {why}" for model, why in without.items()),
+        *(
+            f"note: {model}: still rising at the end of a branch, so their changes are bounds: "
+            + ", ".join(each.content["still_rising"])
+            for model, each in found.items()
+            if each.content["still_rising"]
+        ),
+    ]
+    content = {
+        "models": [{"model": model, **each.content} for model, each in found.items()],
+        "left_out": without,
+        "mean_absolute_change": fmean(moved.values()),
+    }
+    folders = [folder for each in found.values() for folder in each.folders]
+    split = next(iter(recipes.values())).report_split
+    return Analysis("shifts", content, rows, notes, folders, split)
+
+
+def budgets_on_models(
+    recipes: Mapping[str, Recipe], out: Path, run: Runner, values: Sequence[float]
+) -> Analysis:
+    """Accuracy and FLOPs of mSFT over its compute budget C on each model, and their mean."""
+    found = {
+        model: budgets(recipe, out / model_folder(model), run, values)
+        for model, recipe in recipes.items()
+    }
+    contents = [each.content for each in found.values()]
+    average = [
+        _mean_of(each, [content["msft"][place] for content in contents], contents)
+        for place, each in enumerate(values)
+    ]
+    head, *_ = next(iter(found.values())).rows
+    rows: list[tuple[str, ...]] = [("model", *head)]
+    rows += [(model, *row) for model, each in found.items() for row in each.rows[1:]]
+    several = counted(len(found), "model")
+    notes = [*next(iter(found.values())).notes]
+    for each in average:
+        more = "more" if each["flops"] > 0 else "less"
+        notes.append(
+            f"C = {epochs(each['compute_budget'])}, mean over {several}: gain {each['gain']:+.4f}, "
+            f"{si(abs(each['flops']))} FLOPs {more} than SFT"
+        )
+    models = [{"model": model, **each.content} for model, each in found.items()]
+    folders = [folder for each in found.values() for folder in each.folders]
+    split = next(iter(recipes.values())).report_split
+    content = {"models": models, "mean": average}
+    return Analysis("budgets", content, rows, notes, folders, split)
+
+
+def _mean_of(
+    budget: float, searches: Sequence[Mapping[str, Any]], contents: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Gain and FLOPs of one budget beside SFT on the same model, mean over the models."""
+    costs = [
+        search["flops"]["total"] - content["sft"]["flops"]["total"]
+        for search, content in zip(searches, contents, strict=True)
+    ]
+    gain = fmean(search["gain"] for search in searches)
+    return {"compute_budget": budget, "gain": gain, "flops": fmean(costs)}
+
+
+def grid(options: argparse.Namespace) -> None:
+    """One figure with a panel of each finished run, and what its panels say as a table."""
+    out, kind = Path(options.out), options.kind
+    folders = [found for folder in options.folders for found in _runs_below(Path(folder))]
+    runs = compared_runs([*dict.fromkeys(folders)])
+    panels = panels_of(kind, runs)
+    if not panels:
+        wanted = "with a first roll-out of the whole mixture" if kind == "peaks" else "of msft"
+        raise UsageError(
+            f"none of the {counted(len(runs), 'run')} is a finished one {wanted}; name folders "
+            "that have one, such as those of `msft compare`"
+        )
+    refuse_unwritable(out)
+    section = grid_section(kind, panels)
+    files = write_figures([section], out, ("svg", "png"))
+    content = [{"title": panel.title, **_panel(kind, panel)} for panel in panels]
+    unfinished = [run.label for run in runs if run.history.ended is None]
+    if options.json:
+        found = {"grid": kind, "panels": content, "unfinished": unfinished}
+        found |= {"folder": str(out), "files": [str(each) for each in files]}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    notes = [f"not finished, and so left out: {listed(unfinished)}"] if unfinished else []
+    show("\n".join([*table(_panel_rows(kind, content), width()), "", *notes, section.text]))
+    show_paths(*files)
+
+
+def _runs_below(folder: Path) -> list[Path]:
+    """A run's folder itself, or every run below a folder that is none."""
+    if RunFolder(folder).log.is_file():
+        return [folder]
+    logs = sorted(folder.rglob("run.jsonl"))
+    found = [log.parent for log in logs]
+    shown = [each for each in found if not _is_hidden(each.relative_to(folder))]
+    if not shown:
+        raise UsageError(f"{folder} is not a run folder, and has none in it: no run.jsonl")
+    return shown
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _panel(kind: str, panel: Panel) -> dict[str, Any]:
+    """What a panel says, for a program."""
+    run = panel.run
+    history = run.history
+    searches = run.method == "msft"
+    found: dict[str, Any] = {
+        "run": str(run.folder),
+        "model": run.model,
+        "method": run.method,
+        "compute_budget": budget_of(history) if searches else None,
+        "sub_datasets": len(run.names),
+        "seed": run.seed,
+    }
+    match kind:
+        case "peaks":
+            peaks = peaks_of(history)
+            assert peaks is not None, "panels_of leaves out what has no peaks"
+            return {**found, "peaks": dict(peaks.peaks), "peak_of_mean": peaks.mean}
+        case "loss":
+            both = [(run, "last"), *([(panel.sft, "sft_last")] if panel.sft else [])]
+            losses = {key: path_losses(each.history)[0][1] for each, key in both}
+            ends = {
+                key: next((loss for loss in reversed(line) if not isnan(loss)), None)
+                for key, line in losses.items()
+            }
+            left = len(history.exclusions)
+            beside = str(panel.sft.folder) if panel.sft else None
+            return {**found, "sft": beside, "left": left, "sft_last": None, **ends}
+        case _:
+            bounds = disk_bounds(history)
+            assert bounds is not None, "mSFT has bounds"
+            copies = {key: disk_of(history)[key] for key in ("mean_copies", "peak_copies")}
+            return {**found, **copies, "paper_mean": bounds.mean, "paper_most": bounds.most}
+
+
+def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """What panels say, for a person."""
+    rows: list[tuple[str, ...]]
+    if kind == "peaks":
+        rows = [("run", "first peak", "last peak", "peak of the mean")]
+        for panel in panels:
+            peaks = panel["peaks"].values()
+            ends = (min(peaks), max(peaks), panel["peak_of_mean"])
+            rows.append((panel["title"], *map(epochs, ends)))
+    elif kind == "loss":
+        rows = [("run", "sub-datasets left", "last loss", "of SFT")]
+        for panel in panels:
+            losses = (panel["last"], panel["sft_last"])
+            cells = ("–" if loss is None else f"{loss:.4f}" for loss in losses)
+            rows.append((panel["title"], str(panel["left"]), *cells))
+    else:
+        rows = [("run", "mean", "most", "paper's mean", "paper's most")]
+        keys = ("mean_copies", "peak_copies", "paper_mean", "paper_most")
+        for panel in panels:
+            rows.append((panel["title"], *(f"{panel[key]:.4g}" for key in keys)))
+        means = [panel["mean_copies"] for panel in panels]
+        rows.append(("mean of all", f"{sum(means) / len(means):.4g}", "", "", ""))
+    return rows
+
+
+def headroom(options: argparse.Namespace) -> None:
+    """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
+    from msft.report.compare.headroom import headroom_of
+    from msft.report.headroom_in_words import headroom_content, headroom_text
+
+    folder = Path(options.folder)
+    _refuse_no_run(folder)
+    history = read_history(folder)
+    found = headroom_of(history, verdicts_of(folder), row_tokens_of(folder))
+    if options.json:
+        print(json.dumps(headroom_content(history, found), indent=2, ensure_ascii=False))
+    else:
+        show(headroom_text(history, found, width()))
+
+
+def compute(options: argparse.Namespace) -> None:
+    """The paper's table of OLMo 2's training compute by stage, and its Fig. 1 as files.
+
+    Runs of SFT and other methods add what SFT would take if it cost as they did.
+    """
+    folders, out = [Path(folder) for folder in options.folders], Path(options.out)
+    factors = factors_of(folders) if folders else {}
+    refuse_unwritable(out)
+    content = {
+        "models": {model.name: _content(model, factors) for model in OLMO_2},
+        "factors": factors,
+    }
+    section = share_section(factors)
+    path = out / "compute.json"
+    files = [path, *write_figures([section], out, ("svg", "png"))]
+    write_json(path, content)
+    if options.json:
+        found = {**content, "folder": str(out), "files": [str(each) for each in files]}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    show("\n".join([*table(_rows(factors), width()), "", *_notes(), section.text]))
+    show_paths(*files)
+
+
+def homogeneous(options: argparse.Namespace) -> None:
+    """The paper's table of how other teams train: the same epochs for every sub-dataset."""
+    if options.json:
+        print(json.dumps({"teams": [asdict(each) for each in TEAMS]}, indent=2))
+        return
+    rows = [("model", "type", "epochs")]
+    rows += [(each.model, each.type, each.epochs_in_words) for each in TEAMS]
+    show("\n".join([*table(rows, width()), "", TEAMS_NOTE]))
+
+
+WITHOUT_RUNS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "headroom": headroom,
+    "compute": compute,
+    "grid": grid,
+    "homogeneous": homogeneous,
+}
+"""The analyses that train nothing; each prints what it found."""
+
+
+def factors_of(folders: Sequence[Path]) -> dict[str, float]:
+    """How many times the FLOPs of SFT each other method cost, in the largest mixture with both."""
+    for folder in folders:
+        _refuse_no_run(folder)
+    contests = contests_of([run for run in compared_runs(folders) if run.history.ended])
+    rivals = [contest for contest in contests if contest.sft and contest.others]
+    if not rivals:
+        raise UsageError(
+            "these folders have no finished run of sft with one of another method on the same "
+            "sub-datasets; name both, or none for the paper's table alone"
+        )
+    contest = rivals[-1]
+    assert contest.sft is not None
+    own = float(contest.flops(contest.sft, "total")) or 1.0
+    return {each.label: float(contest.flops(each, "total")) / own for each in contest.others}
+
+
+def _refuse_no_run(folder: Path) -> None:
+    if not RunFolder(folder).log.is_file():
+        raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
+
+
+def _content(model: Training, factors: dict[str, float]) -> dict[str, Any]:
+    """A model's cells; `post_to_base` is what the paper prints as Post / Total."""
+    return {
+        "parameters": model.num_parameters,
+        "flops": model.flops,
+        "computed": list(model.tokens),
+        "post": model.post,
+        "total": model.total,
+        "post_to_base": model.post / model.base,
+        "post_to_total": model.post / model.total,
+        "sft_to_post": model.flops["SFT"] / model.post,
+        "sft_to_total": model.share("SFT"),
+        "sft_to_total_at": {name: model.share("SFT", each) for name, each in factors.items()},
+    }
+
+
+def _rows(factors: dict[str, float]) -> list[tuple[str, ...]]:
+    rows = [("stage", *(model.name for model in OLMO_2))]
+    for stage in BASE_STAGES + POST_STAGES:
+        marks = ["" if stage in model.tokens else "°" for model in OLMO_2]
+        cells = (
+            f"{model.flops[stage]:.2e}{mark or ' '}"
+            for model, mark in zip(OLMO_2, marks, strict=True)
+        )
+        rows.append((stage, *cells))
+    rows.append(("post-training", *(f"{model.post:.2e} " for model in OLMO_2)))
+    shares = {
+        "post / (pre + mid)": [model.post / model.base for model in OLMO_2],
+        "post / total": [model.post / model.total for model in OLMO_2],
+        "SFT / post": [model.flops["SFT"] / model.post for model in OLMO_2],
+        "SFT / total": [model.share("SFT") for model in OLMO_2],
+    }
+    for name, factor in factors.items():
+        shares[f"SFT / total, × {factor:.2f} {name}"] = [m.share("SFT", factor) for m in OLMO_2]
+    for name, values in shares.items():
+        rows.append((name, *(f"{100 * value:.3g} % " for value in values)))
+    return rows
+
+
+def _notes() -> list[str]:
+    computed = listed([f"{stage} of {m.name.split()[-1]}" for m in OLMO_2 for stage in m.tokens])
+    return [
+        f"FLOPs of training. Computed from the tokens that the paper states: {computed}; ° as "
+        "printed there.",
+        "The paper prints post / (pre + mid) as Post / Total. Sums of printed cells may differ in "
+        "the last digit.",
+    ]

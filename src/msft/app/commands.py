@@ -2,17 +2,50 @@
 
 import argparse
 import json
-from contextlib import suppress
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_places, refuse_unwritable
-from msft.app.listing import print_missing, refuse_useless
-from msft.app.options import aside, noting, overrides_of, print_json, recipe_of
-from msft.app.terminal.screen import say, show, show_path, show_paths, width
+from msft.app.compare import print_missing, refuse_useless
+from msft.app.terminal.screen import say, show, show_path, show_paths, unguarded, width
 from msft.errors import LogError, UsageError
 from msft.ranks import Patience, attempt, settled
 from msft.run.folder import RunFolder, read_history, write_json
+
+if TYPE_CHECKING:
+    from msft.recipe.recipe import Recipe
+
+
+def recipe_of(options: argparse.Namespace) -> "Recipe":
+    """The recipe with what the command line says about it."""
+    from msft.recipe.recipe import load_recipe
+
+    return load_recipe(options.recipe, overrides_of(options))
+
+
+def overrides_of(options: argparse.Namespace) -> list[str]:
+    overrides = list(options.set)
+    if options.data is not None:
+        if not options.data.strip():
+            raise UsageError("--data is empty; expected a folder with a folder of each benchmark")
+        overrides.append(f"data_dir={json.dumps(str(Path(options.data).resolve()))}")
+    return overrides
+
+
+def noting(options: argparse.Namespace) -> Callable[[str], None]:
+    return lambda text: say(f"note: {text}", options.quiet)
+
+
+def aside(json_only: bool) -> AbstractContextManager[Any]:
+    """With --json, what is printed on the way goes to stderr."""
+    return redirect_stdout(sys.stderr) if json_only else nullcontext()
+
+
+def print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False), file=unguarded(sys.stdout))
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -25,7 +58,7 @@ def demo(options: argparse.Namespace) -> None:
 def init(options: argparse.Namespace) -> None:
     """Write a commented recipe and example rows, or a recipe from another tool's config."""
     if options.source is not None:
-        from msft.app.imports import write_import
+        from msft.app.starter import write_import
 
         show(write_import(Path(options.source), Path(options.file)))
         return
@@ -43,7 +76,7 @@ def validate(options: argparse.Namespace) -> None:
         for note in recipe.notes:
             show(f"note: {note}")
         refuse_untrainable(recipe)
-        from msft.app.terminal.validate_text import shown_rows, validation_content, validation_text
+        from msft.app.terminal.validate import shown_rows, validation_content, validation_text
         from msft.app.train import load_data
 
         tokenizer, corpus = load_data(recipe)
@@ -74,7 +107,7 @@ def plan(options: argparse.Namespace) -> None:
     refuse_unwritable(out)
     refuse_no_packages(recipe)
     refuse_absent(recipe, recipe.model())
-    from msft.app.terminal.plan_text import plan_text
+    from msft.app.terminal.plan import plan_text
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import forecast
 
@@ -89,8 +122,8 @@ def plan(options: argparse.Namespace) -> None:
 
 def _plan_side_by_side(options: argparse.Namespace) -> None:
     from msft.app.admission import refuse_absent, refuse_no_packages
-    from msft.app.models import models_named
-    from msft.app.planned_runs import planned, seeds_of
+    from msft.app.compare import planned, seeds_of
+    from msft.app.variants import models_named
 
     overrides, seeds = overrides_of(options), seeds_of(options.seeds, recipe_of(options))
     out, models = Path(options.out or "runs/compare"), models_named(options.models)
@@ -99,7 +132,7 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
     for recipe in {each.model_name_or_path: each for each in recipes.values()}.values():
         refuse_no_packages(recipe)
         refuse_absent(recipe, recipe.model())
-    from msft.app.terminal.side_by_side_text import side_by_side_text
+    from msft.app.terminal.plan import side_by_side_text
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import side_by_side
 
@@ -134,7 +167,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
         say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
     from msft.app.interface import shown_progress
-    from msft.app.terminal.result_text import result_text
+    from msft.app.terminal.results import result_text
     from msft.app.train import train
 
     finished = folder.is_finished()
@@ -261,7 +294,7 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
 
 def merge(options: argparse.Namespace) -> None:
     """A run's adapter and its base as one model."""
-    from msft.app.merging import merge
+    from msft.app.merge import merge
 
     out = Path(options.out)
     refuse_unwritable(out.parent)
@@ -278,9 +311,8 @@ def merge(options: argparse.Namespace) -> None:
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses
-    from msft.app.analyses_on_models import budgets_on_models, shifts, with_models
-    from msft.app.analyses_without_runs import WITHOUT_RUNS
-    from msft.app.models import models_named
+    from msft.app.analyses import WITHOUT_RUNS, budgets_on_models, shifts, with_models
+    from msft.app.variants import models_named
 
     if options.analysis in WITHOUT_RUNS:
         WITHOUT_RUNS[options.analysis](options)

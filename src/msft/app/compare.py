@@ -1,21 +1,211 @@
-"""`msft compare`: methods × seeds of one recipe; what is missing is run, then all is compared."""
+"""`msft compare`: methods × seeds × models of one recipe; what is missing is run, then compared.
 
-from collections.abc import Sequence
+The file has, in this order: which runs share their first roll-out, the runs that a comparison asks
+for, the comparison itself, and `--list`, which prints the commands of the missing runs.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from hashlib import sha256
+from inspect import signature
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_unwritable
-from msft.app.jobs import Job, Say, carry_out, exit_in_words
-from msft.app.models import models_named
-from msft.app.places import places_named
-from msft.app.planned_runs import Planned, planned, seeds_of
-from msft.app.shared_training import is_lent, remove_shared, shared_places, side_by_side
-from msft.app.terminal.screen import show, show_paths, width
-from msft.errors import RunsFailed, UsageError
-from msft.recipe.recipe import Recipe, load_recipe
+from msft.app.jobs import Job, Say, carry_out, exit_in_words, places_named
+from msft.app.terminal.screen import show, show_paths, unguarded, width
+from msft.app.variants import (
+    MODEL,
+    Variant,
+    listed_words,
+    model_folder,
+    models_named,
+    refuse_twice,
+    variants_of,
+)
+from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
+from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
+from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
-from msft.search.methods import METHODS
+from msft.run.sharing import SharedRollout
+from msft.search.methods import METHODS, ROLLING_BACK
+from msft.search.mixture import Mixture
+from msft.search.rehearsal import Rehearsal, rehearse
+from msft.search.rollout import ticks_of
 from msft.system_errors import explaining
+
+PLACE = ".shared"
+"""The folder in a comparison's, while runs that share something are not done."""
+
+_NO_MATTER = (
+    "method",
+    "method_options",
+    "output_dir",
+    "report_to",
+    "push_to_hub",
+    "hub_model_id",
+    "hub_private_repo",
+    "peaks",
+    "mean",
+    "report_split",
+    "disk_policy",
+)
+"""Keys that do not change what a first roll-out answers; of `peaks`, all but `by`."""
+
+
+def question_of(recipe: Recipe) -> str | None:
+    """A digest of all that the first roll-out of a run depends on; None where it shares none.
+
+    Methods that roll back are apart from the others: on a GPU their kernels may be others. A
+    method of the user's own always trains by itself, and so does one with patience, or with an
+    optimizer that goes on after a rollback.
+    """
+    method = recipe.prepared()
+    how = method.rollout_options
+    if recipe.method not in METHODS or how.patience is not None or how.on_rollback == "restore":
+        return None
+    if recipe.validation_loss:  # a run that takes over does not measure it
+        return None
+    per_epoch = recipe.evals_per_epoch
+    budget, ticks = (
+        ticks_of(getattr(recipe, key), per_epoch, key)
+        for key in ("compute_budget", "num_train_epochs")
+    )
+    mixture = Mixture.of({spec.name: 1 for spec in recipe.datasets})
+    first = rehearse(method.carry_out, Rehearsal(mixture, budget, ticks, per_epoch))
+    if first is None or not first.plain:
+        return None
+    ignored = _NO_MATTER if recipe.method in ROLLING_BACK else (*_NO_MATTER, "compute_budget")
+    told = [(key, getattr(recipe, key)) for key in recipe_keys() if key not in ignored]
+    by = recipe.peaks.get("by", "score")
+    return sha256(repr((first.ticks, by, told)).encode()).hexdigest()[:12]
+
+
+def shared_places(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:
+    """The folder of each run that may share its first roll-out with another one."""
+    questions = {name: question_of(recipe) for name, recipe in recipes.items()}
+    asked = [*questions.values()]
+    return {
+        name: out / PLACE / question
+        for name, question in questions.items()
+        if question is not None and asked.count(question) > 1
+    }
+
+
+def side_by_side(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
+    """The same names, those that share right after each other, so that little lies on disk."""
+    firsts = {name: names.index(_first(name, names, places)) for name in names}
+    return sorted(names, key=lambda name: (firsts[name], names.index(name)))
+
+
+def _first(name: str, names: Sequence[str], places: Mapping[str, Path]) -> str:
+    place = places.get(name)
+    return name if place is None else next(n for n in names if places.get(n) == place)
+
+
+def is_lent(place: Path) -> bool:
+    """Whether a run has left its first roll-out here, so that others can begin."""
+    return SharedRollout(place, RunFolder(place)).found() is not None
+
+
+def remove_shared(place: Path) -> None:
+    """Nobody needs it any more."""
+    shutil.rmtree(place, ignore_errors=True)
+    if place.parent.is_dir() and not any(place.parent.iterdir()):
+        place.parent.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One run: its folder, its recipe, and what makes it from the recipe file."""
+
+    folder: RunFolder
+    recipe: Recipe
+    source: Path
+    overrides: tuple[str, ...]
+    name: str
+
+    @property
+    def is_done(self) -> bool:
+        """Finished, and its result is written: the report is the last of it."""
+        return self.folder.is_finished() and self.folder.report.exists()
+
+    def job(self, quiet: bool, shared: Path | None) -> Job:
+        """The command that runs it, or goes on with it; its output, where it is not shown, goes
+        beside its folder.
+
+        shared: where it leaves its first roll-out for others, or finds theirs.
+        """
+        sets = [word for override in self.overrides for word in ("--set", override)]
+        out = ["--out", str(self.folder.path), *(["--quiet"] if quiet else [])]
+        out += ["--shared", str(shared)] if shared else []
+        command = (sys.executable, "-m", "msft", "train", str(self.source), *out, *sets)
+        output = self.folder.path.with_name(f"{self.folder.path.name}.log")
+        return Job(self.name, command, output, shared)
+
+
+def planned(
+    source: Path,
+    overrides: Sequence[str],
+    methods: str | Sequence[str] | None,
+    seeds: Sequence[int],
+    out: Path,
+    models: Sequence[str] = (),
+) -> list[Planned]:
+    """Every run of the comparison; a recipe that a method cannot have is refused here.
+
+    models: a folder for each; none are the recipe's own, without one.
+    """
+    given = load_recipe(source, overrides)
+    variants = variants_of(methods)
+    runs: list[Planned] = []
+    known: dict[str, Variant] = {}
+    for model, variant, seed in product(models or (None,), variants, seeds):
+        named = () if model is None else (f"{MODEL}={json.dumps(model)}",)
+        if named and MODEL in variant.settings:
+            raise UsageError(f"{variant} has a model of its own; name all of them with --models")
+        try:
+            more = (*named, *variant.overrides(given), f"seed={seed}", "push_to_hub=false")
+            recipe = load_recipe(source, (*overrides, *more))
+        except (OptionError, RecipeError) as error:
+            raise RecipeError(f"with method {variant}: {error}", error.place) from error
+        other = known.setdefault(_all_of(recipe), variant)
+        if other is not variant:
+            raise UsageError(f"--methods has {variant} twice: {other} is the same run")
+        name = variant.folder_name(seed)
+        name = name if model is None else f"{model_folder(model)}/{name}"
+        runs.append(Planned(RunFolder(out / name), recipe, source, (*overrides, *more), name))
+    return runs
+
+
+def _all_of(recipe: Recipe) -> str:
+    """Everything that a run is asked, with the options that its method has by default."""
+    method = recipe.prepared()
+    own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
+    keys = [(key, getattr(recipe, key)) for key in recipe_keys() if key != "method_options"]
+    return repr((keys, own, method.rollout_options, method.mixture_options))
+
+
+def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
+    """`20,30` as numbers; the recipe's seed by default."""
+    if seeds is None:
+        return [recipe.seed]
+    words = listed_words(
+        seeds if isinstance(seeds, str) else [str(seed) for seed in seeds], "--seeds", "20,30"
+    )
+    wrong = [word for word in words if not (word.isascii() and word.isdigit())]
+    if wrong:
+        raise UsageError(f"--seeds has {wrong[0]!r}; expected whole numbers such as 20,30")
+    numbers = [int(word) for word in words]
+    refuse_twice(numbers, "--seeds")
+    return numbers
+
 
 if TYPE_CHECKING:
     from msft.report.compare.compared_run import FolderRuns
@@ -219,3 +409,29 @@ def _runs_in(out: Path) -> list[Path]:
             place = order.index(method) if method in order else len(order)
             found.append((place, name, int(seed), folder))
     return [folder for *_, folder in sorted(found)]
+
+
+def refuse_useless(options: argparse.Namespace) -> None:
+    """UsageError for an option that the others leave without an effect."""
+    idle = "--list" if options.list else "--no-run" if options.no_run else None
+    useless = "--devices" if options.devices else "--figures" if options.figures else None
+    if idle and useless and (options.list or options.devices):
+        raise UsageError(
+            f"{idle} starts nothing, so {useless} has no effect; leave one of them out"
+        )
+
+
+def print_missing(recipe: str, out: str, asked: Mapping[str, Any], as_json: bool) -> None:
+    """Print the commands for a shell, or by the names of their runs as JSON.
+
+    asked: what `compare` is asked too.
+    """
+    from msft.app.jobs import typed
+
+    with redirect_stdout(sys.stderr):
+        missing = commands(recipe, out, **asked)
+    if as_json:
+        print(json.dumps({"commands": missing}, indent=2), file=unguarded(sys.stdout))
+        return
+    for command in missing.values():
+        print(typed(command))

@@ -27,7 +27,7 @@ def evaluation(
 
     whole: answers are generated to their end, to be read; else only until the verdict is certain.
     """
-    from msft.app.terminal.scoreboard import answer_lines, scoreboard
+    from msft.app.terminal.results import answer_lines, scoreboard
     from msft.engine.build import load_evaluator
 
     evaluator, groups = load_evaluator(recipe, model, split, notice)

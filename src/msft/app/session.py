@@ -10,12 +10,11 @@ import yaml
 
 from msft.app.admission import resolved
 from msft.app.fingerprints import settings_of
+from msft.app.hub import card_of
 from msft.app.meetings import Meetings
-from msft.app.model_card import card_of
 from msft.app.stores import store_of
 from msft.app.terminal.progress import Progress
-from msft.app.tracker_backends import open_trackers
-from msft.app.trackers import Trackers
+from msft.app.trackers import Trackers, open_trackers
 from msft.data.corpus import Corpus
 from msft.engine.machine import free_disk
 from msft.engine.saving.best_folder import BestFolder

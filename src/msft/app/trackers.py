@@ -6,14 +6,18 @@ each was told. So a resumed run goes on where it stopped, nothing is told twice,
 began without a tracker is told to it from the start.
 """
 
+import importlib.util
 import json
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from msft.app.sample_texts import sample_texts
+from msft.errors import RecipeError, UsageError
 from msft.files import DAMAGED, read_text, remove
 from msft.report.figures.branches import epochs_to
 from msft.run.history import History
@@ -27,10 +31,41 @@ from msft.run.log import (
     RunEvent,
     ScoresEvent,
 )
+from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import TEST
 from msft.text import SELECTED_ON_TEST, counted
+
+
+def sample_texts(path: Path, best: CheckpointId) -> dict[str, str]:
+    """`samples/<name>` for every sub-dataset that has samples of the result.
+
+    path: of `samples.jsonl`.
+    """
+    found = read_samples(path)
+    before: SamplesByName = found.get(BASE, {})
+    return {
+        f"samples/{name}": "\n\n".join(
+            _text(sample, {each.row: each for each in before.get(name, ())}) for sample in samples
+        )
+        for name, samples in found.get(best, {}).items()
+    }
+
+
+def _text(sample: Sample, before: Mapping[int, Sample]) -> str:
+    """Lines of a row, indented, so that a tracker shows them as they are."""
+    base = before.get(sample.row)
+    parts = {
+        "prompt": sample.prompt,
+        "reference": sample.reference,
+        "base model": base.answer if base else None,
+        "result": sample.answer,
+        "score": str(sample.worth),
+    }
+    told = [f"{name}: {text}" for name, text in parts.items() if text is not None]
+    return "\n".join(f"    {line}" for text in told for line in text.splitlines())
+
 
 STEPS = 10
 """A training loss is the mean over this many steps, or what is left of them at a tick."""
@@ -264,3 +299,133 @@ def read_told(memory: Path) -> dict[str, Told]:
         return {str(name): Told(**told) for name, told in raw.items()}
     except DAMAGED:
         return {}
+
+
+PROJECT = "msft"
+MOST_TAG = 5000
+"""Characters of a tag of MLflow."""
+
+
+def refuse_missing(report_to: str | Sequence[str]) -> None:
+    """RecipeError where a tracker that is asked for is not installed."""
+    for name in _named(report_to):
+        for package in ("accelerate", name):
+            if importlib.util.find_spec(package) is None:
+                raise RecipeError(
+                    f"report_to is {name}, but the package {package} is not installed; "
+                    f"`pip install accelerate {name}`, or set report_to to none",
+                    ("report_to",),
+                )
+
+
+def open_trackers(
+    report_to: str | Sequence[str],
+    folder: Path,
+    config: Mapping[str, Any],
+    known: int,
+    notice: Callable[[str], None],
+) -> Trackers:
+    """Start the trackers that have something to be told, or go on with their runs.
+
+    config: the settings that a tracker shows beside the curves.
+    known: lines of the log of a finished run, 0 of another: one that was told them all is not
+        started again.
+    """
+    memory = folder / "trackers.json"
+    told = read_told(memory)
+    trackers: dict[str, Tracker] = {}
+    for name in _named(report_to):
+        so_far = told.setdefault(name, Told())
+        if known and so_far.events >= known:
+            continue
+        try:
+            trackers[name] = _STARTS[name](folder.resolve(), config, so_far)
+        except Exception as error:
+            hint = ", set WANDB_MODE=offline," if name == "wandb" else ""
+            raise UsageError(
+                f"{name} cannot be started: {error}; mend that{hint} or set report_to to none: a "
+                "later resume can still tell it everything"
+            ) from error
+    return Trackers(trackers, told, memory, notice)
+
+
+def _tensorboard(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
+    tracker = _made("tensorboard", run_name="tensorboard", logging_dir=str(folder))
+    if told.run is None:
+        listed = "".join(f"    {key}: {value}\n" for key, value in config.items())
+        tracker.log({"settings": listed}, step=0)  # indented text is shown as it is
+    told.run = "tensorboard"
+    return tracker
+
+
+def _wandb(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
+    tracker = _made(
+        "wandb",
+        run_name=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=os.environ.get("WANDB_NAME", folder.name),
+        dir=str(folder),
+        id=told.run,
+        resume="allow",
+        config=dict(config),
+    )
+    told.run = str(tracker.tracker.id)
+    return tracker
+
+
+def _trackio(folder: Path, config: Mapping[str, Any], told: Told) -> Any:
+    """Its runs are found again by name, so two folders of one name get different ones."""
+    digest = blake2b(str(folder).encode(), digest_size=3).hexdigest()
+    again, told.run = told.run is not None, told.run or f"{folder.name}-{digest}"
+    return _made(
+        "trackio",
+        run_name=os.environ.get("TRACKIO_PROJECT", PROJECT),
+        name=told.run,
+        resume="allow" if again else "never",
+        config=dict(config),
+    )
+
+
+def _mlflow(folder: Path, config: Mapping[str, Any], told: Told) -> Tracker:
+    """Where MLFLOW_TRACKING_URI says, in the experiment that MLFLOW_EXPERIMENT_NAME names."""
+    tracker = _made(
+        "mlflow", experiment_name=PROJECT, run_name=folder.name, logging_dir=None, run_id=told.run
+    )
+    if told.run is None:
+        tracker.store_init_configuration(dict(config))
+    told.run = str(tracker.tracker.info.run_id)
+    return _NumbersAndTags(tracker)
+
+
+class _NumbersAndTags:
+    """MLflow keeps numbers by step; a text becomes a tag that names its step."""
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+        self.finish = tracker.finish
+
+    def log(self, values: Values, step: int) -> None:
+        texts = {key: value for key, value in values.items() if isinstance(value, str)}
+        self._tracker.log({k: v for k, v in values.items() if k not in texts}, step=step)
+        for key, text in texts.items():
+            import_module("mlflow").set_tag(f"{key} at step {step}", text[:MOST_TAG])
+
+
+_STARTS: dict[str, Callable[[Path, Mapping[str, Any], Told], Tracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "trackio": _trackio,
+    "mlflow": _mlflow,
+}
+
+
+def _made(tracker: str, /, **options: Any) -> Any:
+    """`run_name` is what Accelerate calls the project, of TensorBoard the folder."""
+    import_module("accelerate").PartialState()  # the trackers ask it for the rank
+    made = import_module("accelerate.tracking").LOGGER_TYPE_TO_CLASS[tracker](**options)
+    made.start()
+    return made
+
+
+def _named(report_to: str | Sequence[str]) -> list[str]:
+    asked = [report_to] if isinstance(report_to, str) else report_to
+    return [name for name in asked if name != "none"]

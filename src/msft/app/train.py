@@ -10,7 +10,7 @@ from typing import Any
 
 from msft import launch
 from msft.app.admission import refuse_run, run_folder
-from msft.app.hub_upload import push
+from msft.app.hub import push
 from msft.app.processes import lanes_of_run, refuse_disagreement
 from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress

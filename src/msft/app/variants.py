@@ -1,13 +1,10 @@
-"""Variants of methods, as `msft compare` and `msft.compare` are given them.
-
-`sft` is a method as the recipe has it; `soup[of=last,k=4]` has options of its own, and
-`sft[lr_scheduler_type=cosine]` settings of its own.
-"""
+"""Names between commas on the command line: methods with settings in brackets, and base models."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from msft.checks import refuse_unknown
 from msft.errors import UsageError
@@ -156,3 +153,35 @@ def refuse_twice(words: Sequence[object], option: str) -> None:
     twice = [word for number, word in enumerate(words) if word in words[:number]]
     if twice:
         raise UsageError(f"{option} has {twice[0]} twice; name it once")
+
+
+MODEL = "model_name_or_path"
+EXAMPLE = "Qwen/Qwen2.5-0.5B,allenai/OLMo-2-0425-1B"
+
+
+def models_named(models: str | Sequence[str] | None) -> list[str]:
+    """`A,B` as names; none where none were given."""
+    if models is None:
+        return []
+    words = listed_words(models, "--models", EXAMPLE)
+    refuse_twice(words, "--models")
+    folders: dict[str, str] = {}
+    for word in words:
+        other = folders.setdefault(model_folder(word).casefold(), word)
+        if other != word:
+            raise UsageError(
+                f"--models has {other} and {word}, whose folders would have one name; compare one "
+                "of them with another --out"
+            )
+        if len(model_folder(word)) > LONGEST:
+            raise UsageError(
+                f"--models has {word!r}, which is too long for the name of a folder; make a link "
+                "to it with a short name"
+            )
+    return words
+
+
+def model_folder(model: str) -> str:
+    """The folder of a model's runs, as the hub's cache names them: `Qwen--Qwen2.5-0.5B`."""
+    name = quote(model.strip("/").replace("/", "--"), safe="")
+    return f"%2E{name[1:]}" if name.startswith(".") else name

@@ -7,6 +7,7 @@ The trainer keeps its model, optimizer, precision, callbacks and trackers. The r
 of its epochs, with the log, the store, the resume, the report and the FLOPs of every other run.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,18 +18,22 @@ from typing import Any
 from msft.app.admission import refuse_run
 from msft.app.interface import printed
 from msft.app.session import Session
+from msft.app.terminal.progress import PlainLines
 from msft.app.train import Result
 from msft.data.corpus import Corpus
 from msft.data.sources import splits_read
 from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
 from msft.files import expanded, remove
-from msft.integrations.trainer_engine import TrainerEngine
-from msft.integrations.trainer_keys import refuse_keys, unused_length
-from msft.integrations.trainer_log import TrainerLog
-from msft.integrations.trainer_predictor import inner_model
-from msft.integrations.trainer_refusals import HOOK, refuse_changed_trainer, refuse_trainer
-from msft.integrations.trainer_rows import (
+from msft.integrations.engine import TrainerEngine, inner_model
+from msft.integrations.refusals import (
+    HOOK,
+    refuse_changed_trainer,
+    refuse_keys,
+    refuse_trainer,
+    unused_length,
+)
+from msft.integrations.rows import (
     TrainerRows,
     corpus_of,
     named_splits,
@@ -37,10 +42,70 @@ from msft.integrations.trainer_rows import (
 )
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.worker import Step
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION
+from msft.search.scores import SELECTION, TEST, Score
+
+
+class TrainerLog:
+    """Scores go to the trainer's log, and with it to its callbacks and trackers; lines in words
+    go beside its progress bar. The trainer's count of steps never goes back."""
+
+    def __init__(self, trainer: Any, folder: Path, quiet: bool) -> None:
+        self._trainer = trainer
+        self._lines = None if quiet else PlainLines(_BesideBar(), folder)  # type: ignore[arg-type]
+        self._stage = 0
+        self._on_test = False
+
+    def event(self, event: Event, live: bool) -> None:
+        if self._lines is not None:
+            self._lines.event(event, live)
+        if isinstance(event, RunEvent):
+            self._on_test = selection_of(event) == TEST
+        if isinstance(event, RolloutEvent):
+            self._stage = event.rollout
+        if isinstance(event, PointEvent) and not live:  # done before this process
+            self._trainer.state.global_step += event.steps
+        if isinstance(event, PointEvent | ScoresEvent) and live:
+            ticks = TEST if self._on_test else SELECTION
+            split = event.split if isinstance(event, ScoresEvent) else ticks
+            kind = "test" if split == TEST else "eval"
+            logs = {
+                f"{kind}_{name}_{_named(s)}": float(s.value) for name, s in event.scores.items()
+            }
+            training = self._trainer.model.training
+            self._trainer.model.eval()  # by which TRL tells these from logs of training
+            self._trainer.log({**logs, "msft_stage": float(self._stage)})
+            self._trainer.model.train(training)
+
+    def step(self, step: Step) -> None:
+        if self._lines is not None:
+            self._lines.step(step)
+
+
+class _BesideBar:
+    """Standard output; a progress bar steps aside for each line."""
+
+    def write(self, text: str) -> int:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+        tqdm.write(text, end="", file=sys.stdout)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(ValueError):
+            sys.stdout.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _named(score: Score) -> str:
+    return "loss" if score.metric == "nll" else score.metric
+
 
 ENGINE = "trainer"
 """What the log calls this engine."""

@@ -1,4 +1,4 @@
-"""What is printed: progress, live table, scoreboard, and the texts of validate, train and plan.
+"""What is printed: progress, results, and the texts of validate and plan.
 
 Read `board.py` first: it follows a run, and the live table and the plain lines of `progress.py`
 both show it. `screen.py` prints, in lines that fit. The other files turn what was found into text,

@@ -1,18 +1,17 @@
-"""What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere.
-
-Both read the same `Board`, which follows the events of the log and the steps of the engine.
-"""
+"""Progress of a run: a live table on a terminal (rich), else plain lines as it goes on."""
 
 import sys
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
-from msft.app.terminal.board import Board
-from msft.app.terminal.guard import unguarded
-from msft.app.terminal.result_text import ENDINGS, checkpoint_in_words
-from msft.layout import WIDTH, columns_of, cut, fitted, flowed, screen_width
+from msft.app.terminal.board import Board, Placed, time_left_text
+from msft.app.terminal.results import ENDINGS, checkpoint_in_words
+from msft.app.terminal.screen import unguarded
+from msft.layout import NARROW_NAMES, WIDTH, columns_of, cut, fitted, flowed, screen_width
+from msft.report.wording import metric_name
 from msft.run.history import History
 from msft.run.log import (
     AverageEvent,
@@ -161,8 +160,6 @@ def progress(
         from rich.console import Console
         from rich.live import Live
 
-        from msft.app.terminal.live_table import LiveTable
-
         live = Live(console=Console(file=unguarded(out)), refresh_per_second=2)
         try:
             yield LiveTable(live, safe(title), Board(kept, folder))
@@ -170,3 +167,186 @@ def progress(
             live.stop()
     else:
         yield PlainLines(out, folder)
+
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.table import Table
+
+BARS = "▁▂▃▄▅▆▇█"
+MOST_ROWS = 20
+"""Sub-datasets that are shown one by one; the others are one line together."""
+AROUND = 10
+"""Lines of a terminal that are not rows of the table."""
+WIDE = 96
+"""Columns of a terminal with room for a long bar and long trends."""
+LEAST_NAME = 8
+"""Columns of a name that is cut."""
+REDRAWN = 0.5
+"""Seconds between two drawings while steps come in."""
+
+
+def sparkline(numbers: Sequence[float], width: int) -> str:
+    """The last `width` numbers as bars."""
+    recent = numbers[-width:]
+    low, high = min(recent, default=0.0), max(recent, default=0.0)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((number - low) * scale)] for number in recent)
+
+
+class LiveTable:
+    """Follows a run and keeps a rich `Live` up to date; what it prints stays above the table."""
+
+    def __init__(self, live: "Live", title: str, board: Board) -> None:
+        self._board = board
+        self._live = live
+        self._title = title
+        self._drawn = 0.0
+
+    def event(self, event: Event, live: bool) -> None:
+        from rich.text import Text
+
+        self._live.start()  # at the first event: a run that is refused shows no table
+        self._board.event(event, live)
+        stays = isinstance(event, EndEvent) or (
+            isinstance(event, DecisionEvent) and event.what == "exclude"
+        )
+        width = self._live.console.width
+        if live and stays:
+            stage = len(self._board.history.stages) - 1
+            said = (event_text(event, self._board) or "").strip()
+            line = Text(fitted(f"stage {stage}: {said}", width), style="bold")
+            self._live.console.print(line, soft_wrap=True)
+        for remark in self._board.remarks.after(event) if live else []:
+            self._live.console.print(Text(fitted(remark, width)), soft_wrap=True)
+        self._draw()
+
+    def step(self, step: Step) -> None:
+        self._board.step(step)
+        if time.monotonic() - self._drawn > REDRAWN:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        if self._board.history.opened is not None:
+            width, height = self._live.console.size
+            self._live.update(live_view(self._board, self._title, width, height))
+
+
+def live_view(board: Board, title: str, width: int, height: int) -> "RenderableType":
+    """The table for a terminal of this size."""
+    from rich.console import Group
+    from rich.text import Text
+
+    names = list(board.history.start.datasets)
+    shown = visible_names(board, names, min(MOST_ROWS, max(3, height - AROUND)))
+    lines = [Text(cut(title, width), style="bold"), Text(fitted(_standing(board, names), width))]
+    if board.history.selected_on_test:
+        lines.insert(1, Text(fitted(SELECTED_ON_TEST, width), style="bold red"))
+    parts: list[RenderableType] = [*lines]
+    if board.history.stages and board.history.ended is None:
+        parts += [_stage(board, width), Text(fitted(_time(board), width))]
+    parts += [Text(), _table(board, shown, width)]
+    rest = [name for name in names if name not in shown]
+    if rest:
+        active = sum(board.active(name) for name in rest)
+        parts.append(Text(f"and {len(rest)} more: {active} active, {len(rest) - active} not"))
+    return Group(*parts)
+
+
+def visible_names(board: Board, names: list[str], most: int) -> list[str]:
+    """The sub-datasets to show, in recipe order: who left last, and then who is active."""
+    left = {name: place for name in names if (place := board.left(name)) is not None}
+    latest = sorted(left, key=lambda name: left[name], reverse=True)
+    staying = [name for name in names if name not in left]
+    few = latest[: max(most - len(staying), most // 4)]
+    picked = {*few, *staying[: most - len(few)]} if len(names) > most else {*names}
+    return [name for name in names if name in picked]
+
+
+def _standing(board: Board, names: list[str]) -> str:
+    """How many are being trained, and the best so far."""
+    active = sum(board.active(name) for name in names)
+    left = sum(board.left(name) is not None for name in names)
+    parts = ["the run has ended"] if board.history.ended else []
+    if left == len(names):
+        parts.append(f"all {left} sub-datasets have left")
+    elif board.history.stages and not parts:
+        parts.append(f"{active} of {counted(len(names), 'sub-dataset')} active")
+    best = board.history.best
+    if best is not None:
+        parts.append(f"best {mean_text(board.history, best)} at {checkpoint_in_words(best)}")
+    return " · ".join(parts)
+
+
+def _stage(board: Board, width: int) -> "Table":
+    """How far the present stage is; it moves with every step."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    stage = board.history.stages[-1]
+    whole = stage.asked.ticks / board.history.evals_per_epoch
+    done, steps = board.steps
+    said = [f"step {done:,}" + (f"/{steps:,}" if steps else "")]
+    said.append(f"epoch {board.epoch:.2f}/{whole:g}")
+    if board.loss is not None:
+        said.append(f"loss {board.loss:.3f}")
+    if board.is_evaluating:
+        said.append("evaluating")
+    elif board.loss is not None and width >= 80:
+        said.append(f"{board.tokens_per_second:,.0f} tokens/s")
+    line = Table.grid(padding=(0, 1))
+    size = 8 if width < 80 else 12 if width < WIDE else 24
+    bar = ProgressBar(stage.asked.ticks, board.ticks, width=size)
+    line.add_row(f"stage {stage.asked.rollout}", bar, " · ".join(said))
+    return line
+
+
+def _time(board: Board) -> str:
+    left = board.time_left
+    if left is None:
+        return "time left: known after the first evaluation"
+    return time_left_text(left, len(board.history.stages) - 1)
+
+
+def _table(board: Board, names: list[str], width: int) -> "Table":
+    """A row for each name; what is less needed is left out where there is no room for it.
+
+    Where metrics differ, each row has its own.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    trend, history = 16 if width >= WIDE else 8, board.history
+    metrics = [metric_name(history.unit_of(name)) for name in names]
+    columns = {
+        "sub-dataset": names,
+        "score": [_number(board.scores(name)[-1:]) for name in names],
+        "best": [_number([best] if (best := board.best(name)) else []) for name in names],
+        "checkpoint": [best[0] if (best := board.best(name)) else "" for name in names],
+        "trend": [
+            sparkline([float(score.value) for _, score in board.scores(name)], trend)
+            for name in names
+        ],
+        **({"metric": metrics} if history.mixed else {}),
+        "state": [board.state(name) for name in names],
+    }
+    sizes = {head: max(len(head), *map(len, cells)) for head, cells in columns.items()}
+    spare = width - sum(sizes.values()) - 2 * len(sizes) + 2 + sizes["sub-dataset"]
+    for head in ("checkpoint", "trend", "metric"):
+        if head in columns and spare < min(sizes["sub-dataset"], NARROW_NAMES):
+            del columns[head]
+            spare += sizes[head] + 2
+    columns["sub-dataset"] = [cut(name, max(LEAST_NAME, spare)) for name in names]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    for head in columns:
+        right = "right" if head in ("score", "best") else "left"
+        table.add_column(head, justify=right, no_wrap=True)  # type: ignore[arg-type]
+    for name, *cells in zip(names, *columns.values(), strict=True):
+        table.add_row(*map(Text, cells), style="" if board.left(name) is None else "dim")
+    return table
+
+
+def _number(placed: Sequence[Placed]) -> str:
+    return f"{float(placed[0][1].value):.3f}" if placed else ""

@@ -1,9 +1,47 @@
-"""The screen: prints what commands say, in lines that fit it."""
+"""The screen: prints what commands say in lines that fit it. Whatever is printed, by us or by a
+library, moves no cursor and shows no credentials."""
 
+import argparse
+import os
 import sys
 from pathlib import Path
+from typing import Any, TextIO
 
 from msft.layout import WIDTH, fitted, screen_width
+from msft.stopping import IS_JOB
+from msft.text import masked, plain
+
+KEPT = "\n\t\r"
+"""Control characters that may pass; a progress bar needs the last one."""
+
+
+class GuardedStream:
+    """A text stream that lets through what is safe on a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unguarded = stream
+
+    def write(self, text: str) -> int:
+        self.unguarded.write(plain(masked(text), keep=KEPT))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "writelines":  # would go around the guard
+            return lambda lines: self.write("".join(lines))
+        return getattr(self.unguarded, name)
+
+
+def guard_streams() -> None:
+    """Guard what this process prints from now on."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, GuardedStream):
+            setattr(sys, name, GuardedStream(stream))
+
+
+def unguarded(stream: TextIO) -> TextIO:
+    """The stream itself, for JSON and for tables that draw with escapes of their own."""
+    return stream.unguarded if isinstance(stream, GuardedStream) else stream
 
 
 def width() -> int:
@@ -31,3 +69,30 @@ def say(text: str, quiet: bool = False) -> None:
     """Tell a person something on stderr: wrapped on a terminal, one line for a program."""
     if not quiet:
         print(fitted(text, screen_width(sys.stderr)), file=sys.stderr)
+
+
+_LOADING = "loading libraries takes some seconds …"
+_RECIPE = f"reading recipe and data; {_LOADING}"
+_WORDS = {
+    "demo": f"three short runs on an embedded model; {_LOADING}",
+    "validate": "reading recipe and data …",
+    "plan": _RECIPE,
+    "train": _RECIPE,
+    "eval": _RECIPE,
+    "compare": _RECIPE,
+    "replay": _RECIPE,
+    "report": "reading the logs …",
+    "analyze": _LOADING,
+    "env": _LOADING,
+}
+"""What each command begins with; `init` is done at once."""
+
+
+def say_first(options: argparse.Namespace) -> None:
+    """Say it on stderr. A program that reads stderr finds there what went wrong and nothing else,
+    so it is said on a terminal only; and not with --quiet, with --json, or as another's job."""
+    quiet = getattr(options, "quiet", False) or getattr(options, "json", False)
+    word = _WORDS.get(options.command)
+    if word and not quiet and IS_JOB not in os.environ and sys.stderr.isatty():
+        said = fitted(f"msft {options.command}: {word}", screen_width(sys.stderr))
+        print(said, file=sys.stderr, flush=True)

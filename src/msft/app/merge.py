@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from msft.app.model_card import card_of
+from msft.app.hub import card_of
 from msft.engine.model.adapter_folders import ADAPTER_CONFIG, base_of, is_adapter
 from msft.engine.model.folders import CONFIG
 from msft.errors import LogError, RecipeError, UsageError

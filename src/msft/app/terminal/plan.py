@@ -1,13 +1,70 @@
-"""What `msft plan` prints: one screen from the forecast's plain data."""
+"""What `msft plan` prints: one screen from the forecast's plain data; with `--devices` the cost of
+both ways to share a run, with `--side-by-side` every run of a comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msft.app.terminal.devices_text import devices_lines
 from msft.layout import WIDTH, table
 from msft.search.rollout import LEAN
 from msft.search.scores import TEST
 from msft.text import SELECTED_ON_TEST, counted, duration, listed, plain, si
+
+Cost = Mapping[str, Any]
+
+
+def _bytes(key: str) -> Callable[[Cost], str]:
+    return lambda cost: f"{si(cost[key])}B"
+
+
+def _seconds(key: str) -> Callable[[Cost], str]:
+    return lambda cost: short_time(cost[key])
+
+
+ROWS: dict[str, Callable[[Cost], str]] = {
+    "memory of a device": _bytes("memory"),
+    "  what is there whole": _bytes("weights"),
+    "  its share": _bytes("owned"),
+    "  activations": _bytes("activations"),
+    "fits": lambda cost: "yes" if cost["fits"] else "no",
+    "a step": _seconds("step"),
+    "  sending": _seconds("sending"),
+    "times one device": lambda cost: f"{cost['faster']:.1f}",
+    "training, worst case": _seconds("training"),
+    "evaluating, worst case": _seconds("evaluating"),
+    "a snapshot": _bytes("snapshot"),
+    "  taking it": _seconds("snapshot_seconds"),
+    "a roll-back": _seconds("rollback_seconds"),
+    "all checkpoints of a device": _bytes("kept"),
+    "disk, all devices": _bytes("disk"),
+}
+"""Every line, and how it is read from a cost."""
+
+
+def short_time(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else duration(seconds)
+
+
+def devices_lines(content: Mapping[str, Any], width: int) -> list[str]:
+    """Both ways to share in a table, and what it was computed for."""
+    costs, device = content["sharding"], content["assumed"]
+    named = counted(content["world"], "device")
+    rows = [(f"on {named}", *costs)]
+    rows += [(name, *map(read, costs.values())) for name, read in ROWS.items()]
+    recomputed = [name for name, cost in costs.items() if cost["recomputed"]]
+    lines = [
+        *table(rows, width),
+        f"computed, not measured: {device['name']}s with {si(device['memory'])}B, "
+        f"{device['used']:.0%} of {si(device['flops'])}FLOP/s, {si(device['inside'])}B/s between "
+        f"the {device['node']} of a machine and {si(device['between'])}B/s to others",
+    ]
+    if recomputed:
+        lines.append(f"activations are recomputed to fit: {', '.join(recomputed)}")
+    fitting = content["fitting"]
+    return [
+        *lines,
+        f"sharding: {fitting} fits" if fitting else "it does not fit on so many devices",
+    ]
+
 
 COLUMNS = (
     *("method", "stages", "epochs", "steps", "tokens", "evals", "FLOPs", "time"),
@@ -201,3 +258,62 @@ def _speed(content: Mapping[str, Any]) -> list[str]:
         f"time, as tried here: {speed['train_tokens_per_second']:,.0f} tokens/s of training, an "
         f"evaluation in {duration(seconds)}{sampled}, loading in {duration(speed['loading'])}"
     ]
+
+
+HEAD = ("run", "FLOPs, best", "worst", "time, best", "worst", "disk")
+
+
+def side_by_side_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
+    """A line of each run, then all of them; sentences are not wrapped."""
+    rows: list[Sequence[str]] = [HEAD]
+    for name, run in content["runs"].items():
+        rows.append(
+            (name, *_cost_cells(run["best"], run["worst"], "seconds"), f"{si(run['disk'])}B")
+        )
+    best, worst = content["best"], content["worst"]
+    rows.append(("all", *_cost_cells(best, worst, "device_seconds"), f"{si(content['disk'])}B"))
+    blocks = [[*table(rows, width), *not_counted_lines(content["not_counted"])]]
+    if content["runs"]:
+        blocks.append([*_together(content), *_memory(content)])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _cost_cells(best: Mapping[str, Any], worst: Mapping[str, Any], seconds: str) -> tuple[str, ...]:
+    flops = (si(best["flops"]), si(worst["flops"]))
+    return (*flops, duration(best[seconds]), duration(worst[seconds]))
+
+
+def _together(content: Mapping[str, Any]) -> list[str]:
+    ends = [duration(content[which]["seconds"]) for which in ("best", "worst")]
+    longest = max(content["runs"], key=lambda name: content["runs"][name]["worst"]["seconds"])
+    alone = duration(content["runs"][longest]["worst"]["seconds"])
+    device = content["assumed"]
+    how = "time, as tried here, for devices like this one"
+    if not content["measured"]:
+        how = (
+            f"time is computed, not measured, since {content['not_measured']}: {device['name']}s, "
+            f"{device['used']:.0%} of {si(device['flops'])}FLOP/s"
+        )
+    return [
+        f"{counted(len(content['runs']), 'run')} on {counted(content['devices'], 'device')}, one "
+        f"on each, the longest first: {ends[0]} in the best case, {ends[1]} in the worst",
+        f"the longest run alone: {longest}, {alone} in the worst case",
+        how,
+        "FLOPs and time are those of each run alone; msft compare trains a first roll-out that "
+        "several runs have in common once",
+        "disk: the most of every run, if all folders stay",
+    ]
+
+
+def _memory(content: Mapping[str, Any]) -> list[str]:
+    """What a run of each model needs of one device, however small its micro-batches are."""
+    most: dict[str, tuple[int, bool]] = {}
+    for run in content["runs"].values():
+        least, fits = most.get(run["model"], (0, True))
+        memory = run["memory"]
+        most[run["model"]] = max(least, memory["least"]), fits and memory["fits"]
+    told = [
+        f"{model} {si(least)}B{'' if fits else ', which does NOT fit'}"
+        for model, (least, fits) in most.items()
+    ]
+    return [f"memory of {content['memory_of']}, at least: {', '.join(told)}"]
