@@ -20,8 +20,8 @@ from msft.engine.attention import NAME, RowLayout, layout
 from msft.engine.decode.decoder import Decoder, slots_of
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
-from msft.engine.decode.shared_attention import Kernels
-from msft.engine.decode.texts import Texts
+from msft.engine.decode.plans import GeneratedRows
+from msft.engine.decode.step import Kernels
 from msft.engine.paths import short_rows, varlen
 from msft.example import Encoded
 
@@ -62,7 +62,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 def generate_plainly(
     model: Any, prompts: Sequence[tuple[int, ...]], groups: Sequence[int], limit: int
 ) -> Rows:
-    texts = Texts(frozenset(), [limit] * len(prompts), lambda row, tokens, known: None)
+    texts = GeneratedRows(frozenset(), [limit] * len(prompts), lambda row, tokens, known: None)
     with torch.inference_mode():
         PlainDecoder(model, 10**6, CUDA).generate(prompts, groups, texts)
     return texts.rows
@@ -72,7 +72,7 @@ def generate_eagerly(
     model: Any, prompts: Sequence[tuple[int, ...]], groups: Sequence[int], limit: int
 ) -> Rows:
     """The fast way without graphs; the first call makes its plan and its memory too."""
-    texts = Texts(frozenset(), [limit] * len(prompts), lambda row, tokens, known: None)
+    texts = GeneratedRows(frozenset(), [limit] * len(prompts), lambda row, tokens, known: None)
     if not EAGER:
         kernels = Kernels(varlen().item, short_rows().item)
         EAGER.append(FastDecoder(model, kernels, 65536, slots_of(model, CUDA), CUDA))

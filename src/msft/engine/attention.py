@@ -8,7 +8,7 @@ force while the model runs:
         model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
 
 `RowLayout`: each token sees its own row up to itself. Other layouts add a cache
-(`decode/plain.py`) or what rows share (`decode/shared_attention.py`). On CUDA in half precision it
+(`decode/plain.py`) or what rows share (`decode/step.py`). On CUDA in half precision it
 is our own kernel where rows are short, and `varlen`, torch's flash kernel, where they are long;
 everywhere else rows are padded for the attention alone, which on a CPU costs little beside the
 matrix products, and is exact: padding stands at the end and causality hides it. `paths.py` says

@@ -6,7 +6,7 @@ process that has it. One gather brings the answers of all together.
 
 from collections.abc import Callable, Sequence
 
-from msft.engine.decode.prefix_lines import question
+from msft.engine.decode.plans import question
 from msft.engine.lanes import lanes_of, units
 from msft.example import Encoded
 from msft.ranks import Ranks

@@ -17,7 +17,7 @@ from torch.nn import functional
 from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
-from msft.engine.decode.texts import Texts
+from msft.engine.decode.plans import GeneratedRows
 from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
 from msft.engine.packing import NO_LABEL, batches
 from msft.engine.paths import PLAIN_LAYERS
@@ -218,7 +218,7 @@ class SimplePredictor:
         groups: Sequence[int],
     ) -> Generated:
         self._model.eval()
-        texts = Texts(frozenset(self._ends), limits, leaves)
+        texts = GeneratedRows(frozenset(self._ends), limits, leaves)
         for length in sorted({len(prompt) for prompt in prompts}):
             numbers = [n for n, prompt in enumerate(prompts) if len(prompt) == length]
             most = self._most_tokens if self._padded else 0

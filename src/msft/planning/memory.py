@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from msft.data.corpus import Corpus, settings_for
-from msft.engine.decode.batch_plans import SPARE_OF_ROW
 from msft.engine.decode.fast import LINE_TOKENS
+from msft.engine.decode.plans import SPARE_OF_ROW
 from msft.engine.machine import Room, no_room
 from msft.engine.memory_model import (
     BASE_ON_DEVICE,

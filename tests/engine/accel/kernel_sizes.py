@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from msft.engine.accel import adamw_kernel, short_rows, triton_attention
-from msft.engine.decode.draft import tokens_ahead
+from msft.engine.decode.step import tokens_ahead
 from msft.engine.train.adamw import AdamW
 
 KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}

@@ -13,11 +13,9 @@ from families import END, model_of
 from plain_varlen import plain_varlen
 
 from msft.engine.accel.cuda_graphs import Recorder
-from msft.engine.decode.batch_plans import AnswerPlan, answer_plan
-from msft.engine.decode.fast import FastDecoder
-from msft.engine.decode.likelihoods import RECORDS_KEPT, Measurer
-from msft.engine.decode.shared_attention import Kernels, Line
-from msft.engine.decode.texts import Texts
+from msft.engine.decode.fast import RECORDS_KEPT, FastDecoder, Measurer
+from msft.engine.decode.plans import AnswerPlan, GeneratedRows, Line, answer_plan
+from msft.engine.decode.step import Kernels
 from msft.engine.packing import answer_losses
 from msft.engine.paths import Way
 from msft.errors import Unsuited
@@ -112,8 +110,8 @@ def plan_of(seed: int) -> AnswerPlan:
     return answer_plan(rows_with_answers(seed), None, 1000, CPU)
 
 
-def texts_of(rows: int) -> Texts:
-    return Texts(frozenset({END}), [8] * rows, lambda row, tokens, known: None)
+def texts_of(rows: int) -> GeneratedRows:
+    return GeneratedRows(frozenset({END}), [8] * rows, lambda row, tokens, known: None)
 
 
 def forward(line: Line, reach: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from msft.engine import paths
 from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.shared_attention import Kernels
+from msft.engine.decode.step import Kernels
 
 short_rows = pytest.importorskip(
     "msft.engine.accel.short_rows", reason="Triton is not installed", exc_type=ImportError

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from msft.engine.attention import NAME
 from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.prefix_lines import shared_prefix
+from msft.engine.decode.plans import shared_prefix
 from msft.example import Encoded
 
 NEW = 12

@@ -7,26 +7,26 @@ import torch
 from families import END, model_of
 from plain_varlen import plain_varlen
 
-from msft.engine.decode.batch_plans import (
+from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.fast import FastDecoder
+from msft.engine.decode.plans import (
+    AHEAD,
     BUCKET,
+    SPARE,
     SPARE_OF_ROW,
+    GeneratedRows,
     bucket_of,
     padding_rows,
     prompt_plan,
     smaller_bucket,
 )
-from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.draft import (
-    AHEAD,
-    SPARE,
+from msft.engine.decode.step import (
     WIDTH_OF_SMALL,
+    Kernels,
     came_true,
     guessed,
     tokens_ahead,
 )
-from msft.engine.decode.fast import FastDecoder
-from msft.engine.decode.shared_attention import Kernels
-from msft.engine.decode.texts import Texts
 
 CPU = torch.device("cpu")
 
@@ -104,7 +104,7 @@ def test_guesses_save_steps_and_change_no_word(family: str, prefix: int) -> None
     said, steps = [], []
     for width in (1, WIDTH_OF_SMALL):
         decoder = FastDecoder(model, Kernels(plain_varlen), 10**6, 10**6, CPU, width=width)
-        texts = Texts(frozenset({END}), limits, lambda row, tokens, known: None)
+        texts = GeneratedRows(frozenset({END}), limits, lambda row, tokens, known: None)
         with torch.inference_mode():
             decoder.generate(prompts, None, texts)
         said.append(texts.rows)

@@ -17,11 +17,9 @@ from plain_varlen import plain_varlen
 from test_decoder import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from msft.engine.decode.batch_plans import bucket_of, smaller_bucket
 from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.prefix_lines import answer_lines, bounds_of, grouped
-from msft.engine.decode.shared_attention import Kernels, Store
-from msft.engine.decode.step import DecodeGraphs, HostWaits, Stepper
+from msft.engine.decode.plans import answer_lines, bounds_of, bucket_of, grouped, smaller_bucket
+from msft.engine.decode.step import DecodeGraphs, HostWaits, Kernels, Stepper, Store
 from msft.engine.paths import Way
 from msft.example import Encoded
 

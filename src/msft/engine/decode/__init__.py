@@ -1,7 +1,7 @@
 """Answers of a model: greedy texts and likelihoods of many rows at once.
 
-Read `decoder.py` first, which chooses the way, then `plain.py`, the way that is exact everywhere.
-The rest is the fast way: `prefix_lines.py` and `batch_plans.py` say what goes through the model,
-`shared_attention.py`, `likelihoods.py`, `step.py` and `draft.py` compute it, `fast.py` joins them.
-It may not import `train/` or `saving/`, and knows `accel/` by `engine/paths.py` alone.
+Read `decoder.py` first, which chooses the path. `plain.py` is the path that is exact on every
+device and for any attention. The fast path is `plans.py` (what goes through the model), `step.py`
+(one decoding step: KV cache, attention over shared prefixes, drafts) and `fast.py` (the loop).
+This room may not import `train/` or `saving/`, and knows `accel/` by `engine/paths.py` alone.
 """

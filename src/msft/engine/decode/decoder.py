@@ -13,8 +13,8 @@ import torch
 from msft.engine import paths
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
-from msft.engine.decode.shared_attention import Kernels
-from msft.engine.decode.texts import Texts
+from msft.engine.decode.plans import GeneratedRows
+from msft.engine.decode.step import Kernels
 from msft.engine.memory_model import MEMORY_OF_KEYS
 from msft.engine.model.shape import shape_of
 from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
@@ -83,7 +83,7 @@ class Decoder:
         """
 
         def work(way: PlainDecoder | FastDecoder) -> Generated:
-            texts = Texts(self._ends, limits, leaves)
+            texts = GeneratedRows(self._ends, limits, leaves)
             tokens = way.generate(prompts, groups, texts)
             return Generated(texts.rows, tokens)
 

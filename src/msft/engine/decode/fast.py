@@ -1,21 +1,28 @@
-"""The fast way to evaluate: rows without padding, shared tokens once, steps that are graphs.
+"""The fast path of evaluation: rows without padding, shared tokens once, steps as CUDA graphs.
 
 All rows of all groups go together. Prefixes are computed once a call and kept once a group.
-Prompts go through in a few long lines, then every step adds tokens to every row (`step.py`).
-The host reads the tokens of some steps while the device does the next ones; rows that are done
-leave when so few are left that a smaller step will do. Keys never outlive a call, since weights
-may have changed; memory, graphs and plans do.
+Prompts go through the model in a few long lines, then every step adds tokens to every row
+(`step.py`). The host reads the tokens of some steps while the device does the next steps. Rows
+that have ended are taken out when so few are left that a smaller step will do. Keys never outlive
+a call, since weights may have changed; memory, graphs and plans do.
+
+Likelihoods are the same rows at every tick. The first time, their lines go through a model of
+moderate size eagerly; the second time they are recorded as a CUDA graph; from then on the graph is
+replayed on a stream of its own, beside whatever else the device does.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from msft.engine.attention import logits_of
-from msft.engine.decode.batch_plans import (
+from msft.engine.decode.plans import (
     AnswerPlan,
+    GeneratedRows,
+    Line,
     PromptBatch,
     PromptPlan,
     answer_plan,
@@ -23,15 +30,114 @@ from msft.engine.decode.batch_plans import (
     prompt_plan,
     smaller_bucket,
 )
-from msft.engine.decode.draft import WIDTH, WIDTH_OF_SMALL, tokens_ahead
-from msft.engine.decode.likelihoods import Measurer
-from msft.engine.decode.shared_attention import Kernels, Line, LineLayout, Store
-from msft.engine.decode.step import AT_ONCE, DecodeGraphs, Stepper
-from msft.engine.decode.texts import Texts
-from msft.engine.memory_model import RECORDED_UP_TO
+from msft.engine.decode.step import (
+    AT_ONCE,
+    WIDTH,
+    WIDTH_OF_SMALL,
+    DecodeGraphs,
+    Kernels,
+    LineLayout,
+    Stepper,
+    Store,
+    tokens_ahead,
+)
+from msft.engine.memory_model import HEAD_TOKENS, RECORDED_UP_TO
+from msft.engine.packing import answer_losses
 from msft.engine.paths import PLAIN_LAYERS, Layers, Recorder
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
+
+RECORDS_KEPT = 4
+
+Forward = Callable[[Line, int], Tensor]
+"""forward(line, reach): logits at the line's targets."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What a plan's lines are recorded as, and where their losses are found."""
+
+    plan: AnswerPlan
+    graph: torch.cuda.CUDAGraph | None = None
+    losses: Tensor | None = None
+
+
+class Measurer:
+    """-log p of answers.
+
+    recorder: records what comes again; None: nothing is.
+    """
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._records: list[Record] = []
+
+    def forget(self) -> None:
+        """What was recorded knows weights by address: they lie elsewhere now."""
+        self._records.clear()
+        if self._recorder is not None:
+            self._recorder.renew()
+
+    def begin(self, plan: AnswerPlan, rows: int, forward: Forward) -> Callable[[], list[float]]:
+        """Put it in train; the sums of so many rows, when they are asked for.
+
+        What is handed out holds the plan, which a replay reads, but nobody's memory of keys.
+        """
+        losses, aside = self._losses(plan, forward)
+
+        def sums() -> list[float]:
+            if aside is not None:
+                torch.cuda.current_stream().wait_stream(aside)
+            total = torch.zeros(rows, dtype=torch.float64)
+            if losses is not None:
+                total.index_add_(0, plan.owners, losses.double().cpu())
+            return total.tolist()
+
+        return sums
+
+    def _losses(
+        self, plan: AnswerPlan, forward: Forward
+    ) -> tuple[Tensor | None, torch.cuda.Stream | None]:
+        """Losses of a plan's targets, and the stream that they come from, if it is another."""
+        if not plan.lines:
+            return None, None
+        if self._recorder is None or plan.prefixes:  # others may write where prefixes are kept
+            return _work(plan, forward), None
+        record = next((record for record in self._records if record.plan is plan), None)
+        if record is None:
+            losses = _work(plan, forward)
+            if len(self._records) == RECORDS_KEPT:
+                self.forget()  # graphs of one recorder end together
+            self._records.append(Record(plan))
+            return losses, None
+        if record.graph is None:
+            self._record(record, self._recorder, forward)
+        if record.graph is None:
+            return _work(plan, forward), None
+        aside = self._recorder.stream
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            record.graph.replay()
+        return record.losses, aside
+
+    def _record(self, record: Record, recorder: Recorder, forward: Forward) -> None:
+        def work() -> None:
+            record.losses = _work(record.plan, forward)
+
+        record.graph = recorder.recorded(work)
+        if record.graph is None:  # a model that waits for the host: as it stands, then
+            self._recorder = None
+            self._records.clear()
+
+
+def _work(plan: AnswerPlan, forward: Forward) -> Tensor:
+    return torch.cat([_line(forward(line, plan.reach), line.labels) for line in plan.lines])
+
+
+def _line(logits: Tensor, labels: Tensor) -> Tensor:
+    parts = (torch.split(tensor, HEAD_TOKENS) for tensor in (logits, labels))
+    return torch.cat([answer_losses(*part) for part in zip(*parts, strict=True)])
+
 
 LINE_TOKENS = 65536
 """A longer line makes nothing faster."""
@@ -101,7 +207,7 @@ class FastDecoder:
         return lambda: Likelihoods(sums(), tokens)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
     ) -> int:
         """Generate into `texts`; tokens through the model, wrong guesses not counted."""
         plan = self._planned(
@@ -147,13 +253,13 @@ class FastDecoder:
         with self._layers:
             return logits_of(self._model, line.tokens, line.positions, present, line.targets)
 
-    def _generate(self, batch: PromptBatch, plan: PromptPlan, texts: Texts) -> None:
+    def _generate(self, batch: PromptBatch, plan: PromptPlan, texts: GeneratedRows) -> None:
         first = [self._forward(line, plan.reach).argmax(-1) for line in batch.lines]
         for line in batch.lines:
             assert line.slots is not None, "prompts are kept"
             self._said.index_copy_(0, line.slots, line.tokens)
         batch.states.token.copy_(torch.cat(first))
-        mail = Mail(texts)
+        mail = AsyncTokenCopy(texts)
         one = torch.ones_like(batch.states.token)
         mail.send(torch.stack([one, batch.states.token], 1)[None], batch.rows)
         alive, steps = list(range(len(batch.rows))), 0
@@ -197,10 +303,10 @@ class FastDecoder:
         return stepper
 
 
-class Mail:
+class AsyncTokenCopy:
     """Tokens on their way from the device to the texts; the device need not wait for a reader."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: GeneratedRows) -> None:
         self._texts = texts
         self._sent: list[tuple[Tensor, Sequence[int], torch.cuda.Event | None]] = []
 

@@ -21,8 +21,14 @@ from msft.engine.attention import (
     scaled_dot_product,
     window_mask,
 )
-from msft.engine.decode.prefix_lines import LineBuilder, PrefixGroup, add_targets, grouped, question
-from msft.engine.decode.texts import Texts
+from msft.engine.decode.plans import (
+    GeneratedRows,
+    LineBuilder,
+    PrefixGroup,
+    add_targets,
+    grouped,
+    question,
+)
 from msft.engine.packing import answer_losses, batches
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
@@ -78,7 +84,7 @@ class PlainDecoder:
         self._device = device
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: Texts
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
     ) -> int:
         """Generate into `texts`; tokens through the model."""
         every = grouped(prompts, groups)
@@ -131,7 +137,9 @@ class PlainDecoder:
         logits_of(self._model, line, places, present, places[-1:])
         return cache
 
-    def _group(self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: Texts) -> int:
+    def _group(
+        self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: GeneratedRows
+    ) -> int:
         shared = len(group.prefix)
         prefix = self._prefix(group)
         order = sorted(group.rows, key=lambda number: len(prompts[number]))
@@ -148,7 +156,7 @@ class PlainDecoder:
         prompts: Sequence[Sequence[int]],
         shared: int,
         prefix: Cache | None,
-        texts: Texts,
+        texts: GeneratedRows,
     ) -> int:
         """Generate for one batch of rows; tokens through the model."""
         cache = Cache(len(numbers), max(len(prompts[n]) + texts.limits[n] for n in numbers))

@@ -1,8 +1,22 @@
-"""One step of a generation: every row gets its next tokens, in place and without the host.
+"""One decoding step: every row gets its next tokens, in place and without waiting for the host.
 
-The keys of a row lie in slots of their own in a `Store`, after each other and never moved. All
-that changes from step to step are tensors on the device, so on CUDA a step is one graph, captured
-once and replayed for every token of every evaluation; elsewhere the same code runs as it stands.
+**KV cache.** The keys of a row lie in slots of their own in a `Store`, one after the other, and
+never move. Everything that changes from step to step is a tensor on the device. So on CUDA a step
+is one CUDA graph, captured once and replayed for every token of every evaluation; elsewhere the
+same code runs eagerly.
+
+**Shared prefixes.** Keys that many rows see are computed and kept once. A token's attention over
+the prefix and its attention over its own row are two kernel calls. Their results, weighted by
+their log-sum-exps, are the attention over both (Hydragen, https://arxiv.org/abs/2402.05099).
+
+**Speculative drafts.** A step takes as long for few rows as for many. When rows have ended, the
+rows that stay give several tokens to a step: the last token and guesses of what follows. A guess
+that the model would have chosen itself is a token gained; the first wrong guess and all after it
+are dropped (speculative decoding, https://arxiv.org/abs/2211.17192). There is no draft model: the
+guess is what followed when the row had the same last two tokens before (prompt lookup,
+https://arxiv.org/abs/2304.04487). Small models and calculations repeat themselves, so this is
+often right. In exact arithmetic drafts change no token. In bf16 a wider product rounds otherwise,
+and texts part where two logits are level.
 """
 
 from collections.abc import Callable
@@ -13,36 +27,156 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from msft.engine.attention import How, layout, suits
-from msft.engine.decode.draft import SPARE, came_true, guessed
-from msft.engine.decode.shared_attention import Kernels, Store, merged
-from msft.engine.paths import PLAIN_LAYERS, Layers, Recorder
+from msft.engine.attention import SHORT, How, layout, suits
+from msft.engine.decode.plans import AHEAD, SPARE, Line, RowStates
+from msft.engine.paths import HALF, PLAIN_LAYERS, Layers, Recorder, Varlen
+from msft.errors import Unsuited
 
-AT_ONCE = 8
-"""Steps between two looks of the host."""
+WIDTH, WIDTH_OF_SMALL = 256, 512
+"""Tokens of a step that take hardly longer than one; small models are bound by launches."""
+QUERIES = 128
+"""Heads that share a key, times tokens ahead: more do not fit into a kernel's memory."""
+
+
+def tokens_ahead(rows: int, width: int, repeats: int) -> int:
+    """Tokens that each of so many rows gives to a step of this width.
+
+    repeats: query heads of each key head.
+    """
+    return max(1, min(AHEAD, width // rows, QUERIES // repeats))
+
+
+def guessed(said: Tensor, start: Tensor, length: Tensor, ahead: int, span: int) -> Tensor:
+    """The last token of each row and guesses of those that follow it, [rows, ahead].
+
+    They are what followed when the row had its last two tokens before, or else its last one; and
+    then that again.
+
+    said: the token of each slot. A row's first is at `start`, its last one `length` after it.
+    span: more tokens than any row has.
+    """
+    place = torch.arange(span, device=said.device)
+    row = said[(start[:, None] + place).clamp(max=len(said) - 1)]
+    last, before = (row.gather(1, (length - back).clamp(min=0)[:, None]) for back in (0, 1))
+    one = (row == last) & (place < length[:, None])
+    two = one & (row.roll(1, 1) == before) & (place > 0)
+    at = torch.where(two, place + span, torch.where(one, place, 0)).amax(1) % span
+    round_trip = (length - at).clamp(min=1)[:, None]
+    turn = torch.arange(ahead - 1, device=said.device) % round_trip
+    following = torch.minimum(at[:, None] + 1 + turn, length[:, None])
+    return torch.cat([last, row.gather(1, following)], 1)
+
+
+def came_true(fed: Tensor, chosen: Tensor) -> Tensor:
+    """How many guesses of each row were right, up to the first that was not.
+
+    fed: as `guessed` has it; chosen: what the model says after each of these tokens.
+    """
+    return (fed[:, 1:] == chosen[:, :-1]).long().cumprod(1).sum(1)
 
 
 @dataclass(frozen=True, slots=True)
-class RowStates:
-    """Where each row of a generation stands; all are views of one table, [5, rows].
+class Kernels:
+    """What computes attention: `varlen` anything, `own` short rows (the module
+    `accel/short_rows.py`)."""
 
-    token: its last token, whose keys are not stored yet.
-    start: its first slot.
-    length: slots that it has filled.
-    most: slots that it may fill; then it is done.
-    prefix: tokens before its own, which lie in slots of their group.
+    varlen: Varlen
+    own: Any | None = None
+
+
+def refuse_odd(how: How, q: Tensor, v: Tensor, reach: int) -> None:
+    """Unsuited, if some of `reach` tokens in a row may not see each other as usual."""
+    if how.softcap is not None or how.dropout:
+        raise Unsuited("a soft cap or dropout")
+    if how.window is not None and how.window < reach:
+        raise Unsuited("a window")
+    if q.shape[-1] != v.shape[-1]:
+        raise Unsuited("values of another width than queries")
+    if q.is_cuda and (q.dtype not in HALF or q.shape[-1] > 256):
+        raise Unsuited("not half precision, or wide heads")
+
+
+class Store:
+    """Keys and values of every layer, [slots, heads, dim]; who lies where is told from outside.
+
+    repeats: query heads of each key head, known once a layer has been stored.
     """
 
-    table: Tensor
-    token: Tensor
-    start: Tensor
-    length: Tensor
-    most: Tensor
-    prefix: Tensor
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.repeats = 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
-    @staticmethod
-    def over(table: Tensor) -> "RowStates":
-        return RowStates(table, *table.unbind())
+    def put(self, layer: int, slots: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Keep keys and values [tokens, heads, dim]."""
+        if layer not in self._layers:
+            self._layers[layer] = tuple(  # type: ignore[assignment]
+                t.new_zeros((self.slots, *t.shape[1:])) for t in (k, v)
+            )
+        repeats = q.shape[1] // k.shape[1]
+        if self.repeats not in (0, repeats):
+            raise Unsuited("layers of different shapes")
+        self.repeats = repeats
+        for held, new in zip(self._layers[layer], (k, v), strict=True):
+            held.index_copy_(0, slots, new)
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self._layers[layer]
+
+
+class LineLayout:
+    """Each token sees its own piece up to itself, and the parts.
+
+    reach: the longest row, counted with everything that it sees.
+    """
+
+    def __init__(self, kernels: Kernels, line: Line, store: Store, reach: int) -> None:
+        self._kernels = kernels
+        self._line = line
+        self._store = store
+        self._reach = reach
+        own = kernels.own if line.longest <= SHORT else None
+        self._sight = own and own.Sight(line.starts, None, line.stems)
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        refuse_odd(how, q, v, self._reach)
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        parts, own = self._line.parts, self._kernels.own
+        out: Tensor
+        if own is not None and self._sight is not None and suits(q, v):
+            out, lse = own.line_attention(q, k, v, self._sight, how.scale)
+            parts = tuple(part for part in parts if part.stored)
+            q, k, v = (tensor.transpose(0, 1) for tensor in (q, k, v))
+            q = q.contiguous() if parts else q
+        else:
+            q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
+            ends = (self._line.bounds, self._line.bounds, self._line.longest, self._line.longest)
+            out, lse = self._kernels.varlen(q, k, v, *ends, scale=how.scale, lse=True)
+        if self._line.slots is not None:
+            self._store.put(layer, self._line.slots, q, k, v)
+        for part in parts:
+            keys, values = self._store.of(layer) if part.stored else (k, v)
+            ends = (part.bounds_q, part.bounds_k, part.longest_q, part.longest_k)
+            more, more_lse = self._kernels.varlen(
+                q, keys, values, *ends, causal=False, scale=how.scale, lse=True
+            )
+            out = merged(out, lse, more, more_lse, part.seen)
+            lse = torch.where(part.seen, torch.logaddexp(lse, more_lse), lse)
+        return out.to(q.dtype)
+
+
+def merged(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor, seen: Tensor) -> Tensor:
+    """Attention over two sets of keys from that over each, in fp32.
+
+    [tokens, heads, dim] with log-sum-exps [heads, tokens]; `more` counts where `seen` [tokens].
+    """
+    share = torch.where(seen, torch.sigmoid(more_lse - lse), 0.0)
+    weight = share.t()[:, :, None]
+    return torch.addcmul(out * (1 - weight), more, weight)
+
+
+AT_ONCE = 8
+"""Steps between two looks of the host."""
 
 
 class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -82,7 +216,7 @@ class Stepper:
     """A step for `rows` rows in `groups` groups, in the order of their slots.
 
     span: more tokens than any row has; not asked for without guesses.
-    ahead: tokens of each row in a step: its last one and guesses of what follows (`draft.py`).
+    ahead: tokens of each row in a step: its last one and guesses of what follows (a draft).
     said: the token of each slot.
     states: of each row. A row that is done goes on at its end until the host takes it out. Padding
     rows make up the number; each has one slot, and spare ones for guesses.
