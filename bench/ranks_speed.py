@@ -49,7 +49,7 @@ from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.ranks import ALONE, Ranks
-from msft.recipe.adapters import AdapterOptions
+from msft.recipe.recipe import AdapterOptions
 from msft.search.feeds import Batch
 
 CUDA = torch.cuda.is_available()

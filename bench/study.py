@@ -36,8 +36,7 @@ from msft.engine.machine import Room
 from msft.engine.packing import TrainingRow
 from msft.engine.saving import checkpoint_sizes
 from msft.engine.train.engine import FastEngine
-from msft.recipe.adapters import adapter_of
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, adapter_of
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
 from msft.search.rehearsal import most_held

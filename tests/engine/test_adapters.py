@@ -22,7 +22,7 @@ from msft.engine.simple import SimpleEngine, answer_nll
 from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, WrongWeights
-from msft.recipe.adapters import AdapterOptions
+from msft.recipe.recipe import AdapterOptions
 from msft.search.feeds import Batch
 
 CPU = torch.device("cpu")

@@ -21,8 +21,7 @@ from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber, UsageError
 from msft.example import Encoded
 from msft.ranks import ALONE
-from msft.recipe.adapters import AdapterOptions
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import AdapterOptions, Recipe
 from msft.run.engine import Generated, Likelihoods
 from msft.search.feeds import Batch, Losses
 

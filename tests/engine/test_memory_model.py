@@ -18,8 +18,7 @@ from msft.engine.memory_model import (
     uncut_bytes,
 )
 from msft.engine.model.shape import ModelShape
-from msft.recipe.adapters import AdapterOptions
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import AdapterOptions, Recipe
 
 GB = 10**9
 SHAPE = ModelShape(8_030_261_248, 32, 4096, 14336, 128256, 65536)

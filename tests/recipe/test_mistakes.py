@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from msft.checks import option_names
 from msft.errors import RecipeError
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS, Foreign
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
+from msft.search.options import option_names
 
 SMALL = """\
 model_name_or_path: tiny
@@ -74,7 +74,7 @@ datasets:
         "11: method msft: patience is 0",
         "12: unknown option of method msft: 'xyz'",
         "14: name is 'a/b'",
-        "16: sub-dataset 'number-1': validation_fraction is 2",
+        "16: sub-dataset 'a/b': validation_fraction is 2",
         "17: sub-dataset 'b': neither validation nor validation_fraction",
         "17: unknown key of a sub-dataset: 'trian'; did you mean 'train'?",
         "19: sub-dataset 'b': metric is 'f1'",

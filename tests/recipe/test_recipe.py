@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msft.checks import AtLeast, plain
 from msft.errors import RecipeError, YamlError
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.yaml import MAX_CHARACTERS, dump, parse
+from msft.recipe.yaml import MAX_CHARACTERS, dump, parse, plain
 from msft.search.methods import METHODS
 from msft.search.rollout import Run
 
@@ -172,7 +171,10 @@ def test_rows_in_memory_are_taken_and_not_written() -> None:
     )
     assert found.datasets[0].train == tuple(ROWS)
     assert "train: <1 rows in memory>" in found.to_yaml()
-    with pytest.raises(RecipeError, match=r"recipe\.yaml: sub-dataset 'a': train was given from"):
+    with pytest.raises(
+        RecipeError,
+        match=r"yaml: sub-dataset 'a': train is '<1 rows in memory>'",
+    ):
         Recipe.from_mapping(parse(found.to_yaml()).value, "recipe.yaml")
 
 
@@ -509,7 +511,6 @@ def test_a_message_says_what_was_found_and_what_would_fit(keys: Any, message: st
 
 
 def test_bounds_refuse_what_is_not_a_number() -> None:
-    assert float("nan") not in AtLeast(0)
     for key in ("learning_rate", "weight_decay", "compute_budget", "max_grad_norm"):
         for value in (float("nan"), float("inf"), -1.0, True, "1", None):
             with pytest.raises(RecipeError, match=key):

@@ -110,8 +110,8 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("number as text", key("learning_rate: '1e-5'"), 4, ("'1e-5'", "without quotes")),
     ("word for a number", key("learning_rate: high"), 4, ("learning_rate is 'high'", "a number")),
     ("text as number", key("output_dir: 7"), 4, ("output_dir is 7", "put it in quotes")),
-    ("no decay", key("ema_decay: 1"), 4, ("ema_decay is 1; expected more than 0 and less than 1",)),
-    ("decay of 0", key("ema_decay: 0.0"), 4, ("ema_decay is 0.0; expected more than 0 and less",)),
+    ("no decay", key("ema_decay: 1"), 4, ("ema_decay is 1; expected more than 0, below 1",)),
+    ("decay of 0", key("ema_decay: 0.0"), 4, ("ema_decay is 0.0; expected more than 0, below 1",)),
     ("decay that is a word", key("ema_decay: off"), 4, ("ema_decay is ", "expected a number")),
     ("fraction for a count", key("train_batch_size: 1.5"), 4, ("is 1.5", "a whole number")),
     ("yes for true", key("deterministic: yes"), 4, ("is 'yes'", "true or false")),
@@ -200,7 +200,6 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("absolute name", name("/etc/x"), 4, ("'/etc/x'",)),
     ("name of dots", name(".."), 4, ("'..'",)),
     ("name with a line break", name('"a\\n"'), 4, ("'a\\n'",)),
-    ("device name", name("nul.v1"), 4, ("'nul.v1'", "Windows")),
     ("empty name", name("''"), 4, ("name is ''",)),
     (
         "same name",
@@ -263,7 +262,12 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
         ("both benchmark and columns",),
     ),
     ("weight of nothing", spec("  weight: 0"), 7, ("weight is 0; expected more than 0",)),
-    ("too heavy", spec("  weight: 1001"), 7, ("weight is 1001; expected 0 to 1000",)),
+    (
+        "too heavy",
+        spec("  weight: 1001"),
+        7,
+        ("weight is 1001; expected more than 0, 1000 at most",),
+    ),
     (
         "template is a number",
         key("chat_template: 1"),

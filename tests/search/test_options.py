@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from msft.checks import Above, AtLeast, Between, checked, refuse_unknown
 from msft.errors import OptionError
 from msft.search.methods import METHODS, prepare
 from msft.search.mixture import Mixture
+from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
 from msft.search.peaks import PeakRule
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import CheckpointId, Run, ticks_of
@@ -160,8 +160,8 @@ def test_the_defaults_of_rollout_and_mixture_are_the_papers() -> None:
         ({"smooth": -1}, "peaks.smooth is -1; expected 0 or more"),
         ({"smooth": 0.5}, "peaks: smooth is 0.5; expected a whole number"),
         ({"min_delta": -0.1}, "peaks.min_delta is -0.1; expected 0 or more"),
-        ({"min_delta": float("nan")}, "peaks.min_delta is nan; expected 0 or more"),
-        ({"min_delta": float("inf")}, "peaks.min_delta is inf; expected 0 or more"),
+        ({"min_delta": float("nan")}, "peaks: min_delta is nan; expected a finite number"),
+        ({"min_delta": float("inf")}, "peaks: min_delta is inf; expected a finite number"),
         ({"include_start": "no"}, "peaks: include_start is 'no'; expected true or false"),
     ],
 )
@@ -209,9 +209,9 @@ def test_a_refused_recipe_starts_nothing(
 
 def settings(
     *,
-    share: Annotated[float, Between(0, 1)] = 0.5,
-    least: Annotated[int, AtLeast(2)] = 2,
-    positive: Annotated[float | None, Above(0)] = None,
+    share: Annotated[float, Interval(ge=0, le=1)] = 0.5,
+    least: Annotated[int, Ge(2)] = 2,
+    positive: Annotated[float | None, Gt(0)] = None,
     word: Literal["a", "b"] | int = "a",
     free: Any = None,
 ) -> None: ...

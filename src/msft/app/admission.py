@@ -20,9 +20,9 @@ from msft.engine.model.adapter_folders import (
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
-from msft.recipe.blocks import is_template
 from msft.recipe.dataset import DatasetSpec, names_files
 from msft.recipe.recipe import Recipe
+from msft.recipe.values import is_template
 from msft.recipe.yaml import parse
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric

@@ -8,8 +8,7 @@ from msft.app.admission import resolved
 from msft.data.corpus import Corpus
 from msft.errors import UsageError
 from msft.ranks import Ranks
-from msft.recipe.adapters import packages_of
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, packages_of
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import RunEvent

@@ -21,8 +21,7 @@ from msft.engine.saving.best_folder import BestFolder
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.own_code import in_words
 from msft.ranks import ALONE, Ranks, from_first, together
-from msft.recipe.adapters import packages_of
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, packages_of
 from msft.report import write_report
 from msft.report.findings import Findings, findings_in
 from msft.report.findings_in_words import findings_content

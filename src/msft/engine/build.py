@@ -29,8 +29,7 @@ from msft.engine.train.engine import FastEngine
 from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
 from msft.ranks import ALONE, Ranks, together
-from msft.recipe.adapters import adapter_of
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, adapter_of
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of

@@ -18,8 +18,7 @@ from msft.data.corpus import Corpus
 from msft.engine.model.shape import ModelShape
 from msft.engine.paths import optimizer_way
 from msft.engine.slices import TOGETHER
-from msft.recipe.adapters import adapter_of
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, adapter_of
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.checks import refuse_unknown
 from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import EncodedSplit
 from msft.data.notes import weight_note
@@ -21,6 +20,7 @@ from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
 from msft.search.mixture import Part
+from msft.search.options import refuse_unknown
 from msft.search.scores import SELECTION, TEST
 from msft.text import counted, shown
 

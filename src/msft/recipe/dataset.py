@@ -2,26 +2,28 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Protocol
 
+from pydantic import AfterValidator, PlainValidator
+
 from msft.benchmarks import BENCHMARKS, PUBLIC
-from msft.checks import (
-    Above,
-    AtLeast,
-    Between,
-    checked_text,
-    fit_fields,
-    option_names,
-    recipe_place,
-    refuse_unknown,
-)
 from msft.errors import OptionError, RecipeError
-from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, refuse_keys
+from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, meant_key, unknown_key
+from msft.recipe.mistakes import Mistakes, WrongKeys
+from msft.recipe.values import Text, writable
+from msft.search.options import Ge, Interval, refuse_unknown
 from msft.text import shown
 
-IN_MEMORY = re.compile(r"<\d+ rows in memory>")
+METRICS = ("accuracy", "nll")
+FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+SPLITS = ("train", "validation", "test")
+MOST_COPIES = 1000
+"""Rows of an epoch per training row: so many mean this sub-dataset alone."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_IN_MEMORY = re.compile(r"<\d+ rows in memory>")
 
 
 class Rows(Protocol):
@@ -56,78 +58,75 @@ def names_files(source: Any) -> bool:
     return isinstance(source, str) or (several and all(isinstance(item, str) for item in source))
 
 
-def source_of(source: Any, what: str, split: str) -> Any:
-    """A split of a sub-dataset, checked: a file, several as a tuple, or rows as a tuple."""
-    if source is None:
+def _name(given: str) -> str:
+    if not _NAME.fullmatch(given) or given in (".", ".."):
+        raise ValueError(
+            "expected 1 to 100 of the characters A-Z a-z 0-9 . _ - (not only dots), since files "
+            "are named after it; choose another name"
+        )
+    return given
+
+
+def _metric(given: str) -> str:
+    if given not in METRICS and not FUNCTION.fullmatch(given):
+        raise ValueError(
+            "expected accuracy, nll, or a function of yours as package.module:function"
+        )
+    return given
+
+
+def _benchmark(given: str) -> str:
+    refuse_unknown([given], BENCHMARKS, "benchmark")
+    return given
+
+
+def _source(given: Any) -> Any:
+    """A file, several as a tuple, or rows as a tuple."""
+    if given is None:
         return None
-    if isinstance(source, os.PathLike):
-        source = os.fspath(source)
-    if isinstance(source, str):
-        return _file(source, what, split)
-    if isinstance(source, Sequence) and not isinstance(source, bytes):
-        if len(source) and all(isinstance(item, str | os.PathLike) for item in source):
-            names = tuple(_file(os.fspath(item), what, split) for item in source)
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise RecipeError(f"{what}: {split} names {twice} twice; name it once", (split,))
-            return names
-        return tuple(source)
-    if type(source).__module__.split(".")[0] == "datasets" and hasattr(source, "__len__"):
-        return source
-    raise RecipeError(
-        f"{what}: {split} is {shown(source)}; expected a file, or from Python a list of dicts or a "
-        "datasets.Dataset that is not streamed",
-        (split,),
+    if isinstance(given, str | os.PathLike):
+        return _file(given)
+    if isinstance(given, Sequence) and not isinstance(given, bytes):
+        if not len(given) or not all(isinstance(item, str | os.PathLike) for item in given):
+            return tuple(given)
+        names = tuple(_file(item) for item in given)
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"it names {name} twice; name it once")
+        return names
+    if type(given).__module__.split(".")[0] == "datasets" and hasattr(given, "__len__"):
+        return given
+    raise ValueError(
+        "expected a file, or from Python a list of dicts or a datasets.Dataset that is not streamed"
     )
 
 
-def _file(source: str, what: str, split: str) -> str:
-    if IN_MEMORY.fullmatch(source):
-        raise RecipeError(
-            f"{what}: {split} was given from Python as rows in memory ({source}) and they are "
-            "not in this file; write them to a .jsonl file and name it here",
-            (split,),
+def _file(given: str | os.PathLike[str]) -> str:
+    name = os.fspath(given)
+    if _IN_MEMORY.fullmatch(name):
+        raise ValueError(
+            "it was given from Python as rows in memory, and they are not in this file; write them "
+            "to a .jsonl file and name it here"
         )
-    with recipe_place():
-        return checked_text(source, f"{what}: {split}", split)
+    return writable(name)
 
 
-def columns_of(given: Any, what: str, benchmark: str | None) -> dict[str, str] | None:
-    """The block `columns`, checked and copied."""
+def _columns(given: Any) -> dict[str, str] | None:
     if given is None:
         return None
-    at = f"{what}: columns"
     if not isinstance(given, Mapping) or not given:
-        raise RecipeError(
-            f"{at} is {shown(given)}; expected our fields with your columns, such as "
-            "{prompt: question, completion: answer}",
-            ("columns",),
+        raise ValueError(
+            "expected our fields with your columns, such as {prompt: question, completion: answer}"
         )
-    if benchmark is not None:
-        raise RecipeError(
-            f"{what}: both benchmark and columns; a benchmark knows its own columns: leave columns "
-            "out",
-            ("columns",),
-        )
-    with recipe_place("columns"):
-        refuse_unknown(given, FIELDS, f"field in the columns of {what}:")
-        for field, column in given.items():
+    refuse_unknown(given, FIELDS, "field in columns:")
+    for field, column in given.items():
+        try:
             if not isinstance(column, str):
-                raise OptionError(
-                    f"{at}: {field} is {shown(column)}; expected the name of a column", field
-                )
-            checked_text(column, f"{at}: {field}", field)
+                raise ValueError("expected the name of a column")
+            writable(column)
+        except ValueError as error:
+            raise OptionError(f"columns: {field} is {shown(column)}; {error}", field) from error
     return dict(given)
-
-
-METRICS = ("accuracy", "nll")
-FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-
-MOST_COPIES = 1000
-"""Rows of an epoch per training row: so many mean this sub-dataset alone."""
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{p}{n}" for p in ("COM", "LPT") for n in range(1, 10))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,135 +153,148 @@ class DatasetSpec:
     label_noise: this share of the training rows gets a wrong choice, for studies.
     """
 
-    name: str
-    benchmark: str | None = None
-    path: str | None = None
-    train: Source | None = None
-    validation: Source | None = None
-    test: Source | None = None
-    columns: Mapping[str, str] | None = None
-    validation_fraction: Annotated[float | None, Above(0), Between(0, 0.999)] = None
-    train_rows: Annotated[int | None, AtLeast(1)] = None
-    validation_rows: Annotated[int | None, AtLeast(1)] = None
-    test_rows: Annotated[int | None, AtLeast(1)] = None
-    metric: str = "accuracy"
+    name: Annotated[str, AfterValidator(_name)]
+    benchmark: Annotated[str, AfterValidator(_benchmark)] | None = None
+    path: Text | None = None
+    train: Annotated[Source | None, PlainValidator(_source)] = None
+    validation: Annotated[Source | None, PlainValidator(_source)] = None
+    test: Annotated[Source | None, PlainValidator(_source)] = None
+    columns: Annotated[Mapping[str, str] | None, PlainValidator(_columns)] = None
+    validation_fraction: Annotated[float | None, Interval(gt=0, le=0.999)] = None
+    train_rows: Annotated[int | None, Ge(1)] = None
+    validation_rows: Annotated[int | None, Ge(1)] = None
+    test_rows: Annotated[int | None, Ge(1)] = None
+    metric: Annotated[str, AfterValidator(_metric)] = "accuracy"
     keep: bool = False
-    split_by: str | None = None
-    split_min_rows: Annotated[int, AtLeast(1)] = 50
-    num_fewshot: Annotated[int | None, AtLeast(0)] = None
-    max_new_tokens: Annotated[int | None, AtLeast(1)] = None
+    split_by: Text | None = None
+    split_min_rows: Annotated[int, Ge(1)] = 50
+    num_fewshot: Annotated[int | None, Ge(0)] = None
+    max_new_tokens: Annotated[int | None, Ge(1)] = None
     skip_bad_rows: bool = False
-    label_noise: Annotated[float, Between(0, 1)] = 0.0
-    weight: Annotated[float, Above(0), Between(0, MOST_COPIES)] = 1.0
+    label_noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    weight: Annotated[float, Interval(gt=0, le=MOST_COPIES)] = 1.0
 
     @staticmethod
-    def from_mapping(mapping: Any, keys_of_recipe: Sequence[str] = ()) -> "DatasetSpec":
+    def from_mapping(
+        mapping: Any, keys_of_recipe: Collection[str] = (), number: int = 0
+    ) -> "DatasetSpec":
+        """A sub-dataset from keys and values; one RecipeError says everything that is wrong.
+
+        number: of the sub-dataset, which stands in for a name that is missing.
+        """
         if isinstance(mapping, DatasetSpec):
             return mapping
+        mistakes = Mistakes()
+        stand_ins: dict[str, Any] = {"name": f"number-{number + 1}", **_STAND_INS}
         if not isinstance(mapping, Mapping):
-            raise RecipeError(
-                f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
-                "`name: mine` and `train: mine.jsonl`"
+            mistakes.note(
+                RecipeError(
+                    f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
+                    "`name: mine` and `train: mine.jsonl`"
+                )
             )
-        with recipe_place():
-            known = option_names(DatasetSpec)
-            refuse_keys(mapping, known, FOREIGN_OF_DATASETS, keys_of_recipe, inside=True)
-        if "name" not in mapping:
-            raise RecipeError(
-                "name is missing in a sub-dataset; add `name: ` and a short name", ("name",)
+            mistakes.refuse(DatasetSpec(**stand_ins))
+        known = [key.name for key in fields(DatasetSpec)]
+        given = {key: value for key, value in mapping.items() if key in known}
+        for key in [key for key in mapping if key not in known]:
+            mistakes.note(unknown_key(key, known, FOREIGN_OF_DATASETS, keys_of_recipe, inside=True))
+            needed = meant_key(key, FOREIGN_OF_DATASETS, _NEEDED)
+            if needed and not any(_NEEDED.get(other) == _NEEDED[needed] for other in given):
+                given[_NEEDED[needed]] = stand_ins[_NEEDED[needed]]
+        if "name" not in given:
+            given["name"] = stand_ins["name"]
+            mistakes.note(
+                RecipeError(
+                    "name is missing in a sub-dataset; add `name: ` and a short name", ("name",)
+                )
             )
-        return DatasetSpec(**mapping)
+        try:
+            made = DatasetSpec(**given)
+        except WrongKeys as error:
+            mistakes.note(error)
+            made = error.made
+        mistakes.refuse(made)
+        return made
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        what = f"sub-dataset {self.name!r}"
-        for split in ("train", "validation", "test"):
-            object.__setattr__(self, split, source_of(getattr(self, split), what, split))
-        fit_fields(self, what, except_for=("name", "train", "validation", "test", "columns"))
-        object.__setattr__(self, "columns", columns_of(self.columns, what, self.benchmark))
-        self._check_metric(what)
-        self._check_benchmark(what)
-        self._check_sources(what)
+        what, mistakes = f"sub-dataset {shown(self.name)}", Mistakes()
+        mistakes.fit_fields(self, what)
+        for error in self._contradictions(what):
+            mistakes.note(error)
+        mistakes.refuse(self)
 
-    def _check_metric(self, what: str) -> None:
-        if self.metric not in METRICS and not FUNCTION.fullmatch(self.metric):
-            raise RecipeError(
-                f"{what}: metric is {shown(self.metric)}; expected accuracy, nll, or a function "
-                "of yours as package.module:function",
-                ("metric",),
-            )
-
-    def _check_benchmark(self, what: str) -> None:
-        if self.benchmark is None:
-            return
-        try:
-            refuse_unknown([self.benchmark], BENCHMARKS, "benchmark")
-        except OptionError as error:
-            raise RecipeError(f"{what}: {error}", ("benchmark",)) from error
-        if self.label_noise and (self.benchmark not in PUBLIC or PUBLIC[self.benchmark].free):
-            raise RecipeError(
-                f"{what}: label_noise is {self.label_noise}, but the rows of {self.benchmark} have "
-                "no choices to take a wrong one from; leave label_noise out",
-                ("label_noise",),
-                because=("benchmark",),
-            )
-
-    def _check_sources(self, what: str) -> None:
-        given = [key for key in ("train", "validation", "test") if getattr(self, key) is not None]
-        if self.benchmark is not None and given:
-            raise RecipeError(
-                f"{what}: both benchmark and {given[0]}; a benchmark has its own rows: leave "
-                f"{given[0]} out, or give a folder of yours as path",
-                (given[0],),
-            )
+    def _contradictions(self, what: str) -> Iterator[RecipeError]:
+        """Keys that do not go together, each of them fitting by itself."""
+        if self.benchmark is not None:
+            choices = self.benchmark in PUBLIC and not PUBLIC[self.benchmark].free
+            if self.label_noise and not choices:
+                yield RecipeError(
+                    f"{what}: label_noise is {self.label_noise}, but the rows of {self.benchmark} "
+                    "have no choices to take a wrong one from; leave label_noise out",
+                    ("label_noise",),
+                    because=("benchmark",),
+                )
+            if self.columns is not None:
+                yield RecipeError(
+                    f"{what}: both benchmark and columns; a benchmark knows its own columns: leave "
+                    "columns out",
+                    ("columns",),
+                )
+            for key in [key for key in SPLITS if getattr(self, key) is not None]:
+                yield RecipeError(
+                    f"{what}: both benchmark and {key}; a benchmark has its own rows: leave {key} "
+                    "out, or give a folder of yours as path",
+                    (key,),
+                )
         if self.validation is not None and self.validation_fraction is not None:
-            raise RecipeError(
+            yield RecipeError(
                 f"{what}: both validation and validation_fraction; keep the one you mean",
                 ("validation_fraction",),
             )
-        if self.benchmark is not None:
-            return
-        if self.train is None and self.path is None:
-            raise RecipeError(
+        if self.train is None and self.path is None and self.benchmark is None:
+            yield RecipeError(
                 f"{what}: neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
                 ".csv or .parquet file",
                 ("train",),
+                because=("path", "benchmark"),
             )
-        if self.train is not None and self.path is not None:
-            raise RecipeError(
+        if self.train is not None and self.path is not None and self.benchmark is None:
+            yield RecipeError(
                 f"{what}: both train and path; keep train for a file, or path for a folder or a "
                 "hub name",
                 ("path",),
             )
 
 
-def _check_name(name: Any) -> None:
-    if not isinstance(name, str):
-        raise RecipeError(
-            f"name is {shown(name)}; expected text; put it in quotes: name: '{shown(name)}'",
-            ("name",),
-        )
-    if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise RecipeError(
-            f"name is {shown(name)}; expected 1 to 100 of the characters A-Z a-z 0-9 . _ - (not "
-            "only dots), since files are named after it; choose another name",
-            ("name",),
-        )
-    if name.split(".")[0].upper() in _RESERVED:
-        raise RecipeError(
-            f"name is {name!r}, which Windows keeps for a device; choose another name", ("name",)
-        )
+_STAND_INS: dict[str, Any] = {"train": "x.jsonl", "validation_fraction": 0.1, "test": "x.jsonl"}
+_NEEDED = {
+    **dict.fromkeys(("train", "path", "benchmark"), "train"),
+    **dict.fromkeys(("validation", "validation_fraction"), "validation_fraction"),
+    "test": "test",
+    "name": "name",
+}
+"""Keys that an unknown one may mean. Something stands in for it then, so that what it means is not
+called missing as well."""
 
 
-def specs_of(datasets: Any, keys_of_recipe: Sequence[str] = ()) -> tuple[DatasetSpec, ...]:
-    """The sub-datasets of a recipe, checked one by one."""
+def specs_of(
+    datasets: Any, keys_of_recipe: Collection[str], mistakes: Mistakes
+) -> tuple[DatasetSpec, ...]:
+    """The sub-datasets of a recipe; what is wrong with them is noted, and something stands in."""
     if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
-        raise RecipeError(
-            f"datasets is {shown(datasets)}; expected a list, each item with a name and its files",
-            ("datasets",),
+        mistakes.note(
+            RecipeError(
+                f"datasets is {shown(datasets)}; expected a list, each item with a name and its "
+                "files",
+                ("datasets",),
+            )
         )
+        return ()
     specs: list[DatasetSpec] = []
     for number, item in enumerate(datasets):
-        with recipe_place("datasets", number):
-            specs.append(DatasetSpec.from_mapping(item, keys_of_recipe))
+        try:
+            specs.append(DatasetSpec.from_mapping(item, keys_of_recipe, number))
+        except WrongKeys as error:
+            mistakes.note(error, "datasets", number)
+            specs.append(error.made)
     return tuple(specs)

@@ -3,11 +3,12 @@
 A key of ours does not stand in these tables. To add one to msft, take it out here.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from msft.checks import refuse_unknown
 from msft.errors import OptionError
+from msft.search.options import unknown
 
 ALIASES: dict[str, str | None] = {
     "base_model": "model_name_or_path",
@@ -457,29 +458,30 @@ FOREIGN_OF_DATASETS: dict[str, Foreign] = {
 """Of a sub-dataset."""
 
 
-def refuse_keys(
-    names: Iterable[str],
-    known: Collection[str],
+def unknown_key(
+    name: str,
+    known: Sequence[str],
     foreign: Mapping[str, Foreign],
     elsewhere: Collection[str],
     inside: bool,
-) -> None:
-    """OptionError for the first key that is not known: what to write instead, where it belongs, or
-    the nearest known key.
+) -> OptionError:
+    """What to write instead of a key that is not known, where it belongs, or the nearest known key.
 
     elsewhere: keys of the other level.
-    inside: these are keys of a sub-dataset.
+    inside: this is a key of a sub-dataset.
     """
     what = "key of a sub-dataset:" if inside else "key"
-    for name in names:
-        if name in known:
-            continue
-        if name in foreign:
-            raise OptionError(f"unknown {what} {name!r}; {foreign[name].answer}", name)
-        if name in elsewhere:
-            where = "of the recipe; write it" if inside else "of each sub-dataset; write it under"
-            more = " outside of datasets" if inside else " datasets"
-            raise OptionError(f"unknown {what} {name!r}; it is a key {where}{more}", name)
-        if inside and name in FOREIGN:
-            raise OptionError(f"unknown {what} {name!r}; {FOREIGN[name].answer}", name)
-        refuse_unknown([name], known, what)
+    if name in elsewhere and name not in foreign:
+        where = "of the recipe; write it" if inside else "of each sub-dataset; write it under"
+        more = " outside of datasets" if inside else " datasets"
+        return OptionError(f"unknown {what} {name!r}; it is a key {where}{more}", name)
+    found = foreign.get(name) or (FOREIGN.get(name) if inside else None)
+    if found:
+        return OptionError(f"unknown {what} {name!r}; {found.answer}", name)
+    return unknown(name, known, what)
+
+
+def meant_key(name: str, foreign: Mapping[str, Foreign], needed: Collection[str]) -> str:
+    """The needed key that an unknown one probably stands for; empty if none."""
+    near = [foreign[name].ours] if name in foreign else get_close_matches(str(name), needed, n=1)
+    return near[0] if near and near[0] in needed else ""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from msft.errors import RecipeError
-from msft.recipe.blocks import TRACKERS
 from msft.recipe.draft import (
     ADAPTER,
     AXOLOTL,
@@ -38,6 +37,7 @@ from msft.recipe.draft import (
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
 from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
 from msft.recipe.recipe import Recipe, recipe_keys
+from msft.recipe.values import TRACKERS
 from msft.text import shown
 
 _NAMES = {

@@ -1,129 +1,139 @@
-"""Every mistake of a recipe at once.
+"""Every mistake of a recipe at once, each with its place.
 
-A recipe is built again and again: each time the first mistake is noted, and the wrong key is left
-out or gets a stand-in, until nothing else is wrong. What follows from a mistake is not said twice.
+Each key is checked by itself first. One that is wrong is noted, and its default stands in for it,
+so that the others can be compared with each other. What follows from a mistake is not said twice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
 from msft.errors import OptionError, Place, RecipeError
-from msft.recipe.foreign_keys import ALIASES, FOREIGN, FOREIGN_OF_DATASETS
-from msft.recipe.yaml import place_of
+from msft.recipe.yaml import place_of, plain
+from msft.search.options import fitted
 
 Made = TypeVar("Made")
 
-SOURCES = ("train", "validation", "test")
-"""Keys that may hold rows, which are not copied."""
-MOST = 100
-"""Mistakes that are looked for."""
 
-_A_DATASET: dict[str, Any] = {"name": "x", "train": "x.jsonl", "validation_fraction": 0.1}
-_OF_RECIPE: dict[str, Any] = {
-    "model_name_or_path": "tiny",
-    "datasets": [_A_DATASET],
-    "method": "sft",
-}
-_OF_DATASET: dict[str, Any] = {
-    **_A_DATASET,
-    "validation": "x.jsonl",
-    "test": "x.jsonl",
-    "path": "x/x",
-    "benchmark": "sciq",
-}
-"""What stands in for a key that is wrong, where leaving it out would be another mistake."""
-_EITHER = (("train", "path", "benchmark"), ("validation", "validation_fraction"))
-"""Keys of a sub-dataset of which one is needed."""
+class WrongKeys(RecipeError):
+    """Everything that is wrong with a recipe or a sub-dataset.
+
+    made: the object, with defaults in place of what is wrong.
+    """
+
+    def __init__(self, mistakes: Sequence[RecipeError], made: Any = None) -> None:
+        head = [] if len(mistakes) == 1 else [f"{len(mistakes)} mistakes in the recipe:"]
+        super().__init__("\n  ".join([*head, *map(str, mistakes)]), mistakes[0].place)
+        self.mistakes = mistakes
+        self.made = made
 
 
-def all_at_once(
-    build: Callable[[Mapping[str, Any]], Made],
-    mapping: Mapping[str, Any],
-    where: str,
-    places: Mapping[Place, str],
-) -> Made:
-    """What `build` makes of the keys; one RecipeError with everything that is wrong with them."""
+class Mistakes:
+    """What has been found wrong so far."""
+
+    def __init__(self) -> None:
+        self._found = list[RecipeError]()
+
+    def note(self, error: OptionError | RecipeError, *under: str | int) -> None:
+        """Remember a mistake, if it does not follow from another one.
+
+        under: where its keys stand.
+        """
+        for each in error.mistakes if isinstance(error, WrongKeys) else [error]:
+            place = (*under, *each.place)
+            found = self._found
+            if not any(k.place == place or _spoils(k, place, each.because) for k in found):
+                self._found.append(RecipeError(str(each), place, each.because))
+
+    @contextmanager
+    def noting(self, *under: str | int) -> Iterator[None]:
+        """What is wrong inside is remembered, and the work goes on behind it."""
+        try:
+            yield
+        except (OptionError, RecipeError) as error:
+            self.note(error, *under)
+
+    def fit_fields(self, owner: Any, what: str) -> None:
+        """Give every key of a frozen dataclass the form that its annotation asks for.
+
+        what: stands before the key in messages, but before a name, which it has in it.
+        """
+        for key in fields(owner):
+            if not key.compare:  # not a key: what is known about how the recipe was read
+                continue
+            value = getattr(owner, key.name)
+            try:
+                fitting = fitted(value, key.type, "" if key.name == "name" else what, key.name)
+            except OptionError as error:
+                cure = "; write it without quotes" if _fits_unquoted(value, key.type) else ""
+                self.note(RecipeError(f"{error}{cure}", error.place))
+                fitting = _stand_in(key, value)
+            object.__setattr__(owner, key.name, fitting)
+
+    def made(
+        self,
+        options: Mapping[str, Any],
+        build: Callable[[dict[str, Any]], Made],
+        wrong: Callable[[OptionError], RecipeError | None],
+    ) -> Made | None:
+        """What `build` makes of options, without those that are wrong; None where it makes nothing.
+
+        wrong: the mistake as one of the recipe; None: it is none.
+        """
+        kept = dict(options)
+        while True:
+            try:
+                return build(kept)
+            except OptionError as error:
+                mistake = wrong(error)
+                if mistake is not None:
+                    self.note(mistake)
+                if kept.pop(str(error.place[0]), MISSING) is MISSING:
+                    return None
+
+    def refuse(self, made: Any = None) -> None:
+        """One RecipeError with all mistakes, if there are any."""
+        if self._found:
+            raise WrongKeys(self._found, made)
+
+
+def placed(error: RecipeError, where: str, places: Mapping[Place, str]) -> RecipeError:
+    """The same error with the place of each mistake before it, in the order of the file."""
+    mistakes = error.mistakes if isinstance(error, WrongKeys) else [error]
+    order = {place: number for number, place in enumerate(places)}
+
+    def position(mistake: RecipeError) -> int:
+        """What is missing stands with the thing that should have it."""
+        ends = range(len(mistake.place), 0, -1)
+        return next((order[p] for p in (mistake.place[:n] for n in ends) if p in order), len(order))
+
+    return WrongKeys(
+        [
+            RecipeError(f"{place_of(each.place, where, places)}{each}", each.place, each.because)
+            for each in sorted(mistakes, key=position)
+        ]
+    )
+
+
+def _spoils(known: RecipeError, place: Place, because: Sequence[str]) -> bool:
+    """Whether a mistake at this place may follow from a known one, in the same sub-dataset."""
+    is_apart = known.place[:1] == place[:1] == ("datasets",) and known.place[:2] != place[:2]
+    return bool(known.place) and known.place[-1] in because and not is_apart
+
+
+def _fits_unquoted(value: Any, hint: Any) -> bool:
+    """Whether text would fit as the number or the truth value that is written in it."""
     try:
-        return build(mapping)
-    except (OptionError, RecipeError) as found:
-        first = error = found
-    keys, wrong, seen = _copied(mapping), list[OptionError | RecipeError](), set[Place]()
-    while error.place not in seen and len(seen) < MOST:
-        seen.add(error.place)
-        spoiled = {each.place[-1] for each in wrong if each.place}
-        if not spoiled & set(error.because):
-            wrong.append(error)
-        if not _mended(keys, error.place):
-            break
-        try:
-            build(keys)
-            break
-        except (OptionError, RecipeError) as another:
-            error = another
-    order = list(places)
-    wrong.sort(key=lambda each: _position(each.place, order))
-    texts = [f"{place_of(each.place, where, places)}{each}" for each in wrong]
-    if len(texts) == 1:
-        raise RecipeError(texts[0], first.place) from first
-    head = f"{len(texts)} mistakes in the recipe:"
-    raise RecipeError("\n  ".join([head, *texts]), wrong[0].place) from first
-
-
-def _position(place: Place, order: Sequence[Place]) -> int:
-    """Where a key stands among all; what is missing stands with the thing that should have it."""
-    for end in range(len(place), 0, -1):
-        if place[:end] in order:
-            return order.index(place[:end])
-    return len(order)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: v if k in SOURCES else _copied(v) for k, v in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _mended(keys: dict[str, Any], place: Place) -> bool:
-    """Take the key at this place out, or put something right there; False where that is not
-    possible."""
-    if not place:
+        return (
+            bool(value) and isinstance(value, str) and fitted(plain(value), hint, "", "") != value
+        )
+    except OptionError:
         return False
-    owner: Any = keys
-    outer: Any = {}
-    for step in place[:-1]:
-        try:
-            outer, owner = owner, owner[step]
-        except (LookupError, TypeError):
-            return False
-    if len(place) == 2 and place[0] == "datasets" and isinstance(owner, list):
-        owner[int(place[1])] = {**_A_DATASET, "name": _name(place)}
-        return True
-    if not isinstance(owner, dict):
-        return False
-    in_dataset = len(place) == 3 and place[0] == "datasets"
-    stand_ins = _OF_DATASET if in_dataset else _OF_RECIPE if len(place) == 1 else {}
-    key = str(place[-1])
-    if key not in owner:  # it may have been written as another name of this key
-        key = next((alias for alias in owner if ALIASES.get(alias) == key), key)
-    was_there = key in owner
-    owner.pop(key, None)
-    if was_there and not owner and isinstance(outer, dict):  # a block that had this key only
-        outer.pop(place[-2], None)
-    needed = key if key in stand_ins else _meant(key, stand_ins, in_dataset)
-    instead = next((group for group in _EITHER if needed in group), (needed,))
-    if needed and not any(other in owner for other in instead):
-        owner[needed] = _name(place) if needed == "name" else _copied(stand_ins[needed])
-    return was_there or bool(needed)
 
 
-def _name(place: Place) -> str:
-    """What messages call a sub-dataset that has no usable name."""
-    return f"number-{int(place[1]) + 1}"
-
-
-def _meant(key: str, stand_ins: Mapping[str, Any], in_dataset: bool) -> str:
-    """The needed key that an unknown one probably stands for; empty if none."""
-    foreign = (FOREIGN_OF_DATASETS if in_dataset else FOREIGN).get(key)
-    near = [foreign.ours] if foreign else get_close_matches(key, stand_ins, n=1)
-    return near[0] if near and near[0] in stand_ins else ""
+def _stand_in(key: "Field[Any]", value: Any) -> Any:
+    """The default of a key; of one without a default, which is text, something like it."""
+    if key.default_factory is not MISSING:
+        return key.default_factory()
+    return str(value) if key.default is MISSING else key.default

@@ -11,50 +11,40 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msft.checks import (
-    Above,
-    AtLeast,
-    Between,
-    Inside,
-    Within,
-    fit_fields,
-    option_names,
-    recipe_place,
-    refuse_unknown,
-)
+from pydantic import SkipValidation
+
 from msft.errors import OptionError, Place, RecipeError
 from msft.files import expanded
-from msft.recipe.adapters import ALL_LINEAR, low_rate, refuse_wrong_adapter, target_names
-from msft.recipe.agreements import (
-    refuse_no_selection,
-    refuse_wrong_lanes,
-    refuse_wrong_method,
-    refuse_wrong_names,
-    refuse_wrong_schedule,
-)
-from msft.recipe.blocks import (
+from msft.recipe.agreements import check_methods, contradictions, remarks
+from msft.recipe.dataset import SPLITS, DatasetSpec, names_files, specs_of
+from msft.recipe.foreign_keys import ALIASES, FOREIGN, meant_key, unknown_key
+from msft.recipe.mistakes import Mistakes, placed
+from msft.recipe.values import (
+    ALL_LINEAR,
+    Layers,
+    Template,
+    Text,
+    Trackers,
     is_template,
-    options_of_methods,
-    peak_options,
-    plain_options,
-    refuse_no_choices,
-    refuse_wrong_template,
+    options_like,
+    plain_option,
     template_in,
-    tracker_names,
 )
-from msft.recipe.dataset import DatasetSpec, names_files, specs_of
-from msft.recipe.foreign_keys import FOREIGN, refuse_keys
-from msft.recipe.mistakes import all_at_once
-from msft.recipe.notes import canonical, only_one, unused_length, unusual
-from msft.recipe.yaml import dump, place_of, read_recipe
+from msft.recipe.yaml import Places, dump, place_of, read_recipe
 from msft.search.methods import PreparedMethod, prepare
+from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
 from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, ticks_of
 from msft.search.scores import SELECTION, MeanRule, SelectionSplit
 from msft.system_errors import explaining
 from msft.text import shown
 
-_NOT_KEYS = ("notes", "folder", "places")
+_STAND_INS: dict[str, Any] = {
+    "model_name_or_path": "tiny",
+    "datasets": [{"name": "x", "train": "x.jsonl", "validation_fraction": 0.1}],
+    "method": "sft",
+}
+"""What stands in for a needed key that an unknown one probably means, or that is missing."""
 
 
 @dataclass(frozen=True)
@@ -103,47 +93,47 @@ class Recipe:
     places: where each key stands, for messages.
     """
 
-    model_name_or_path: str
-    datasets: tuple[DatasetSpec, ...] | Any
-    method: str = "msft"
-    output_dir: str | None = None
-    seed: Annotated[int, Between(0, 2**63 - 1)] = 20
-    compute_budget: Annotated[float, Above(0)] = 3
-    num_train_epochs: Annotated[float, Above(0)] = 10
-    evals_per_epoch: Annotated[int, Between(1, 1000)] = 4
-    learning_rate: Annotated[float, Above(0)] = 1e-5
+    model_name_or_path: Text
+    datasets: Annotated[tuple[DatasetSpec, ...] | Any, SkipValidation]
+    method: Text = "msft"
+    output_dir: Text | None = None
+    seed: Annotated[int, Interval(ge=0, le=2**63 - 1)] = 20
+    compute_budget: Annotated[float, Gt(0)] = 3
+    num_train_epochs: Annotated[float, Gt(0)] = 10
+    evals_per_epoch: Annotated[int, Interval(ge=1, le=1000)] = 4
+    learning_rate: Annotated[float, Gt(0)] = 1e-5
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
-    warmup_steps: Annotated[int, AtLeast(0)] = 0
-    train_batch_size: Annotated[int, AtLeast(1)] = 64
-    max_length: Annotated[int, AtLeast(2)] = 512
-    weight_decay: Annotated[float, AtLeast(0)] = 0.0
-    max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
+    warmup_steps: Annotated[int, Ge(0)] = 0
+    train_batch_size: Annotated[int, Ge(1)] = 64
+    max_length: Annotated[int, Ge(2)] = 512
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    max_grad_norm: Annotated[float, Ge(0)] = 0.0
     bf16: Literal["auto"] | bool = "auto"
     gradient_checkpointing: Literal["auto"] | bool = "auto"
     optim: Literal["adamw", "adamw_bf16"] = "adamw"
-    ema_decay: Annotated[float | None, Inside(0, 1)] = None
+    ema_decay: Annotated[float | None, Interval(gt=0, lt=1)] = None
     torch_compile: Literal["auto"] | bool = "auto"
-    micro_batch_tokens: Annotated[int | None, AtLeast(1)] = None
+    micro_batch_tokens: Annotated[int | None, Ge(1)] = None
     deterministic: bool = False
     engine: Literal["auto", "fast", "simple"] = "auto"
     use_peft: bool = False
-    lora_r: Annotated[int, Between(1, 4096)] = 16
-    lora_alpha: Annotated[int, AtLeast(1)] = 32
-    lora_dropout: Annotated[float, Within(0, 1)] = 0.0
-    lora_target_modules: str | Sequence[str] = ALL_LINEAR
+    lora_r: Annotated[int, Interval(ge=1, le=4096)] = 16
+    lora_alpha: Annotated[int, Ge(1)] = 32
+    lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    lora_target_modules: Layers = ALL_LINEAR
     load_in_4bit: bool = False
     use_dora: bool = False
     use_rslora: bool = False
     merge_adapter: bool = False
     export_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    lanes: Annotated[Literal["auto"] | int, AtLeast(1)] = "auto"
+    lanes: Literal["auto"] | Annotated[int, Ge(1)] = "auto"
     sharding: Literal["auto", "optimizer", "full"] = "auto"
-    ddp_timeout: Annotated[int, AtLeast(1)] = 600
-    rendezvous_timeout: Annotated[int, AtLeast(1)] = 60
-    saving_timeout: Annotated[int, AtLeast(1)] = 7200
-    chat_template: str | None = None
+    ddp_timeout: Annotated[int, Ge(1)] = 600
+    rendezvous_timeout: Annotated[int, Ge(1)] = 60
+    saving_timeout: Annotated[int, Ge(1)] = 7200
+    chat_template: Template = None
     completion_only_loss: bool = True
-    num_fewshot: Annotated[int | None, AtLeast(0)] = None
+    num_fewshot: Annotated[int | None, Ge(0)] = None
     prompt_style: Literal["letters", "text"] = "letters"
     choice_norm: Literal["chars", "tokens", "none"] = "chars"
     mean: MeanRule = "macro"
@@ -152,17 +142,23 @@ class Recipe:
     score_test: Literal["best", "rollbacks", "every"] = "best"
     evaluation_tokens: Literal["computed", "every_row"] = "computed"
     validation_loss: bool = False
-    samples: Annotated[int, Between(0, 100)] = 3
+    samples: Annotated[int, Interval(ge=0, le=100)] = 3
     disk_policy: DiskPolicy = LEAN
-    report_to: str | Sequence[str] = "none"
+    report_to: Trackers = "none"
     push_to_hub: bool = False
-    hub_model_id: str | None = None
+    hub_model_id: Text | None = None
     hub_private_repo: bool = True
     trust_remote_code: bool = False
-    data_dir: str | None = None
-    peaks: Mapping[str, Any] = field(default_factory=dict)
-    method_options: Mapping[str, Any] = field(default_factory=dict)
-    options_by_method: Mapping[str, Any] = field(default_factory=dict)
+    data_dir: Text | None = None
+    peaks: Annotated[Mapping[str, Any], options_like("such as {smooth: 1}")] = field(
+        default_factory=dict
+    )
+    method_options: Annotated[Mapping[str, Any], options_like("such as {patience: 3}")] = field(
+        default_factory=dict
+    )
+    options_by_method: Annotated[
+        Mapping[str, Any], options_like("of methods, such as {ies: {track_excluded: false}}")
+    ] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
     folder: Path | None = field(default=None, compare=False)
     places: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
@@ -171,56 +167,88 @@ class Recipe:
     def from_mapping(
         mapping: Any,
         where: str = "",
-        places: Mapping[Place, str] | None = None,
+        places: Places | None = None,
         folder: Path | None = None,
     ) -> "Recipe":
         """A recipe from keys and values; one RecipeError says everything that is wrong with them.
 
         places: where a key stands (else: in `where`).
         """
-        known = dict(places or {})
-
-        def build(given: Mapping[str, Any]) -> Recipe:
-            if not isinstance(given, Mapping):
-                raise RecipeError(
-                    f"found {shown(given)}; expected keys and values such as `method: msft`"
-                )
-            keys, notes = canonical(given, known, Recipe.train_batch_size)
-            refuse_keys(keys, recipe_keys(), FOREIGN, option_names(DatasetSpec), inside=False)
-            if "model_name_or_path" not in keys:
-                raise RecipeError(
+        known, mistakes = dict(places or {}), Mistakes()
+        if not isinstance(mapping, Mapping):
+            raise placed(
+                RecipeError(
+                    f"found {shown(mapping)}; expected keys and values such as `method: msft`"
+                ),
+                where,
+                known,
+            )
+        keys, notes = _canonical(mapping, known, mistakes)
+        ours, of_datasets = recipe_keys(), [key.name for key in fields(DatasetSpec)]
+        for key in [key for key in keys if key not in ours]:
+            del keys[key]
+            mistakes.note(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
+            meant = meant_key(key, FOREIGN, _STAND_INS)
+            if meant:
+                keys.setdefault(meant, _STAND_INS[meant])
+        if "model_name_or_path" not in keys:
+            keys["model_name_or_path"] = _STAND_INS["model_name_or_path"]
+            mistakes.note(
+                RecipeError(
                     "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
                     "embedded model",
                     ("model_name_or_path",),
                 )
-            made = Recipe(**{"datasets": (), **keys}, notes=notes, folder=folder, places=known)
-            told = (*notes, *unused_length(made, keys, known), *only_one(made), *unusual(made))
-            object.__setattr__(made, "notes", (*told, *low_rate(made)))
-            return made
-
-        return all_at_once(build, mapping, where, known)
+            )
+        try:
+            with mistakes.noting():
+                made = Recipe(**{"datasets": (), **keys}, folder=folder, places=known)
+            mistakes.refuse()
+        except RecipeError as error:
+            raise placed(error, where, known) from error
+        object.__setattr__(made, "notes", (*notes, *remarks(made, keys, known)))
+        return made
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "datasets", specs_of(self.datasets, recipe_keys()))
-        options = ("method_options", "options_by_method")
-        lists = ("report_to", "lora_target_modules")
-        apart = ("datasets", "peaks", *options, *lists, "chat_template", *_NOT_KEYS)
-        fit_fields(self, "", except_for=apart)
-        refuse_wrong_template(self.chat_template)
-        refuse_wrong_names(self)
-        refuse_no_selection(self)
-        object.__setattr__(self, "peaks", peak_options(self.peaks))
-        refuse_no_choices(self.peak_rule, {s.name: s.metric for s in self.datasets})
-        object.__setattr__(self, "method_options", plain_options(self.method_options))
-        by_method = options_of_methods(self.options_by_method)
+        mistakes = Mistakes()
+        mistakes.fit_fields(self, "")
+        object.__setattr__(self, "datasets", specs_of(self.datasets, recipe_keys(), mistakes))
+        self._fit_options(mistakes)
+        for error in contradictions(self):
+            mistakes.note(error)
+        check_methods(self, mistakes)
+        mistakes.refuse()
+
+    def _fit_options(self, mistakes: Mistakes) -> None:
+        """The keys that hold options: `peaks` is completed, the others are copied."""
+
+        def wrong(error: OptionError) -> RecipeError:
+            return RecipeError(str(error), ("peaks", *error.place), error.because)
+
+        def rule(options: dict[str, Any]) -> PeakRule:
+            return PeakRule(**checked(PeakRule, options, "peaks"))
+
+        def plain(options: Mapping[str, Any], *block: str) -> dict[str, Any]:
+            kept = dict[str, Any]()
+            for key, value in options.items():
+                with mistakes.noting(*block):
+                    kept[key] = plain_option(value, key, ".".join(block))
+            return kept
+
+        peaks = mistakes.made(self.peaks, rule, wrong) or PeakRule()
+        object.__setattr__(self, "peaks", peaks.recorded())
+        object.__setattr__(self, "method_options", plain(self.method_options, "method_options"))
+        by_method = dict[str, dict[str, Any]]()
+        for name, options in self.options_by_method.items():
+            with mistakes.noting():
+                if not isinstance(options, Mapping):
+                    raise RecipeError(
+                        f"options_by_method.{name} is {shown(options)}; expected options such as "
+                        "{patience: 3}",
+                        ("options_by_method", name),
+                    )
+                by_method[name] = plain(options, "options_by_method", name)
         object.__setattr__(self, "options_by_method", by_method)
-        object.__setattr__(self, "report_to", tracker_names(self.report_to))
-        object.__setattr__(self, "lora_target_modules", target_names(self.lora_target_modules))
-        refuse_wrong_adapter(self)
-        refuse_wrong_schedule(self)
-        refuse_wrong_lanes(self)
-        with recipe_place():
-            refuse_wrong_method(self)
 
     @property
     def peak_rule(self) -> PeakRule:
@@ -297,7 +325,7 @@ class Recipe:
         keys: dict[str, Any] = {key: getattr(self, key) for key in recipe_keys()}
         specs = [{f.name: getattr(s, f.name) for f in fields(s)} for s in keys.pop("datasets")]
         for spec in specs:
-            for split in ("train", "validation", "test"):
+            for split in SPLITS:
                 if spec[split] is not None and not names_files(spec[split]):
                     spec[split] = f"<{len(spec[split])} rows in memory>"
                 elif isinstance(spec[split], tuple):
@@ -315,10 +343,82 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
-    return [f.name for f in fields(Recipe) if f.name not in _NOT_KEYS]
+    return [f.name for f in fields(Recipe) if f.compare]
 
 
-SPLITS = ("train", "validation", "test")
+def _canonical(
+    mapping: Mapping[str, Any], places: Places, mistakes: Mistakes
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys with aliases replaced, in `places` too, and a note for each."""
+    keys: dict[str, Any] = {}
+    notes: list[str] = []
+    for key, value in mapping.items():
+        target = ALIASES.get(key, key)
+        at = place_of((key,), "", places)
+        if target is None:
+            batch = mapping.get("train_batch_size", Recipe.train_batch_size)
+            notes.append(
+                f"{at}{key} is ignored: msft chooses micro-batches by itself; a step has "
+                f"train_batch_size ({shown(batch)}) samples"
+            )
+            continue
+        if target != key:
+            notes.append(f"{at}{key} was read as {target}")
+        if target in keys or (target != key and target in mapping):
+            mistakes.note(
+                RecipeError(f"{key} means {target}, which is given too; keep one", (key,))
+            )
+            continue
+        keys[target] = value
+        if (key,) in places:
+            places[(target,)] = places[(key,)]
+    return keys, tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """A LoRA adapter as a recipe asks for it.
+
+    targets: names of layers, or None for every linear layer but the head.
+    four_bit: the frozen weights are held in NF4 (QLoRA).
+    merged: the result is a plain model folder.
+    seed: of the first matrices.
+    """
+
+    r: int
+    alpha: int
+    dropout: float = 0.0
+    targets: tuple[str, ...] | None = None
+    four_bit: bool = False
+    dora: bool = False
+    rslora: bool = False
+    merged: bool = False
+    seed: int = 0
+
+
+def adapter_of(recipe: "Recipe") -> AdapterOptions | None:
+    """The adapter that a recipe asks for; None: all weights are trained."""
+    if not recipe.use_peft:
+        return None
+    named = recipe.lora_target_modules
+    return AdapterOptions(
+        r=recipe.lora_r,
+        alpha=recipe.lora_alpha,
+        dropout=recipe.lora_dropout,
+        targets=None if named == ALL_LINEAR else tuple(named),
+        four_bit=recipe.load_in_4bit,
+        dora=recipe.use_dora,
+        rslora=recipe.use_rslora,
+        merged=recipe.merge_adapter,
+        seed=recipe.seed,
+    )
+
+
+def packages_of(recipe: "Recipe") -> tuple[str, ...]:
+    """Packages that the adapter of a recipe depends on."""
+    if not recipe.use_peft:
+        return ()
+    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
 
 
 def with_rows(recipe: Recipe, datasets: Any) -> Recipe:

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from msft.checks import plain
 from msft.errors import Place, RecipeError, YamlError
 from msft.recipe.foreign_keys import ALIASES
 from msft.text import shown
@@ -24,7 +23,16 @@ MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 20
 
 _BREAK = re.compile("[\n\r\x85\u2028\u2029\ufeff]")
-
+_INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf"), float("inf")),
+    "-.inf": -float("inf"),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
 
 Places = dict[Place, str]
 """Where each key stands, for messages: `recipe.yaml, line 3` or `--set seed=x`."""
@@ -126,6 +134,15 @@ def _value(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Any:
 
 def _line(marked: Any) -> int:
     return int(marked.start_mark.line) + 1
+
+
+def plain(text: str) -> Any:
+    """What unquoted text means, by YAML 1.2 rules."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) < 100 else float(text.replace("_", ""))
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,14 +1,29 @@
 """Options: a mistyped or contradictory one is refused before anything starts.
 
 A method's options are the keyword parameters of its function, so they are written once, with
-their defaults and bounds. The options of the roll-out and of the mixture belong to no method's
-file; they stand here.
+their defaults and bounds: `Annotated[int | None, Ge(1)]`. The keys of a recipe are annotated in the
+same way. pydantic decides whether a value fits its annotation; this file says in words which option
+is wrong, what was found and what would fit. The options of the roll-out and of the mixture belong
+to no method's file; they stand here.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from msft.checks import AtLeast, Between, Within
+from annotated_types import Ge as Ge
+from annotated_types import Gt as Gt
+from annotated_types import Interval as Interval
+
+from msft.errors import OptionError
+from msft.text import shown
+
+FEW = 10
+"""So many names can be listed without hiding the one that was probably meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +38,7 @@ class RolloutOptions:
         become the best).
     """
 
-    patience: Annotated[int | None, AtLeast(1)] = None
+    patience: Annotated[int | None, Ge(1)] = None
     on_rollback: Literal["reset", "restore"] = "reset"
     score_excluded: Literal["every", "rollback"] = "every"
 
@@ -32,7 +47,7 @@ class RolloutOptions:
 class MixtureOptions:
     """What remains of an excluded sub-dataset: see `Mixture.rehearsal_fraction`."""
 
-    rehearsal_fraction: Annotated[float, Between(0, 0.999)] = 0.0
+    rehearsal_fraction: Annotated[float, Interval(ge=0, le=0.999)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +57,138 @@ class SureExclusion:
     confidence: that nobody leaves by chance after a roll-out in which nobody falls.
     """
 
-    confidence: Annotated[float, Within(0.5, 1)] = 0.95
+    confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
+
+
+def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """`options` if they fit the owner's parameters, else an `OptionError` that says what would."""
+    refuse_unknown(options, option_names(owner), f"option of {what}:")
+    parameters = inspect.signature(owner, eval_str=True).parameters
+    return {
+        key: fitted(value, parameters[key].annotation, what, key) for key, value in options.items()
+    }
+
+
+def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
+    """The value as its annotation wants it, a whole number as a float say; else an `OptionError`.
+
+    A validator in the annotation says after "expected" what would fit, or raises an `OptionError`
+    about a part of the value.
+    """
+    at, kinds = f"{what}: {key}" if what else key, _kinds(hint)
+    for kind in kinds:
+        if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
+            try:  # an option that has options
+                return kind(**checked(kind, value, at))
+            except OptionError as error:
+                error.place = (key, *error.place)
+                raise
+    from pydantic import ValidationError  # it takes a tenth of a second to load
+
+    try:
+        return _validator(hint)(value)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False)
+    said = next((each["ctx"]["error"] for each in wrong if each["type"] == "value_error"), None)
+    if isinstance(said, OptionError):
+        inside = OptionError(f"{what}: {said}" if what else str(said), key)
+        inside.place = (key, *said.place)
+        raise inside
+    if said is None:
+        is_outside = any(each["type"] in _OUTSIDE for each in wrong)
+        said = f"expected {_bounds(hint) if is_outside else _described(kinds)}"
+        if str in kinds and isinstance(value, int | float):
+            said += "; put it in quotes"
+    raise OptionError(f"{at} is {shown(value)}; {said}", key)
+
+
+_OUTSIDE = {
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"),
+}
+"""What pydantic calls a number outside of its bounds."""
+
+
+@cache
+def _validator(hint: Any) -> Callable[[Any], Any]:
+    """pydantic's check of one annotation: strict, so that neither '3' nor true is a number."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    rules = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    hint = Any if hint is inspect.Parameter.empty else hint
+    return TypeAdapter(hint, config=rules).validate_python
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """int and None of `Annotated[int | None, Ge(1)]`"""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    arms = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return tuple(get_args(arm)[0] if get_origin(arm) is Annotated else arm for arm in arms)
+
+
+def _bounds(hint: Any) -> str:
+    """The bounds of an annotation, or of one of its kinds."""
+    found = dict[str, float]()
+    for part in (hint, *get_args(hint)):
+        for bound in getattr(part, "__metadata__", ()):
+            known = ((name, getattr(bound, name, None)) for name in ("ge", "gt", "le", "lt"))
+            found |= {name: value for name, value in known if value is not None}
+    match found:
+        case {"ge": low, "le": high}:
+            return f"{low} to {high}"
+        case {"ge": low, "lt": high}:
+            return f"{low} or more, below {high}"
+        case {"gt": low, "lt": high}:
+            return f"more than {low}, below {high}"
+        case {"gt": low, "le": high}:
+            return f"more than {low}, {high} at most"
+        case {"ge": low}:
+            return f"{low} or more"
+        case {"gt": low}:
+            return f"more than {low}"
+    return "a finite number"
+
+
+def _described(kinds: Iterable[Any]) -> str:
+    """What values of these kinds look like."""
+    names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
+    words = list[str]()
+    for kind in kinds:
+        if kind is str:
+            return "text"
+        if get_origin(kind) is Literal:
+            words += map(repr, get_args(kind))
+        elif is_dataclass(kind):
+            words.append("keys and values, of the keys " + ", ".join(f.name for f in fields(kind)))
+        elif get_origin(kind) is list:
+            words.append("a list")
+        else:
+            words.append(names.get(kind, getattr(kind, "__name__", str(kind))))
+    return " or ".join(words)
+
+
+def option_names(owner: Callable[..., Any]) -> list[str]:
+    """The options of a method's function, or the fields of an options class."""
+    parameters = inspect.signature(owner).parameters.values()
+    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return [p.name for p in parameters] if inspect.isclass(owner) else keyword_only
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str, option: str = "") -> None:
+    """OptionError for the first unknown name; as `unknown`."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise unknown(name, known, what, option)
+
+
+def unknown(name: str, known: Sequence[str], what: str, option: str = "") -> OptionError:
+    """An error that names an unknown name, the nearest known one, and all known ones.
+
+    A long list is left out where the nearest one is named.
+    option: the key to blame, where the name is not a key but the value of one.
+    """
+    near = get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    listed = "" if near and len(known) > FEW else f" (known: {', '.join(known) or 'none'})"
+    return OptionError(f"unknown {what} {name!r}{hint}{listed}", option or name)

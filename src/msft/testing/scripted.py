@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
-from msft.checks import checked
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
 from msft.run.worker import Question, Scored, Work
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture
+from msft.search.options import checked
 from msft.search.peaks import PeakRule
 from msft.search.rollout import (
     BASE,

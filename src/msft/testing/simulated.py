@@ -18,7 +18,6 @@ from math import exp, fsum
 from pathlib import Path
 from typing import Any
 
-from msft.checks import checked
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
@@ -27,6 +26,7 @@ from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses, Row
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
+from msft.search.options import checked
 from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
 from msft.search.scores import SELECTION, TEST, Score, SelectionSplit, accuracy

@@ -12,7 +12,7 @@ from msft.engine.accel.joined_adapters import adapted_together, lying_together
 from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
 from msft.engine.adapters.injection import adapted
 from msft.engine.attention import RowLayout, layout
-from msft.recipe.adapters import AdapterOptions
+from msft.recipe.recipe import AdapterOptions
 
 CPU = torch.device("cpu")
 LENGTHS = [12, 8]

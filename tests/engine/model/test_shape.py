@@ -12,7 +12,7 @@ from msft.engine.model.loading import load_model
 from msft.engine.model.shape import ModelShape, named_shape, shape_of
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import RecipeError
-from msft.recipe.adapters import AdapterOptions
+from msft.recipe.recipe import AdapterOptions
 
 FOUR_BIT = AdapterOptions(r=4, alpha=8, four_bit=True)
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from msft.checks import AtLeast
 from msft.run.log import EndEvent, Log
 from msft.search.methods import METHODS, prepare
+from msft.search.options import Ge
 from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 from msft.testing import Learner, Scripted, scripted, simulate
@@ -22,7 +22,7 @@ RISING = {"a": [0.0, 1.0, 2.0, 3.0], "b": [0.0, 1.0, 2.0, 3.0]}
 def halves(
     run: Run,
     *,
-    times: Annotated[int, AtLeast(1)] = 2,
+    times: Annotated[int, Ge(1)] = 2,
     order: Literal["up", "down"] = "up",
 ) -> EndedBy | None:
     """Trains everybody in so many roll-outs, one after the other."""

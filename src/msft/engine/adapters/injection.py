@@ -15,7 +15,7 @@ from msft.engine.model.loading import LoadedModel
 from msft.engine.model.shape import ModelShape, shape_of
 from msft.engine.saving.model_files import fingerprint_of
 from msft.errors import RecipeError
-from msft.recipe.adapters import AdapterOptions
+from msft.recipe.recipe import AdapterOptions
 
 PREFIX = "base_model.model."
 """What peft writes before the names of tensors."""

@@ -11,8 +11,7 @@ from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
 from msft.engine.saving.published import PublishedModel
 from msft.errors import RecipeError
-from msft.recipe.adapters import AdapterOptions, adapter_of
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import AdapterOptions, Recipe, adapter_of
 
 
 @dataclass(frozen=True, slots=True)

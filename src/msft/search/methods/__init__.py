@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from msft.checks import checked, option_names, refuse_unknown
 from msft.errors import OptionError
 from msft.own_code import BadCode, imported
 from msft.search.falls import FEWEST_TICKS
@@ -22,7 +21,14 @@ from msft.search.methods.sft import sft
 from msft.search.methods.soft_sro import soft_sro
 from msft.search.methods.soup import kinds, soup
 from msft.search.methods.sro import sro
-from msft.search.options import MixtureOptions, RolloutOptions, SureExclusion
+from msft.search.options import (
+    MixtureOptions,
+    RolloutOptions,
+    SureExclusion,
+    checked,
+    option_names,
+    refuse_unknown,
+)
 from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 
@@ -79,6 +85,9 @@ def prepare(
     rollout = {key: value for key, value in options.items() if key in _ROLLOUT}
     mixture = {key: value for key, value in options.items() if key == "rehearsal_fraction"}
     rest = {key: value for key, value in options.items() if key not in _SHARED}
+    own = checked(function, rest, what)
+    rollout_options = RolloutOptions(**checked(RolloutOptions, rollout, what))
+    mixture_options = MixtureOptions(**checked(MixtureOptions, mixture, what))
     if function is msft and compute_budget == 1 and not peaks.include_start:
         raise OptionError(
             "compute_budget is one tick and peaks.include_start is false: every sub-dataset would "
@@ -86,9 +95,6 @@ def prepare(
             "evals_per_epoch, or include the start",
             "compute_budget",
         )
-    own = checked(function, rest, what)
-    rollout_options = RolloutOptions(**checked(RolloutOptions, rollout, what))
-    mixture_options = MixtureOptions(**checked(MixtureOptions, mixture, what))
     if function is msft and own.get("exclude") is not None:
         _refuse_short(compute_budget, rollout_options)
     sure = own.get("exclude")

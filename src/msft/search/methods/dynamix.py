@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from math import exp, fsum
 from typing import Annotated, Any, Literal
 
-from msft.checks import Above, AtLeast, Between, given
 from msft.search.draws import picked
 from msft.search.feeds import Batch, Cycles, Losses, Place, StepRule
+from msft.search.options import Ge, Gt, Interval
 from msft.search.rollout import Run
 
 
@@ -39,17 +39,17 @@ def dynamix(
     run: Run,
     *,
     preset: Literal["original", "msft-paper"] = "msft-paper",
-    gamma: Annotated[float | None, Between(0, 1)] = None,
-    alpha: Annotated[float | None, Between(0, 1)] = None,
-    beta: Annotated[float | None, AtLeast(0)] = None,
-    update_every: Annotated[float | None, Above(0)] = None,
-    lookahead_batch_size: Annotated[int | None, AtLeast(1)] = None,
+    gamma: Annotated[float | None, Interval(ge=0, le=1)] = None,
+    alpha: Annotated[float | None, Interval(ge=0, le=1)] = None,
+    beta: Annotated[float | None, Ge(0)] = None,
+    update_every: Annotated[float | None, Gt(0)] = None,
+    lookahead_batch_size: Annotated[int | None, Ge(1)] = None,
     min_max: bool | None = None,
     virtual_step: StepRule | None = None,
 ) -> None:
     """One roll-out. Options left out are the preset's."""
-    options = given(locals(), except_for=("run", "preset"))
-    feed = replace(PAPER if preset == "msft-paper" else ORIGINAL, **options)
+    changes = {k: v for k, v in locals().items() if v is not None and k not in ("run", "preset")}
+    feed = replace(PAPER if preset == "msft-paper" else ORIGINAL, **changes)
     run.rollout(run.base, run.mixture, run.train_ticks, feed=feed, keep="best")
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from msft.checks import Above, AtLeast
 from msft.errors import OptionError
 from msft.search.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
 from msft.search.looks import Looks
+from msft.search.options import Ge, Gt
 from msft.search.rollout import Run
 
 
@@ -31,8 +31,8 @@ class Ies:
 def ies(
     run: Run,
     *,
-    threshold: Annotated[float, Above(0)] = 0.01,
-    smoothing_window: Annotated[int, AtLeast(1)] = 1,
+    threshold: Annotated[float, Gt(0)] = 0.01,
+    smoothing_window: Annotated[int, Ge(1)] = 1,
     permanent: bool | None = None,
     track_excluded: bool = True,
 ) -> None:

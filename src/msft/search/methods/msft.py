@@ -10,8 +10,7 @@ in `falls.falls`; among those the paper's order stands.
 
 from typing import Annotated, Literal
 
-from msft.checks import Above, AtLeast
-from msft.search.options import SureExclusion
+from msft.search.options import Ge, Gt, SureExclusion
 from msft.search.rollout import EndedBy, Run, ticks_of
 
 
@@ -19,8 +18,8 @@ def msft(
     run: Run,
     *,
     drop_ties: Literal["one", "all"] = "one",
-    max_stages: Annotated[int | None, AtLeast(1)] = None,
-    max_epochs: Annotated[float | None, Above(0)] = None,
+    max_stages: Annotated[int | None, Ge(1)] = None,
+    max_epochs: Annotated[float | None, Gt(0)] = None,
     exclude: SureExclusion | None = None,
 ) -> EndedBy:
     """The paper's search.

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Literal, get_args
 
-from msft.checks import AtLeast
 from msft.errors import OptionError
 from msft.search.draws import sampled
+from msft.search.options import Ge
 from msft.search.rollout import CheckpointId, Keep, Rollout, Run
 
 Kind = Literal["span", "peaks", "last", "random", "all"]
@@ -24,7 +24,7 @@ DEFAULT_K = 8
 
 
 def soup(
-    run: Run, *, of: Kind | list[Any] = "span", k: Annotated[int | None, AtLeast(1)] = None
+    run: Run, *, of: Kind | list[Any] = "span", k: Annotated[int | None, Ge(1)] = None
 ) -> None:
     """One roll-out of `num_train_epochs`; the average is the result, whatever scored best.
 
