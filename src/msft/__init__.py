@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from msft.app.train import Result
     from msft.recipe.recipe import Recipe, load_recipe
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = [
     "Recipe",
     "Result",
