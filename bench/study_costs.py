@@ -14,10 +14,14 @@ from study_methods import CONSTANT, DISK, FLOPS, METHODS, REFERENCE, SOUPS, Name
 from study_selection import Selection, selection_in
 from study_tables import Entry, Study, table
 
-from msft.report.compare.decomposition import decomposition, mean_decomposition, mean_parts
-from msft.report.compare.disk_bounds import disk_bounds
-from msft.report.compare.divergence import mean_shift
 from msft.report.compare.headroom import headroom_of
+from msft.report.compare.paper import (
+    decomposition,
+    disk_bounds,
+    mean_decomposition,
+    mean_parts,
+    mean_shift,
+)
 from msft.report.compare.statistics import mean
 from msft.report.figures.peaks import peaks_of
 from msft.run.history import Exclusion, History

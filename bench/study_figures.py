@@ -17,14 +17,22 @@ from study_logs import history_of
 from study_methods import CONSTANT, METHODS, REFERENCE
 from study_tables import Interval, Study, over_rows, over_seeds
 
-from msft.report.deciding import deciding_curve
-from msft.report.figure_files import write_figures
-from msft.report.figures.chart import add_axes, beside, name_rows, new_figure
-from msft.report.figures.colours import BEST, FAINT, INK, LEFT
-from msft.report.figures.legend import Entry as Key
-from msft.report.figures.legend import draw_legend, legend_height
+from msft.report.branches import deciding_curve
+from msft.report.figures.chart import (
+    BEST,
+    FAINT,
+    INK,
+    LEFT,
+    add_axes,
+    beside,
+    draw_legend,
+    legend_height,
+    name_rows,
+    new_figure,
+)
+from msft.report.figures.chart import Entry as Key
 from msft.report.figures.peaks import peaks, peaks_of
-from msft.report.page import Section
+from msft.report.page import Section, write_figures
 from msft.run.history import History
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ CORE: dict[str, str] = {
     "search/scores.py": "tests/search/test_scores.py " + METHODS,
     "search/feeds.py": "tests/search/test_feeds.py " + METHODS,
     "run/summary.py": "tests/run/test_flops.py tests/run/test_summary.py",
-    "report/compare/decomposition.py": "tests/report/test_decomposition.py",
+    "report/compare/paper.py": "tests/report/test_decomposition.py",
     "report/compare/statistics.py": "tests/report/test_statistics.py tests/report/test_headroom.py",
     "report/compare/headroom.py": "tests/report/test_headroom.py",
 }

@@ -19,13 +19,11 @@ from mortal import quick_folder
 from msft.app.analyses import divergence
 from msft.cli import main
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import Contest, contest_of
-from msft.report.compare.decomposition import decomposition, mean_parts
-from msft.report.figures.epochs import path_losses, rows_per_epoch
-from msft.report.figures.moving_loss import moving_losses
+from msft.report.compare.comparison import Contest, compared_runs, contest_of
+from msft.report.compare.paper import decomposition, mean_parts
+from msft.report.figures.costs import moving_losses, path_losses, rows_per_epoch
+from msft.report.figures.methods import gains
 from msft.report.figures.peaks import peaks_of
-from msft.report.figures.scores import gains
 from msft.run.folder import read_history, step_losses_of
 from msft.run.history import History
 from msft.run.summary import schedule_of, summary_of

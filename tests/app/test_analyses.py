@@ -12,7 +12,7 @@ from msft.app.analyses import Analysis, Runner, budgets, divergence, sizes
 from msft.cli import main
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
-from msft.report.compare.divergence import fork_of
+from msft.report.compare.paper import fork_of
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.run.worker import Scored

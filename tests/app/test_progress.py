@@ -22,8 +22,7 @@ from msft.app.terminal.progress import (
 )
 from msft.app.terminal.results import result_text
 from msft.layout import fitted
-from msft.report.findings import findings_in
-from msft.report.findings_in_words import finding_texts, findings_content
+from msft.report.findings import finding_texts, findings_content, findings_in
 from msft.run.folder import read_history
 from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
 from msft.run.summary import summary_of

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from msft.app.terminal.results import Scoreboard, answer_lines, scoreboard
-from msft.report.compare.evidence import Z95
+from msft.report.compare.statistics import Z95
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.scores import MeanRule, Score, accuracy, nll, value
 

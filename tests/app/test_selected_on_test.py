@@ -18,9 +18,12 @@ from msft.app.variants import variants_of
 from msft.cli import main
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import contest_of_each, contests_of
-from msft.report.compare.model_contests import model_contests
+from msft.report.compare.comparison import (
+    compared_runs,
+    contest_of_each,
+    contests_of,
+    model_contests,
+)
 from msft.run.environment import rollout_from
 from msft.run.folder import RunFolder, read_history
 from msft.run.log import PointEvent, to_json

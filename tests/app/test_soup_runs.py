@@ -26,9 +26,8 @@ from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import RecipeError
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
-from msft.report.averages import average_names, averages_table, run_averages_table
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import contest_of
+from msft.report.compare.comparison import compared_runs, contest_of
+from msft.report.comparison_tables import average_names, averages_table, run_averages_table
 from msft.run.folder import read_history
 from msft.run.history import History
 from msft.run.log import AverageEvent, DecisionEvent, ScoresEvent, read_log

@@ -25,24 +25,39 @@ from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError
 from msft.recipe.recipe import load_recipe
-from msft.report.certainty_tables import bootstrap, bootstrap_table, honesty_table, seed_table
-from msft.report.compare.compared_run import compared_runs, same_rows
-from msft.report.compare.contest import Contest, contest_of, contest_of_each, contests_of
-from msft.report.compare.first_places import rounds_of, spread_of
-from msft.report.comparison_page import comparison_of, contest_text, tables_of, write_files
-from msft.report.contest_in_words import headline
-from msft.report.disk_table import disk_table
-from msft.report.figures.methods import budgets_of
-from msft.report.flops_table import flops_table
-from msft.report.margins import margin_of
-from msft.report.once import page_tables
-from msft.report.paper_tables import (
+from msft.report.compare.comparison import (
+    Contest,
+    compared_runs,
+    contest_of,
+    contest_of_each,
+    contests_of,
+    rounds_of,
+    same_rows,
+    spread_of,
+)
+from msft.report.comparison_page import (
+    comparison_of,
+    contest_text,
+    headline,
+    page_tables,
+    tables_of,
+    write_files,
+)
+from msft.report.comparison_tables import (
     ablation_table,
+    bootstrap,
+    bootstrap_table,
     dataset_tables,
+    disk_table,
+    flops_table,
+    honesty_table,
     main_tables,
+    margin_of,
     places_table,
+    seed_table,
     spread_table,
 )
+from msft.report.figures.methods import budgets_of
 from msft.report.sections import comparison_figures
 from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown, ranked, terminal
 from msft.run.environment import record_environment

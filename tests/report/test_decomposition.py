@@ -5,15 +5,19 @@ from fractions import Fraction
 
 import pytest
 
-from msft.report.compare.decomposition import (
+from msft.report.compare.paper import (
+    BASE_STAGES,
+    OLMO_2,
+    POST_STAGES,
     Parts,
+    changes,
     decomposition,
     decomposition_split,
+    left_out,
     mean_decomposition,
     mean_parts,
+    mean_shift,
 )
-from msft.report.compare.divergence import changes, left_out, mean_shift
-from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES
 from msft.run.history import History
 from msft.run.log import (
     DecisionEvent,

@@ -19,14 +19,11 @@ from scipy.stats import binomtest
 from test_paper_figures import run_of, written
 
 from mortal import quick_folder
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import contests_of
-from msft.report.compare.decomposition import Parts
-from msft.report.compare.intervals import Intervals
-from msft.report.figures.bars import Panel, Series, horizontal_dots
-from msft.report.figures.branches import branches_of
-from msft.report.figures.chart import WIDE, drawing
-from msft.report.figures.colours import (
+from msft.report.branches import branches_of
+from msft.report.compare.comparison import compared_runs, contests_of
+from msft.report.compare.paper import Parts
+from msft.report.compare.statistics import Intervals
+from msft.report.figures.chart import (
     BEST,
     FAINT,
     GOLD,
@@ -36,18 +33,24 @@ from msft.report.figures.colours import (
     OTHER,
     PINK,
     WENT_ON,
+    WIDE,
+    Panel,
+    Series,
+    drawing,
+    horizontal_dots,
 )
-from msft.report.figures.curves import curve
-from msft.report.figures.epochs import losses_figure
-from msft.report.figures.methods import budget_figure, size_figure
-from msft.report.figures.peaks import divergence, mean_shifts
-from msft.report.figures.scores import (
+from msft.report.figures.costs import losses_figure
+from msft.report.figures.methods import (
+    budget_figure,
     gains,
     gains_figure,
     parts_figure,
     score_figure,
     score_text,
+    size_figure,
 )
+from msft.report.figures.peaks import divergence, mean_shifts
+from msft.report.figures.search import curve
 from msft.report.page import Section
 from msft.report.sections import comparison_figures, run_figures
 from msft.run.folder import step_losses_of

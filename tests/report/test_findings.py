@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
-from msft.report.compare.evidence import RecordedRows
-from msft.report.findings import Decline, Departure, Findings, findings_of, stage_tests
-from msft.report.findings_in_words import (
+from msft.report.compare.statistics import RecordedRows
+from msft.report.findings import (
+    Decline,
+    Departure,
+    Findings,
+    Growth,
     decline_text,
     departure_texts,
     finding_texts,
     findings_content,
+    findings_of,
+    growth_of,
+    shortfall_of,
+    stage_tests,
 )
-from msft.report.loss_growth import Growth, growth_of
-from msft.report.shortfall import shortfall_of
 from msft.run import log as events
 from msft.run.history import History
 from msft.run.log import Log

@@ -12,15 +12,13 @@ from matplotlib.lines import Line2D
 
 from mortal import Case, quick_folder
 from msft.report import write_comparison, write_report
-from msft.report.compare.intervals import Intervals
-from msft.report.deciding import deciding_curve
-from msft.report.decisions import decision_rows
-from msft.report.facts import RunOnDisk, facts_of
-from msft.report.figures.branches import branches_of
-from msft.report.figures.curves import curve
+from msft.report.branches import branches_of, deciding_curve
+from msft.report.compare.statistics import Intervals
 from msft.report.figures.peaks import peaks
-from msft.report.findings import StageTest
-from msft.report.findings_in_words import certainty
+from msft.report.figures.search import curve
+from msft.report.findings import StageTest, certainty
+from msft.report.page import RunOnDisk, facts_of
+from msft.report.run_page import decision_rows
 from msft.run.environment import BEGAN, record_environment
 from msft.run.history import History
 from msft.run.summary import summary_of

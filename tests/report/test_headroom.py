@@ -22,7 +22,7 @@ from msft.report.compare.headroom import (
     headroom_of,
     shares_of,
 )
-from msft.report.headroom_in_words import headroom_words
+from msft.report.headroom import headroom_words
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
 from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent

@@ -10,11 +10,9 @@ from test_comparison import RECIPE, made
 
 from msft.app.older_folders import groups_by_recipe
 from msft.report import write_comparison
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import over_in_words, titles_of
-from msft.report.compare.model_contests import model_contests
+from msft.report.compare.comparison import compared_runs, model_contests, over_in_words, titles_of
 from msft.report.comparison_page import comparison_of, text_of, write_files
-from msft.report.model_tables import headline_of_models, model_tables
+from msft.report.comparison_tables import headline_of_models, model_tables
 from msft.report.tables import Table
 from msft.run.log import RunEvent, read_log, to_line
 from msft.search.scores import Scores, accuracy
@@ -244,7 +242,7 @@ def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
 
 
 def test_what_several_contests_are_of_is_said_right(tmp_path: Path) -> None:
-    from msft.report.compare.contest import contests_of
+    from msft.report.compare.comparison import contests_of
     from msft.report.sections import comparison_figures
 
     paths = six(tmp_path)

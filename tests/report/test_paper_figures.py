@@ -15,18 +15,20 @@ from matplotlib.patches import Rectangle
 from mortal import quick_folder
 from msft.cli import main
 from msft.errors import UsageError
-from msft.report.compare.compared_run import ComparedRun, compared_runs
-from msft.report.compare.contest import Contest, contests_of
-from msft.report.compare.decomposition import Parts
-from msft.report.compare.first_places import rounds_of, spread_of
+from msft.report.compare.comparison import (
+    ComparedRun,
+    Contest,
+    compared_runs,
+    contests_of,
+    rounds_of,
+    spread_of,
+)
+from msft.report.compare.paper import Parts
 from msft.report.compare.statistics import first_places
-from msft.report.figure_files import FORMATS, formats_of, write_all_figures, write_figures
-from msft.report.figures.bars import rows_of
-from msft.report.figures.chart import WIDE, drawing
-from msft.report.figures.epochs import rows_per_epoch
-from msft.report.figures.olmo2_share import share_figure, share_section, shares
-from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
-from msft.report.figures.scores import (
+from msft.report.comparison_page import write_all_figures
+from msft.report.figures.chart import WIDE, drawing, rows_of
+from msft.report.figures.costs import rows_per_epoch
+from msft.report.figures.methods import (
     gains,
     gains_figure,
     group_gains,
@@ -34,10 +36,13 @@ from msft.report.figures.scores import (
     parts_figure,
     score_figure,
     score_text,
+    share_figure,
+    share_section,
+    shares,
 )
-from msft.report.in_words import choice_text
-from msft.report.page import Section, page_sections
-from msft.report.reproduction import setting_rows
+from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
+from msft.report.page import FORMATS, Section, formats_of, page_sections, write_figures
+from msft.report.run_page import choice_text, setting_rows
 from msft.report.sections import comparison_figures, run_figures, run_sections, score_section
 from msft.run.environment import record_environment
 from msft.run.history import History
@@ -507,7 +512,7 @@ def test_divergence_is_found_by_its_folders(folder: Path) -> None:
 
 
 def test_shares_with_the_cost_of_a_search(folder: Path) -> None:
-    from msft.report.compare.olmo2_compute import OLMO_2
+    from msft.report.compare.paper import OLMO_2
 
     table = shares(OLMO_2[0], {"mSFT": 2.0})
     assert list(table) == ["pre-training", "mid-training", "RLVR", "DPO", "SFT", "× 2.00 mSFT"]

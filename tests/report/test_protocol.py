@@ -11,8 +11,7 @@ from msft.app.analyses import budgets, sizes
 from msft.app.hub import card_of
 from msft.cli import main
 from msft.report import write_comparison, write_report
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import contest_of_each, contests_of
+from msft.report.compare.comparison import compared_runs, contest_of_each, contests_of
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text
 from msft.run.summary import summary_of

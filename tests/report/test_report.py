@@ -16,12 +16,11 @@ import msft
 from mortal import Case, quick_folder
 from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
-from msft.report.compare.compared_run import compared_runs
-from msft.report.compare.contest import contest_of_each
-from msft.report.compare.evidence import RecordedRows, paired, sign_test, wilson
+from msft.report.compare.comparison import compared_runs, contest_of_each
+from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
+from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests
 from msft.report.page import Folded, folded
-from msft.report.paper_tables import dataset_tables
 from msft.report.wording import difference, number
 from msft.run.environment import read_environments, record_environment, versions
 from msft.run.history import History

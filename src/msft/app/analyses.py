@@ -22,18 +22,24 @@ from msft.errors import UsageError
 from msft.layout import WIDTH, cut, table
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.compared_run import ReportSplit, compared_runs
-from msft.report.compare.contest import contests_of
-from msft.report.compare.disk_bounds import disk_bounds
-from msft.report.compare.divergence import changes, fork_of, mean_shift
-from msft.report.compare.entrant import budget_of
-from msft.report.compare.olmo2_compute import BASE_STAGES, OLMO_2, POST_STAGES, Training
-from msft.report.compare.other_teams import TEAMS, TEAMS_NOTE
-from msft.report.figure_files import write_figures
-from msft.report.figures.epochs import path_losses
+from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, contests_of
+from msft.report.compare.paper import (
+    BASE_STAGES,
+    OLMO_2,
+    POST_STAGES,
+    TEAMS,
+    TEAMS_NOTE,
+    Training,
+    changes,
+    disk_bounds,
+    fork_of,
+    mean_shift,
+)
+from msft.report.figures.costs import path_losses
 from msft.report.figures.grids import Panel, grid_section, panels_of
-from msft.report.figures.olmo2_share import share_section
+from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
+from msft.report.page import write_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
 from msft.run.history import History
 from msft.run.summary import disk_of, summary_of
@@ -66,8 +72,8 @@ class Analysis:
 
     def write(self, out: Path) -> list[Path]:
         """The JSON file, the figure, and a page that compares the runs."""
-        from msft.report.compare.compared_run import compared_runs
-        from msft.report.figure_files import write_figures
+        from msft.report.compare.comparison import compared_runs
+        from msft.report.page import write_figures
         from msft.report.sections import comparison_figures
 
         path = out / f"{self.name}.json"
@@ -528,7 +534,7 @@ def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, 
 def headroom(options: argparse.Namespace) -> None:
     """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
     from msft.report.compare.headroom import headroom_of
-    from msft.report.headroom_in_words import headroom_content, headroom_text
+    from msft.report.headroom import headroom_content, headroom_text
 
     folder = Path(options.folder)
     _refuse_no_run(folder)

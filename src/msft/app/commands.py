@@ -255,8 +255,7 @@ def report(options: argparse.Namespace) -> None:
     """Rebuild reports from logs."""
     from msft.app.older_folders import groups_by_recipe
     from msft.report import write_comparison, write_report
-    from msft.report.compare.compared_run import compared_runs
-    from msft.report.compare.contest import refuse_mixed_selection
+    from msft.report.compare.comparison import compared_runs, refuse_mixed_selection
 
     folders = [Path(folder) for folder in options.folders]
     formats = _figure_formats(options)
@@ -276,7 +275,7 @@ def report(options: argparse.Namespace) -> None:
     if len(folders) > 1:
         show_paths(write_comparison(folders, folders[0].parent / "report.html", groups_by_recipe))
     if formats:
-        from msft.report.figure_files import write_all_figures
+        from msft.report.comparison_page import write_all_figures
 
         show_paths(*dict.fromkeys(path.parent for path in write_all_figures(folders, formats)))
 
@@ -285,7 +284,7 @@ def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:
     """The formats of `--figures`, none without it."""
     if options.figures is None:
         return ()
-    from msft.report.figure_files import formats_of
+    from msft.report.page import formats_of
 
     if options.watch is not None:
         raise UsageError("--figures and --watch do not go together; write figures afterwards")

@@ -208,7 +208,7 @@ def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
 
 
 if TYPE_CHECKING:
-    from msft.report.compare.compared_run import FolderRuns
+    from msft.report.compare.comparison import FolderRuns
 
 
 @explaining()
@@ -244,8 +244,8 @@ def compare(
     shown: whether the tables are printed.
     """
     from msft.app.older_folders import groups_by_recipe
-    from msft.report.compare.compared_run import runs_in
-    from msft.report.figure_files import formats_of
+    from msft.report.compare.comparison import runs_in
+    from msft.report.page import formats_of
     from msft.text import counted
 
     source, out = Path(recipe), Path(out)
@@ -372,9 +372,14 @@ def _tables(
     shown: bool,
 ) -> dict[str, Any]:
     """Write them, show them if asked to, and return what they say."""
-    from msft.report.compare.model_contests import model_contests
-    from msft.report.comparison_page import comparison_of, content_of, text_of, write_files
-    from msft.report.figure_files import write_comparison_figures
+    from msft.report.compare.comparison import model_contests
+    from msft.report.comparison_page import (
+        comparison_of,
+        content_of,
+        text_of,
+        write_comparison_figures,
+        write_files,
+    )
 
     if not found.runs:
         raise UsageError(

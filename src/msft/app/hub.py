@@ -13,9 +13,8 @@ from typing import Any
 from msft.errors import HubError, RecipeError
 from msft.files import DAMAGED, kind_of, read_text
 from msft.recipe.recipe import Recipe
-from msft.report.averages import average_in_words
-from msft.report.findings import Findings
-from msft.report.findings_in_words import certainty_of, result_texts
+from msft.report.comparison_tables import average_in_words
+from msft.report.findings import Findings, certainty_of, result_texts
 from msft.report.wording import MEAN_OF_GAINS
 from msft.run.folder import RunFolder, write_json
 from msft.run.history import Exclusion, History

@@ -23,8 +23,7 @@ from msft.own_code import in_words
 from msft.ranks import ALONE, Ranks, from_first, together
 from msft.recipe.recipe import Recipe, packages_of
 from msft.report import write_report
-from msft.report.findings import Findings, findings_in
-from msft.report.findings_in_words import findings_content
+from msft.report.findings import Findings, findings_content, findings_in
 from msft.run.engine import Engine, SaysHow
 from msft.run.environment import (
     ROLLOUT_FROM,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from msft.errors import RecipeError, UsageError
 from msft.files import DAMAGED, read_text, remove
-from msft.report.figures.branches import epochs_to
+from msft.report.branches import epochs_to
 from msft.run.history import History
 from msft.run.log import (
     AverageEvent,

@@ -1,42 +1,64 @@
 """What `msft compare` and `msft report A B` write and print: every table and figure that these
-runs can fill, as a page, on the terminal, and in three formats for other programs."""
+runs can fill, as a page, on the terminal, and in three formats for other programs.
+
+The page says everything once; files for other programs have every table whole.
+"""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from msft.layout import WIDTH
-from msft.report.averages import averages_table
-from msft.report.certainty_tables import bootstrap_table, honesty_table, seed_table
-from msft.report.compare.compared_run import (
+from msft.report.compare.comparison import (
     ComparedRun,
+    Contest,
+    Entrant,
     GroupsOf,
     ReportSplit,
     compared_runs,
+    contest_of_each,
+    model_contests,
     no_groups,
+    runs_by_model,
+    same_datasets,
+    titles_of,
 )
-from msft.report.compare.contest import Contest, contest_of_each, same_datasets, titles_of
-from msft.report.compare.model_contests import model_contests, runs_by_model
-from msft.report.contest_in_words import headline, remarks
-from msft.report.disk_table import disk_table
-from msft.report.facts import RunOnDisk, facts_of
-from msft.report.flops_table import flops_table
-from msft.report.model_tables import headline_of_models, labels_in, model_tables
-from msft.report.once import page_figures, page_tables
-from msft.report.page import Section, page_sections, write_page
-from msft.report.paper_tables import (
+from msft.report.comparison_tables import (
     ablation_table,
+    averages_table,
+    bootstrap_table,
     dataset_tables,
+    disk_table,
+    flops_table,
+    headline_of_models,
+    honesty_table,
+    labels_in,
     main_tables,
+    margin_in_words,
+    margin_of,
+    model_tables,
     places_table,
+    seed_table,
+    shared_seeds,
     spread_table,
 )
-from msft.report.sample_views import SampleViews, contest_samples
-from msft.report.sections import comparison_figures, score_section
+from msft.report.page import (
+    FOLDER,
+    RunOnDisk,
+    SampleViews,
+    Section,
+    contest_samples,
+    facts_of,
+    page_sections,
+    write_figures,
+    write_page,
+)
+from msft.report.sections import comparison_figures, run_figures, score_section
 from msft.report.tables import (
+    EMPTY,
     LEGEND,
     Table,
     cells_of,
@@ -46,9 +68,145 @@ from msft.report.tables import (
     terminal,
     wrapped,
 )
-from msft.run.folder import RunFolder, write_text
-from msft.search.scores import TEST
-from msft.text import SELECTED_ON_TEST, listed
+from msft.report.wording import MEAN_OF_GAINS, height, in_words
+from msft.run.folder import RunFolder, step_losses_of, write_text
+from msft.search.scores import SELECTION, TEST, Number
+from msft.text import SELECTED_ON_TEST, counted, listed
+
+
+def page_tables(tables: Sequence[Table], figures: Sequence[Section]) -> list[Table]:
+    """First places are a figure. What selected and what reports joins the results, whose means
+    stand nowhere else."""
+    drawn = {each.key for each in figures}
+    by_key = {table.key: table for table in tables}
+    results, honesty = by_key.get("main"), by_key.get("honesty")
+    found: list[Table] = []
+    for table in tables:
+        if table is results and honesty is not None:
+            found.append(_joined(results, without_columns(honesty, _splits_of_results(tables))))
+        elif results is not None and table.key in ("datasets", f"datasets-{SELECTION}"):
+            rows = tuple(row for row in table.rows if not row.apart)
+            found.append(replace(table, note="", rows=rows))
+        elif results is not None and table is not results and table.key.startswith("main"):
+            found.append(replace(table, note=""))
+        elif not (table is honesty and results is not None) and not (
+            table.key == "places" and "places" in drawn
+        ):
+            found.append(table)
+    return found
+
+
+def page_figures(tables: Sequence[Table], figures: Sequence[Section]) -> list[Section]:
+    """The spread is a table, which has both ends beside it."""
+    keys = {table.key for table in tables}
+    return [each for each in figures if not (each.key == "spread" and "spread" in keys)]
+
+
+def without_columns(table: Table, heads: Collection[str]) -> Table:
+    """A table that lacks the columns with these heads."""
+    kept = [place for place, head in enumerate(table.head[1:]) if head not in heads]
+    rows = (replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
+    head = (table.head[0], *(table.head[place + 1] for place in kept))
+    return replace(table, head=head, rows=tuple(rows))
+
+
+def _splits_of_results(tables: Sequence[Table]) -> list[str]:
+    """The splits whose means a table of results has."""
+    titles = [table.title for table in tables if table.key.startswith("main")]
+    return [split for split in (SELECTION, TEST) if any(f"on {split}" in t for t in titles)]
+
+
+def _joined(results: Table, more: Table) -> Table:
+    """The rows of a table with the cells of another one behind them, by their names."""
+    cells = {row.name: row.cells for row in more.rows}
+    nothing = (EMPTY,) * (len(more.head) - 1)
+    rows = (replace(row, cells=(*row.cells, *cells.get(row.name, nothing))) for row in results.rows)
+    head = (*results.head, *more.head[1:])
+    return replace(results, note=f"{results.note} {more.note}", head=head, rows=tuple(rows))
+
+
+MOST_MARGINS = 3
+"""Others in a headline; of more, it has the best one and the tables have the rest."""
+
+
+def headline(contest: Contest) -> str:
+    """The best on the split that reports, in one sentence."""
+    if not contest.has_mean:
+        return "These runs have different sub-datasets, so their means cannot be compared."
+    unit, known = contest.unit(), _means(contest)
+    if not known:
+        return "None of these runs is scored on all sub-datasets."
+    top = max(height(score, unit) for score in known.values())
+    winners = [label for label, score in known.items() if height(score, unit) == top]
+    text = f"{listed(winners)} {'has' if len(winners) == 1 else 'have'} the best mean on "
+    text += f"{contest.split}, {in_words(known[winners[0]], unit)}. {_against(contest, known)}"
+    if contest.each:
+        return f"{text}{counted(len(contest.entrants), 'run')}."
+    methods = counted(len(contest.entrants), "method")
+    return f"{text}{methods}, {counted(len(contest.seeds), 'seed')}."
+
+
+def _against(contest: Contest, known: Mapping[str, Number]) -> str:
+    """How far the other methods are above or below the baseline; of many, only the best."""
+    baseline, unit = contest.baseline, contest.unit()
+    others = [each for each in contest.entrants if each is not baseline and each.label in known]
+    if baseline.label not in known or not others:
+        return ""
+    others.sort(key=lambda each: height(known[each.label], unit), reverse=True)
+    shown = others if len(others) <= MOST_MARGINS else others[:1]
+    told = [
+        f"{each.label} {margin_in_words(found, unit)}{_of_some(contest, each)}"
+        for each in shown
+        if (found := margin_of(contest, each, baseline)) is not None
+    ]
+    against = f"{baseline.label} ({in_words(known[baseline.label], unit)})"
+    return f"Against {against}: {'; '.join(told)}. "
+
+
+def _of_some(contest: Contest, entrant: Entrant) -> str:
+    """Which seeds a difference to the baseline is over, where one of the means is over others."""
+    shared = shared_seeds(contest, entrant, contest.baseline)
+    means = {seed for each in (entrant, contest.baseline) for seed in each.runs}
+    if not shared or {*shared} == means & {*contest.seeds}:
+        return ""
+    seeds = "seed" if len(shared) == 1 else "seeds"
+    return f" on {seeds} {listed(map(str, shared))}, which both have"
+
+
+def remarks(contest: Contest) -> list[str]:
+    """What to know before reading a table."""
+    unit = contest.unit()
+    chose, again = contest.selection, contest.split == contest.selection
+    found = [
+        f"{chose.capitalize()} chose every checkpoint. The reported scores are from "
+        + (
+            f"{chose} too, as in the paper. They flatter, and the more so the more checkpoints a "
+            "method could choose from."
+            if again
+            else "test."
+        )
+    ]
+    if len({run.seed for run in contest.runs}) < 2:
+        found.append(
+            "There is one seed, so nothing here says what another seed would give. msft compare "
+            "with --seeds 20,30,40 runs more."
+        )
+    if not contest.has_mean:
+        return found
+    base = contest.base_score(contest.names, contest.split)
+    means = _means(contest).values()
+    if base is not None and all(height(mean, unit) <= height(base, unit) for mean in means):
+        found.append(f"No method is better than the base model on {contest.split}.")
+    if unit is None:
+        found.append(MEAN_OF_GAINS)
+    return found
+
+
+def _means(contest: Contest) -> dict[str, Number]:
+    """Of the entrants that are scored on everything."""
+    scores = {e.label: contest.score(e, contest.names, contest.split) for e in contest.entrants}
+    return {label: score for label, score in scores.items() if score is not None}
+
 
 _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
     ablation_table,
@@ -277,3 +435,24 @@ def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     honesty = honesty_table(contest)
     tables = [*reversed(dataset_tables(contest)), *([honesty] if honesty else [])]
     return contest_text(contest, width, tables)
+
+
+def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:
+    """Every figure of each run into its folder `figures`; of several runs also those that compare
+    them, into `figures` beside the first one."""
+    paths: list[Path] = []
+    for run in compared_runs(folders):
+        sections = run_figures(run.history, step_losses_of(run.folder))
+        paths += write_figures(sections, run.folder / FOLDER, formats)
+    if len(folders) > 1:
+        compared = comparison_of_folders(folders)
+        paths += write_comparison_figures(compared, folders[0].parent, formats)
+    return paths
+
+
+def write_comparison_figures(
+    comparison: Comparison, place: Path, formats: Sequence[str]
+) -> list[Path]:
+    """Every figure of a comparison's page into the folder `figures` of a place."""
+    sections = [*comparison.scores, *comparison.figures]
+    return write_figures(sections, place / FOLDER, formats)

@@ -1,27 +1,186 @@
-"""Findings: what a person should know about a run before believing it, from its log and rows.
+"""Findings: what a person should know about a run before believing it, and the words for it.
 
-Each is worked out here and nowhere else; `findings_in_words.py` says it, for the live table, the
-result, the report and the model card alike. There is one notion of "sure": the test of
-`search/falls.py` at 95 %, over the sub-datasets of a roll-out together. Where the method had it
-made, the log has its answer; else it is made from the rows.
+Each finding is worked out here and nowhere else, from the log and the rows, and has one wording
+for the live table, the result, the report and the model card. There is one notion of "sure": the
+test of `search/falls.py` at 95 %, over the sub-datasets of a roll-out together. If the method made
+that test, the log has its answer; otherwise it is made from the rows.
+
+In this file, in order: a training loss that grows, the shortfall of an average, sub-datasets whose
+rows moved away from the base model, declines and departures, the words.
+
+**A training loss that grows** means that the learning rate is too high. The rule is applied within
+one roll-out, since another mixture has another loss: two ticks in a row whose mean loss is half as
+high again as the reference and at least half of the run's first. The reference is the roll-out's
+first tick; of the first roll-out also the run's first steps, if they were lower, because a model
+may be spoiled within the first tick. With fewer than 100 rows more is asked for: the losses of rows
+scatter about as much as they are high, so a mean of n rows is off by 1/√n of itself, and five of
+these are allowed for. Overfitting does not count: it lowers the training loss. Feeds that choose
+rows by their losses do not count either: what they leave out is the easy part.
+
+**The shortfall of an average** is a tick of the same training that is above it by more than chance.
+An average is the result whatever scored best. Where scores still rose at the end of training, or
+fell for long, it contains weights that were trained too little or too long.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from msft.report.compare.evidence import RecordedRows
-from msft.report.figures.branches import epochs_to, head_of
-from msft.report.loss_growth import Growth, Loss, growth_of
-from msft.report.moved_rows import moved_from_base
-from msft.report.shortfall import Shortfall, shortfall_of
+from msft.report.branches import epochs_to, head_of
+from msft.report.compare.statistics import Z95, Paired, RecordedRows, paired, sign_test
+from msft.report.wording import Unit, difference, difference_in_words, height, number, p_value
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
 from msft.run.rows import RowVerdicts, rollout_falls, row_scores
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
 from msft.search.scores import SELECTION, Metric, Number, overall_height
+from msft.text import counted, epochs_in_words, listed
+
+GROWTH = 0.5
+ERRORS = 5
+IN_A_ROW = 2
+
+Loss = tuple[float, int]
+"""Summed losses of rows, and rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Where the loss was too high for the second time in a row: from `first` to `now`."""
+
+    stage: int
+    tick: int
+    first: float
+    now: float
+
+
+def growth_of(history: History, first: Loss | None = None) -> Growth | None:
+    """The first place at which the loss has grown; first: that of the run's first steps."""
+    begun: Loss | None = None
+    for at_stage, stage in enumerate(history.stages):
+        ticks = [(t, p.loss) for t, p in enumerate(stage.points, start=1) if p.loss[1]]
+        if not ticks:
+            continue
+        reference = ticks[0][1]
+        if at_stage == 0 and first and first[1] and _mean(first) < _mean(reference):
+            reference = first
+        begun = begun or reference
+        if stage.asked.feed.get("name") != "shuffled":
+            continue
+        high = 0
+        for tick, loss in ticks:
+            high = high + 1 if _has_grown(reference, loss, begun) else 0
+            if high == IN_A_ROW:
+                return Growth(at_stage, tick, _mean(reference), _mean(loss))
+    return None
+
+
+def _has_grown(reference: Loss, loss: Loss, begun: Loss) -> bool:
+    allowed = max(GROWTH, ERRORS / sqrt(min(reference[1], loss[1])))
+    return _mean(loss) > (1 + allowed) * _mean(reference) and _mean(loss) >= _mean(begun) / 2
+
+
+def _mean(loss: Loss) -> float:
+    return loss[0] / loss[1]
+
+
+SHORT_LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """The best tick of the training that was averaged.
+
+    gap: the average's mean less the tick's, on the split that selects.
+    p: of a sign test over all rows of that split, for as many chances as there were ticks.
+    is_last: it is the last tick, so scores still rose.
+    """
+
+    tick: CheckpointId
+    gap: Number
+    unit: Unit
+    p: float
+    is_last: bool
+
+
+def shortfall_of(history: History, rows: RowVerdicts) -> Shortfall | None:
+    """Of a result that is an average, and below the best tick by more than chance; None where it is
+    not, or where rows are lost."""
+    average, tick = history.best, history.best_tick
+    if average is None or tick is None or history.average_of is None:
+        return None
+    if not (history.has_mean(average) and history.has_mean(tick)):
+        return None
+    gap, unit = history.mean(average) - history.mean(tick), history.mean_unit
+    together = _compared(history, rows, tick, average)
+    lower = height(gap, unit)
+    if together is None or lower is None or lower >= 0 or together.better <= together.worse:
+        return None
+    ticks = [
+        point.checkpoint
+        for stage in history.stages
+        if stage.asked.eligible
+        for point in stage.points
+        if point.steps
+    ]
+    p = float(together.p) * len(ticks)
+    return (
+        Shortfall(tick, gap, unit, p, tick == max(ticks, key=place_of))
+        if p <= SHORT_LEVEL
+        else None
+    )
+
+
+def _compared(
+    history: History, rows: RowVerdicts, first: CheckpointId, second: CheckpointId
+) -> Paired | None:
+    """All rows that select, at two checkpoints; None where some are lost."""
+    together = Paired(0, 0)
+    for name in history.start.datasets:
+        one, two = rows.at(first, name), rows.at(second, name)
+        if one is None or two is None:
+            return None
+        found = paired(one, two, lower_is_better=history.unit_of(name) == "nll")
+        if found is None:
+            return None
+        together += found
+    return together
+
+
+LEVEL = 0.05
+
+
+def moved_from_base(
+    history: History, rows: RowVerdicts, stage: Stage, tested: Mapping[str, Fall]
+) -> frozenset[str]:
+    """Those of whom the test of falls does not say that they learned, and whose rows say it: a
+    sign test at the highest tick and at the last one, for as many chances as there are ticks.
+
+    A few steep ticks look like jitter to the test of falls.
+    """
+    points = [point.checkpoint for point in stage.points if point.steps]
+    moved: set[str] = set()
+    for name in (name for name, fall in tested.items() if fall.learned is None):
+        known = [at for at in points if name in history.known(at)]
+        heights = [history.known(at)[name].height for at in known]
+        if not known:
+            continue
+        highest = known[heights.index(max(heights))]
+        try:
+            scores = row_scores(history, rows, name, [highest, known[-1]], BASE)
+        except (ValueError, TypeError, KeyError):  # lost, or somebody else's file
+            continue
+        for tick in scores.ticks:
+            pairs = [*zip(tick, scores.base, strict=True)]
+            better = sum(now > before for now, before in pairs)
+            worse = sum(now < before for now, before in pairs)
+            if sign_test(better, worse) * len(points) <= LEVEL:
+                moved.add(name)
+    return frozenset(moved)
+
 
 CONFIDENCE = 0.95
 LATEST = 12
@@ -153,10 +312,10 @@ def findings_of(
 def stage_tests(history: History, rows: RowVerdicts, known: Tests | None = None) -> Tests:
     """The test of every roll-out that is over."""
     tests = {} if known is None else known
-    for number, stage in enumerate(history.stages):
-        over = number + 1 < len(history.stages) or stage.decisions or history.ended
-        if over and number not in tests:
-            tests[number] = _tested(history, rows, number, stage)
+    for at_stage, stage in enumerate(history.stages):
+        over = at_stage + 1 < len(history.stages) or stage.decisions or history.ended
+        if over and at_stage not in tests:
+            tests[at_stage] = _tested(history, rows, at_stage, stage)
     return tests
 
 
@@ -288,3 +447,203 @@ def _is_better(history: History, best: CheckpointId) -> bool:
     base, rule = history.known(BASE), history.start.settings["mean"]
     heights = [overall_height(history.known(place), base, rule) for place in (best, BASE)]
     return heights[0] > heights[1]
+
+
+MOST_NAMED = 8
+"""Sub-datasets that a sentence names; the others are counted."""
+
+NOT_OFF_BASE = "neither surely above nor surely below the base model"
+_WHY = {
+    "short": f"a roll-out of fewer than {FEWEST_TICKS} ticks is too short for the test",
+    "rows": "verdicts.jsonl does not have the rows",
+}
+_SHORT_WHY: dict[Untested, str] = {"short": "too few ticks to test", "rows": "no row verdicts"}
+
+
+def finding_texts(found: Findings, headline: bool = False) -> list[str]:
+    """Every finding of a run, one sentence or two each.
+
+    headline: another sentence says already that the base model is the best.
+    """
+    texts = [
+        *result_texts(found, headline),
+        *([growth_text(found.growth)] if found.growth else []),
+        *_departure_texts(found.departures),
+        *_unlearned_texts(found.unlearned),
+    ]
+    declines = sorted(found.declines, key=lambda each: -abs(float(each.after - each.before)))
+    texts += [decline_text(each) for each in declines[:MOST_NAMED]]
+    if len(declines) > MOST_NAMED:
+        more = counted(len(declines) - MOST_NAMED, "other sub-dataset")
+        texts.append(f"So did {more}, by less.")
+    return texts
+
+
+def departure_texts(left: Departure) -> list[str]:
+    """What there is to say at once of one that left; nothing if its fall is sure."""
+    texts: list[str] = []
+    if left.untested:
+        texts.append(f"how sure that is cannot be said: {_WHY[left.untested]}")
+    if left.fall and left.p is not None and left.unsure:
+        measured = _measured(left.fall, left.p, left.unit)
+        texts.append(f"its fall is not sure at 95\u00a0%: {measured}")
+    if left.unlearned:
+        texts.append(f"it has learned nothing yet: {NOT_OFF_BASE}")
+    return texts
+
+
+def decline_text(each: Decline) -> str:
+    before, after = number(each.before, each.unit), number(each.after, each.unit)
+    text = f"{each.name} fell from {before} to {after} after it left"
+    if each.unit == "nll":
+        text = f"The loss of {each.name} grew from {before} to {after} nats after it left"
+    return f"{text}." if each.in_result else f"{text}; the best checkpoint is from before that."
+
+
+def growth_text(growth: Growth) -> str:
+    where = f"at tick {growth.tick} of stage {growth.stage}"
+    return (
+        f"The training loss grew: from {growth.first:.3g} to {growth.now:.3g} {where}. The "
+        "learning rate is probably too high."
+    )
+
+
+def certainty(test: StageTest | None, name: str, unit: Unit, unlearned: bool) -> tuple[str, str]:
+    """How sure a sub-dataset fell in a roll-out: in words, and as measured with its 95 % interval
+    and p; unlearned: as of a Departure."""
+    fall = test.falls.get(name) if test else None
+    if test is None or fall is None:
+        why: Untested = (test and test.untested) or "rows"
+        return _SHORT_WHY[why], ""
+    sign, half = 1 if unit == "nll" else -1, Z95 * fall.error
+    change = sign * fall.fall
+    interval = f"{difference(change - half, unit)} to {difference(change + half, unit)}"
+    measured = f"{difference_in_words(change, unit)} ({interval}), {p_value(test.p(name))}"
+    return _sureness(fall.sure, unlearned, "not sure, may be chance"), measured
+
+
+def certainty_of(departures: Sequence[Departure], name: str) -> str:
+    """How sure the fall of one that left is, in a few words; nothing if that was not asked."""
+    for each in departures:
+        if each.name == name:
+            if each.fall is None:
+                return _SHORT_WHY[each.untested or "rows"]
+            return _sureness(each.fall.sure, each.unlearned)
+    return ""
+
+
+def _sureness(sure: bool, unlearned: bool, unsure: str = "not sure") -> str:
+    return ("sure" if sure else unsure) + (", nothing learned yet" if unlearned else "")
+
+
+def findings_content(found: Findings) -> dict[str, Any]:
+    """For `summary.json`, in score units."""
+    return {
+        "exclusions": [_departure_content(each) for each in found.departures],
+        "lost_after_leaving": [
+            {
+                "dataset": each.name,
+                "before": float(each.before),
+                "after": float(each.after),
+                "checkpoint": each.checkpoint,
+            }
+            for each in found.declines
+        ],
+        "learned_nothing": [*found.unlearned],
+        "only_stage_0_helped": found.sft_epochs is not None,
+        "loss_grew": asdict(found.growth) if found.growth else None,
+        "base_is_best": found.base_is_best,
+        "worse_than_base": found.worse_than_base,
+        "average_is_lower": _shortfall_content(found.shortfall) if found.shortfall else None,
+        "text": finding_texts(found),
+    }
+
+
+def _shortfall_content(found: Shortfall) -> dict[str, Any]:
+    return {"checkpoint": found.tick, "difference": float(found.gap), "p": found.p}
+
+
+def _departure_content(left: Departure) -> dict[str, Any]:
+    fall = left.fall
+    return {
+        "dataset": left.name,
+        "stage": left.stage,
+        "fall": fall.fall if fall else None,
+        "p": left.p,
+        "sure": fall.sure if fall else None,
+        "untested": left.untested,
+        "learned_nothing": left.unlearned,
+    }
+
+
+def result_texts(found: Findings, headline: bool = False) -> list[str]:
+    """What the result is; headline: as of `finding_texts`."""
+    texts: list[str] = []
+    if found.base_is_best and not headline:
+        texts.append(
+            "The best checkpoint is the model you gave: nothing that was trained is better on "
+            f"{found.selection}."
+        )
+    if found.worse_than_base:
+        texts.append(f"The result is not better on {found.selection} than the model you gave.")
+    if found.sft_epochs is not None:
+        length = epochs_in_words(found.sft_epochs)
+        texts.append(f"Nothing after stage 0 helped: this is SFT for {length}.")
+    if found.shortfall:
+        texts.append(shortfall_text(found.shortfall, found.selection))
+    return texts
+
+
+def shortfall_text(found: Shortfall, selection: str = SELECTION) -> str:
+    cause = (
+        "It is the last tick: scores still rose, and the average has half-trained weights in it. "
+        "Train longer, or use method: sft with ema_decay."
+        if found.is_last
+        else "The average has weights in it that were trained too little or too long. Use "
+        "method: sft with ema_decay."
+    )
+    measured = f"{difference_in_words(found.gap, found.unit)}, {p_value(found.p)}"
+    below = f"The average is below checkpoint {found.tick} on {selection} by more than chance"
+    return f"{below}: {measured}. {cause}"
+
+
+def _departure_texts(departures: Sequence[Departure]) -> list[str]:
+    texts: list[str] = []
+    unsure = [each for each in departures if each.unsure]
+    tested = sum(each.fall is not None for each in departures)
+    if unsure:
+        some = _named([f"{each.name} (stage {each.stage})" for each in unsure])
+        count = f"{len(unsure)} of {counted(tested, 'exclusion')}"
+        are = "is" if len(unsure) == 1 else "are"
+        texts.append(f"{count} {are} not sure at 95\u00a0%, noise may have decided: {some}.")
+    for why, reason in _WHY.items():
+        untested = [each.name for each in departures if each.untested == why]
+        if untested:
+            was = "was" if len(untested) == 1 else "were"
+            of = f"the {counted(len(untested), 'exclusion')} of {_named(untested)}"
+            texts.append(f"How sure {of} {was} cannot be said: {reason}.")
+    unlearned = [each.name for each in departures if each.unlearned]
+    if unlearned:
+        it = "it left: it was" if len(unlearned) == 1 else "they left: they were"
+        texts.append(f"{_named(unlearned)} had learned nothing yet when {it} {NOT_OFF_BASE}.")
+    return texts
+
+
+def _unlearned_texts(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    have = "has" if len(names) == 1 else "have"
+    return [f"{_named(names)} {have} learned nothing yet: {NOT_OFF_BASE}."]
+
+
+def _measured(fall: Fall, p: float, unit: Unit) -> str:
+    """What the rows that did not choose the peak say of a fall."""
+    if fall.fall <= 0:
+        return "no fall from the peak to the last three ticks"
+    sign = 1 if unit == "nll" else -1
+    return f"{difference_in_words(sign * fall.fall, unit)} after the peak, {p_value(p)}"
+
+
+def _named(names: Sequence[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return f"{', '.join(names[:MOST_NAMED])} and {rest} more" if rest > 0 else listed(names)

@@ -1,23 +1,45 @@
-"""A page: its sections with their figures, its folded lists, and a template of this folder, filled
-in and written as one self-contained file."""
+"""A page: its sections with their figures, its folded lists, the facts at its top, its sample
+answers, and a template of this folder, filled in and written as one self-contained file.
+Figures are
+also written as files of their own, by the same code."""
 
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msft.report.figures.chart import NARROW, WIDE, drawing, to_svg, with_mark
-from msft.run.environment import version_of
-from msft.run.folder import write_text
-from msft.text import plain
+from msft.errors import UsageError
+from msft.report.compare.comparison import (
+    Contest,
+)
+from msft.report.figures.chart import NARROW, PAPER, WIDE, drawing, to_svg, with_mark
+from msft.run.environment import begun_on, read_environments, version_of
+from msft.run.folder import (
+    RunFolder,
+    recipe_value,
+    seconds_of,
+    write_text,
+)
+from msft.run.history import History
+from msft.run.rows import Sample, SamplesByName, read_samples
+from msft.run.summary import adapter_of
+from msft.search.rollout import BASE
+from msft.text import (
+    counted,
+    duration,
+    masked,
+    plain,
+    si,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
     from matplotlib.figure import Figure
+
 
 TEMPLATES = Path(__file__).parent
 
@@ -135,3 +157,214 @@ def _readable(value: object) -> object:
     from markupsafe import Markup
 
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+Fact = tuple[str, str, str]
+"""A name, its value, and more about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnDisk:
+    """A run, its folder, and its summary."""
+
+    folder: Path
+    history: History
+    summary: Mapping[str, Any]
+
+
+def facts_of(runs: Sequence[RunOnDisk]) -> list[Fact]:
+    """Of one run, or of several that are compared; what no file says is left out."""
+    starts = [run.history.start for run in runs]
+    total, scored = (
+        sum(run.summary["flops"][kind] for run in runs) for kind in ("total", "evaluation")
+    )
+    times = [seconds for run in runs if (seconds := seconds_of(run.folder)) is not None]
+    several = f", {len(runs)} runs together" if len(runs) > 1 else ""
+    found = [
+        (
+            "model",
+            _either(map(_model, runs)),
+            _either(map(_sizes, runs)),
+        ),
+        (
+            "data",
+            _either(f"{sum(start.datasets.values()):,} rows" for start in starts),
+            _either(f"in {counted(len(start.datasets), 'sub-dataset')}" for start in starts),
+        ),
+        (
+            "learning rate",
+            _either(_written(run, "learning_rate") for run in runs),
+            _either(_written(run, "lr_scheduler_type") for run in runs),
+        ),
+        ("batch", _either(_written(run, "train_batch_size") for run in runs), "rows a step"),
+        ("date", *_date(runs)),
+        (
+            "duration",
+            duration(sum(times)) if times else "",
+            "to the last step" + _device(runs) + several,
+        ),
+        (
+            "cost",
+            si(total),
+            "FLOPs" + (f", {scored / total:.0%} of them evaluation" if total else "") + several,
+        ),
+    ]
+    return [fact for fact in found if fact[1]]
+
+
+def _sizes(run: RunOnDisk) -> str:
+    """Weights of the model, and of the adapter where only that is trained."""
+    size, adapter = si(run.history.start.num_parameters), adapter_of(run.history)
+    return f"{size} parameters" + (f", an adapter of {si(adapter)} trained" if adapter else "")
+
+
+def _either(texts: Iterable[str]) -> str:
+    """One text where all runs have the same, else each of them."""
+    return " · ".join(text for text in dict.fromkeys(texts) if text)
+
+
+def _written(run: RunOnDisk, key: str) -> str:
+    value = recipe_value(run.folder, key)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _model(run: RunOnDisk) -> str:
+    """By its name; of a folder of somebody's own the last part."""
+    name = _written(run, "model_name_or_path")
+    path = PurePath(name)
+    return masked(path.name if path.is_absolute() or name.startswith((".", "~")) else name)
+
+
+def _date(runs: Sequence[RunOnDisk]) -> tuple[str, str]:
+    """The day on which the first began, and the last if that is another one; and the time."""
+    begun = sorted(filter(None, (begun_on(RunFolder(run.folder).environment) for run in runs)))
+    if not begun:
+        return "", ""
+    days = dict.fromkeys(each.partition(" ")[0] for each in (begun[0], begun[-1]))
+    return " to ".join(days), f"begun at {begun[0].partition(' ')[2]} UTC"
+
+
+def _device(runs: Sequence[RunOnDisk]) -> str:
+    devices = [
+        environment["device"].split(", threads")[0]
+        for run in runs
+        for environment in read_environments(RunFolder(run.folder).environment)
+        if "device" in environment
+    ]
+    return f", on {_either(devices)}" if devices else ""
+
+
+BASE_MODEL = "base model"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """who: the base model, the result, or a method. mark: what the answer was worth."""
+
+    who: str
+    text: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleView:
+    """A row with what everybody answered."""
+
+    prompt: str
+    reference: str
+    answers: Sequence[AnswerView]
+
+
+SampleViews = Mapping[str, Sequence[SampleView]]
+"""By sub-dataset."""
+
+
+def run_samples(folder: Path, history: History) -> SampleViews:
+    """The base model's answers beside those of the best checkpoint."""
+    held = read_samples(RunFolder(folder).samples)
+    best = history.best or BASE
+    spoken = {BASE_MODEL: held.get(BASE, {})}
+    if best != BASE:
+        spoken[f"best, {best}"] = held.get(best, {})
+    return _views([*history.start.datasets], spoken)
+
+
+def contest_samples(contest: Contest) -> SampleViews:
+    """The base model's answers beside those of each method, under its first seed."""
+    spoken: dict[str, SamplesByName] = {}
+    for entrant in contest.entrants:
+        run = entrant.over(contest.seeds)[0]
+        held = read_samples(RunFolder(run.folder).samples)
+        spoken.setdefault(BASE_MODEL, held.get(BASE, {}))
+        spoken[entrant.label] = held.get(run.best, {})
+    return _views(contest.names, spoken)
+
+
+def _views(names: Sequence[str], spoken: Mapping[str, SamplesByName]) -> SampleViews:
+    found: dict[str, Sequence[SampleView]] = {}
+    for name in names:
+        answers: dict[tuple[int, str, str], list[AnswerView]] = {}
+        for who, samples in spoken.items():
+            for each in samples.get(name, ()):
+                key = (each.row, each.prompt, each.reference)
+                answers.setdefault(key, []).append(
+                    AnswerView(who, "" if each.answer is None else each.answer, _mark(each))
+                )
+        if answers:
+            found[name] = [
+                SampleView(prompt, reference, said)
+                for (_, prompt, reference), said in sorted(answers.items())
+            ]
+    return found
+
+
+def _mark(sample: Sample) -> str:
+    if isinstance(sample.worth, bool):
+        return "right" if sample.worth else "wrong"
+    return f"loss {sample.worth:.3f}" if sample.answer is None else f"{sample.worth:.3g}"
+
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None}},
+    "png": {"dpi": 144, "metadata": {"Software": None}},
+    "pdf": {"metadata": {"CreationDate": None}},
+}
+"""What each format needs to be the same bytes whenever it is written."""
+
+
+_PAGE: dict[str, Any] = {"facecolor": PAPER, "bbox_inches": "tight", "pad_inches": 1 / 6}
+
+
+FOLDER = "figures"
+
+
+def formats_of(named: str | Sequence[str]) -> tuple[str, ...]:
+    """The formats that an option names, in order."""
+    words = named.split(",") if isinstance(named, str) else named
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in words if part.strip()))
+    wrong = [name for name in formats if name not in FORMATS]
+    if wrong or not formats:
+        found = f"{wrong[0]!r}" if wrong else "nothing"
+        raise UsageError(
+            f"--figures has {found}; expected one or more of {', '.join(FORMATS)}, e.g. "
+            "--figures svg,pdf"
+        )
+    return formats
+
+
+def write_figures(
+    sections: Sequence[Section], folder: Path, formats: Sequence[str], width: float = WIDE
+) -> list[Path]:
+    """Each figure on paper white, named by its key."""
+    paths: list[Path] = []
+    if sections:
+        folder.mkdir(parents=True, exist_ok=True)
+    for section in sections:
+        with drawing():
+            figure = section.draw(width)
+            figure.patch.set_visible(True)
+            for name in formats:
+                path = folder / f"{section.key}.{name}"
+                figure.savefig(path, format=name, **_PAGE, **FORMATS[name])
+                paths.append(path)
+    return paths

@@ -1,31 +1,59 @@
-"""`report.html`: what one run did, from its log alone."""
+"""`report.html`: what one run did, from its log alone. First the parts of the page (how to get the
+run again, decisions, the result in words), then the page itself."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.files import FILE, kind_of, shown_text
-from msft.report.averages import run_averages_table
-from msft.report.compare.compared_run import report_split_of
-from msft.report.compare.evidence import RecordedRows
-from msft.report.compare.intervals import Intervals
-from msft.report.deciding import deciding_words, is_derived
-from msft.report.decisions import decision_rows, peak_rows
-from msft.report.facts import RunOnDisk, facts_of
-from msft.report.figures import costs, curves
-from msft.report.figures.branches import Branch, branches_of, epochs_to, rolled_back
+from msft.report.branches import (
+    Branch,
+    branches_of,
+    deciding_curve,
+    deciding_words,
+    epochs_to,
+    is_derived,
+    rolled_back,
+)
+from msft.report.compare.comparison import report_split_of
+from msft.report.compare.statistics import Intervals, RecordedRows
+from msft.report.comparison_tables import average_in_words, run_averages_table
+from msft.report.figures import costs, search
 from msft.report.figures.chart import drawing
-from msft.report.figures.timeline import MANY
-from msft.report.findings import Tests, findings_of
-from msft.report.findings_in_words import finding_texts
-from msft.report.headroom_in_words import headroom_section
-from msft.report.in_words import by_gain, choice_text, notes, score_rows, sentence
-from msft.report.page import Folded, embedded, folded, page_sections, write_page
-from msft.report.reproduction import command_of, reproduction_text, setting_rows, versions_of
-from msft.report.sample_views import run_samples
+from msft.report.figures.search import MANY
+from msft.report.findings import (
+    Tests,
+    certainty,
+    finding_texts,
+    findings_of,
+    search_of,
+    unlearned_before,
+)
+from msft.report.headroom import headroom_section
+from msft.report.page import (
+    Folded,
+    RunOnDisk,
+    embedded,
+    facts_of,
+    folded,
+    page_sections,
+    run_samples,
+    write_page,
+)
 from msft.report.sections import page_figures, run_sections
-from msft.report.wording import flops_counted, method_name, number
-from msft.run.environment import read_environments
+from msft.report.wording import (
+    MEAN_OF_GAINS,
+    NOTHING,
+    Unit,
+    difference,
+    difference_in_words,
+    flops_counted,
+    in_words,
+    method_name,
+    number,
+)
+from msft.run.environment import Environment, read_environments
 from msft.run.folder import (
     RunFolder,
     first_loss_of,
@@ -38,12 +66,353 @@ from msft.run.history import Exclusion, History
 from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
 from msft.run.summary import adapter_of, disk_of, summary_of
-from msft.search.rollout import BASE
-from msft.search.scores import TEST
-from msft.text import SELECTED_ON_TEST, epochs, si
+from msft.search.rollout import BASE, CheckpointId
+from msft.search.scores import SELECTION, TEST, Number, mean_gain
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed, no_test_mean, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+
+
+def reproduction_text(has_recipe: bool) -> str:
+    if not has_recipe:
+        return "This folder has no recipe.yaml; these are the settings that the log recorded."
+    return (
+        "Save the recipe below as recipe.yaml and run it in a new folder. The seed fixes the order "
+        "of rows. With the same versions on a CPU, decisions and weights are the same again."
+    )
+
+
+def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values of what the log says that the run depends on, but for the keys that a
+    recipe has."""
+    written = {line.partition(":")[0] for line in recipe.splitlines()}
+    for name, value in _all_settings(history):
+        if name.partition(".")[0] not in written:
+            yield name, value
+
+
+def _all_settings(history: History) -> Iterator[tuple[str, str]]:
+    start = history.start
+    sizes = [f"{name} ({rows:,})" for name, rows in start.datasets.items()]
+    yield "method", start.method
+    yield "seed", str(start.seed)
+    yield "parameters", f"{start.num_parameters:,}"
+    yield counted(len(sizes), "sub-dataset") + " (rows)", listed(sizes)
+    for key, value in start.settings.items():
+        if key in ("compute_budget", "train_ticks"):
+            name = "num_train_epochs" if key == "train_ticks" else key
+            lasts = epochs_in_words(value / history.evals_per_epoch)
+            yield name, f"{lasts}, {counted(value, 'tick')}"
+        elif isinstance(value, Mapping):
+            prefix = {"method": "method_options", "rollout": "method_options"}.get(key, key)
+            for option, chosen in value.items():
+                yield f"{prefix}.{option}", str(chosen)
+        else:
+            yield key, str(value)
+    for what, digest in start.fingerprint.items():
+        yield f"fingerprint of {what}", str(digest)
+
+
+def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
+    """Names and versions; where a run went on with others, all of them in the order of use."""
+    names = dict.fromkeys(name for item in environments for name in item)
+    return [
+        (name, " → ".join(dict.fromkeys(item.get(name, "none") for item in environments)))
+        for name in names
+    ]
+
+
+def command_of(method: str) -> str:
+    """What makes such a run, in the folder of its recipe."""
+    if method == "replay":
+        return "msft replay schedule.json recipe.yaml --out again"
+    return "msft train recipe.yaml --out again"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A stage and a sub-dataset that left after it, or one in which nobody left.
+
+    score: at the peak, of the curve that decided.
+    raw: the score of that tick where the curve is smoothed or of probabilities, else nothing.
+    fall: from the peak to the last tick, on the curve that decided.
+    sure, measured: how sure the fall is, in words and in numbers.
+    tested: whether only sure falls counted.
+    """
+
+    stage: int
+    active: int
+    name: str | None
+    peak: str = NOTHING
+    score: str = NOTHING
+    raw: str = ""
+    interval: str = ""
+    runner_up: str = NOTHING
+    runner_up_peak: str = ""
+    fall: str = NOTHING
+    sure: str = NOTHING
+    measured: str = ""
+    tested: bool = False
+
+
+def decision_rows(
+    branches: Sequence[Branch], intervals: Intervals, tests: Tests
+) -> list[DecisionRow]:
+    """One row per sub-dataset that left, and one per stage in which the method let all stay."""
+    rows: list[DecisionRow] = []
+    history = intervals.history
+    for stage, record in enumerate(history.stages):
+        search = branches[search_of(history, stage)]
+        left = [name for name, _ in record.excluded]
+        rows += [_row(intervals, stage, search, name, left, tests) for name in left]
+        if any(decision.what == "go_on" for decision in record.decisions):
+            tested = bool(record.falls)
+            rows.append(DecisionRow(stage, len(record.asked.active), None, tested=tested))
+    return rows
+
+
+def peak_rows(branches: Sequence[Branch], intervals: Intervals, tests: Tests) -> list[DecisionRow]:
+    """For a method that excludes nobody: where each sub-dataset peaked in the first roll-out."""
+    stages = intervals.history.stages
+    if not stages or not stages[0].points:
+        return []
+    names = stages[0].asked.active
+    return [_row(intervals, 0, branches[0], name, [*names], tests) for name in names]
+
+
+def _row(
+    intervals: Intervals,
+    stage: int,
+    search: Branch,
+    name: str,
+    left: Sequence[str],
+    tests: Tests,
+) -> DecisionRow:
+    """search: the roll-out in which the peak was found."""
+    history = intervals.history
+    active = history.stages[stage].asked.active
+    peaks = search.peaks
+    if name not in peaks:
+        return DecisionRow(stage, len(active), name)
+    peak, at = peaks[name], search.checkpoints[peaks[name]]
+    unit, curve = history.unit_of(name), deciding_curve(history, search.number, name)
+    score, ending, is_last = curve[peak], curve[-1], peak == search.ticks
+    fall = None if score is None or ending is None or is_last else ending - score
+    others = [other for other in peaks if other in active and other not in left]
+    runner_up = min(others, key=lambda other: peaks[other], default=None)
+    unlearned = name in unlearned_before(tests, stage + 1)
+    sure, measured = certainty(tests.get(search.number), name, unit, unlearned)
+    return DecisionRow(
+        stage=stage,
+        active=len(active),
+        name=name,
+        peak=epochs(peak / history.evals_per_epoch),
+        score=number(score, unit),
+        raw=number(history.known(at)[name].value, unit) if is_derived(history) else "",
+        interval=intervals.text(at, name),
+        runner_up=runner_up or NOTHING,
+        runner_up_peak=epochs(peaks[runner_up] / history.evals_per_epoch) if runner_up else "",
+        fall=difference(fall, unit),
+        sure="peaked at the last tick" if is_last else sure,
+        measured="" if is_last else measured,
+    )
+
+
+_ENDED_BY = {
+    "all_excluded": ", until every sub-dataset had left",
+    "no_gain": ", until nothing more was gained",
+    "max_stages": ", until max_stages",
+    "max_epochs": ", until max_epochs",
+    "budget": ", as planned",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A sub-dataset, or the mean of all, at the base model and at the best checkpoint."""
+
+    name: str
+    rows: str
+    base: str
+    best: str
+    interval: str
+    gain: str
+    sign: str
+    base_test: str
+    test: str
+    drift: str
+
+
+def mean_of(history: History, checkpoint: CheckpointId, split: str) -> Number | None:
+    """The mean at a checkpoint, None unless it is known."""
+    return history.mean(checkpoint, split) if history.has_mean(checkpoint, split) else None
+
+
+def sentence(history: History, status: str, reports: str = TEST) -> str:
+    """The result in one sentence.
+
+    status: as in the summary. reports: the split that does, if it is scored.
+    """
+    method, best, unit = method_name(history.start.method), history.best, history.mean_unit
+    if best is None:
+        if status == "stopped":
+            return f"{method} was stopped before anything was scored."
+        return f"{method} has only begun: nothing is scored yet."
+    nothing = "nothing is better than the base model, which has"
+    openings = {
+        ("finished", False): f"{method} reached",
+        ("running", False): f"{method} is still running; so far it reached",
+        ("stopped", False): f"{method} was stopped; until then it reached",
+        ("finished", True): f"{method} found that {nothing}",
+        ("running", True): f"{method} is still running, and so far {nothing}",
+        ("stopped", True): f"{method} was stopped; until then {nothing}",
+    }
+    order = dict.fromkeys((reports, history.selection, TEST))
+    scored = [split for split in order if mean_of(history, best, split) is not None]
+    reached, *others = scored or [history.selection]
+    many = len(history.start.datasets)
+    amount = "" if many == 1 else "a mean of " if unit else "a mean gain of "
+    over = f" over {many} sub-datasets" if many > 1 else ""
+    gain = _over_base(history, best, reached, unit)
+    text = (
+        f"{openings[status, best == BASE]} {amount}"
+        f"{in_words(mean_of(history, best, reached), unit)} on {reached}{over}"
+        + (f", {gain} against the base model" if gain else "")
+    )
+    for split in others:
+        gain = _over_base(history, best, split, unit)
+        text += f"; it has {in_words(mean_of(history, best, split), unit)} on {split}"
+        text += f" ({gain})" if gain else ""
+        chosen = split == history.selection and not history.reported
+        text += ", where its checkpoint was chosen" if chosen else ""
+    return text + "."
+
+
+def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> str:
+    """The gain over the base model in words; nothing where it is not one number."""
+    here, base = mean_of(history, best, split), mean_of(history, BASE, split)
+    if best == BASE or unit is None or here is None or base is None:
+        return ""
+    return difference_in_words(here - base, unit)
+
+
+def choice_text(history: History, summary: Mapping[str, Any]) -> str:
+    """How the reported checkpoint came to be the one, and how long training went on."""
+    best = history.best
+    if best is None:
+        return ""
+    ended = _ENDED_BY.get(history.ended.by, "") if history.ended else ""
+    trained = f"Training took {epochs_in_words(summary['epochs_trained'])} in all{ended}."
+    path = epochs_in_words(summary["best"]["epochs"])
+    candidates = counted(summary["best"]["candidates"], "checkpoint")
+    if history.average_of:
+        chosen = (
+            f"The result is {best}, {average_in_words(history)}. {candidates} were scored. The "
+            f"latest of those averaged lies {path} from the base model."
+        )
+    elif history.reported:
+        far = "its sub-datasets were trained for" if _is_continual(history) else "it lies"
+        mean = " on average" if _is_continual(history) else " from the base model"
+        chosen = f"The method itself names checkpoint {best}: {far} {path}{mean}."
+    elif best == BASE:
+        chosen = f"{history.selection.capitalize()} chose the base model from {candidates}."
+    else:
+        chosen = (
+            f"{history.selection.capitalize()} chose checkpoint {best} from {candidates}. It lies "
+            f"{path} from the base model."
+        )
+    return f"{chosen} {trained}"
+
+
+def _is_continual(history: History) -> bool:
+    """Its epochs are a mean over the stops, not a path."""
+    return history.start.method == "continual"
+
+
+def notes(history: History, status: str, reports: str = TEST) -> list[str]:
+    """What a reader must know before believing the numbers. reports: the split that does."""
+    found: list[str] = []
+    if status == "stopped":
+        found.append(
+            "This run is not finished, and no process works on it. Run the same command again to "
+            "go on where it stopped."
+        )
+    best = history.best
+    if best and reports == SELECTION and mean_of(history, best, TEST) is not None:
+        chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
+        found.append(
+            "The reported scores are from validation, as in the paper (report_split: selection)."
+            f"{chosen}"
+        )
+    if best and history.known(best, TEST) and (without := history.untested(best)):
+        text = no_test_mean(without)
+        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
+    elif best and history.ended and mean_of(history, best, TEST) is None:
+        chosen = (
+            " The checkpoint was chosen because its validation score is high, so that score "
+            "flatters it."
+        )
+        found.append(
+            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
+        )
+    if history.mixed:
+        found.append(MEAN_OF_GAINS)
+    elif history.mean_unit == "nll":
+        found.append("Scores are negative log-likelihoods per token: lower is better.")
+    return found
+
+
+def by_gain(history: History) -> list[str]:
+    """The sub-datasets, those that gained most over the base model first."""
+    best, base = history.known(history.best or BASE), history.known(BASE)
+    gains = {
+        name: mean_gain({name: best[name]}, base) if name in best and name in base else 0.0
+        for name in history.start.datasets
+    }
+    return sorted(gains, key=lambda name: -gains[name])
+
+
+def score_rows(
+    history: History, names: Sequence[str], intervals: Intervals
+) -> tuple[list[ScoreRow], ScoreRow]:
+    """A row of each sub-dataset, and one of the mean of all."""
+    best = history.best or BASE
+    selection = history.selection
+    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
+    rows: list[ScoreRow] = []
+    for name in names:
+        scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
+        values = [score.value if score else None for score in scores]
+        size, interval = f"{history.start.datasets[name]:,}", intervals.text(best, name) or NOTHING
+        rows.append(_score_row(name, size, values, history.unit_of(name), interval))
+    means = [mean_of(history, checkpoint, split) for checkpoint, split in places]
+    rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
+    unit = history.mean_unit
+    total = f"{sum(history.start.datasets.values()):,}"
+    return rows, _score_row(rule if unit else "mean gain", total, means, unit, "")
+
+
+def _score_row(
+    name: str, rows: str, values: list[Number | None], unit: Unit, interval: str
+) -> ScoreRow:
+    base, best, base_test, test = values
+    gain = None if base is None or best is None else best - base
+    drift = None if test is None or best is None else test - best
+    better = 0.0 if gain is None else float(-gain if unit == "nll" else gain)
+    return ScoreRow(
+        name=name,
+        rows=rows,
+        base=number(base, unit),
+        best=number(best, unit),
+        interval=interval,
+        gain=difference(gain, unit),
+        sign="up" if better > 0 else "down" if better < 0 else "",
+        base_test=number(base_test, unit),
+        test=number(test, unit),
+        drift=difference(drift, unit),
+    )
+
 
 _HOW = {
     "msft": "After each roll-out the sub-dataset that peaked first leaves. Training goes on from "
@@ -170,9 +539,9 @@ def _curves(
     def item(name: str, small: bool) -> _CurveItem:
         exclusion = exclusions.get(name)
         drawing_of = (
-            curves.small_curve(history, branches, name, exclusion)
+            search.small_curve(history, branches, name, exclusion)
             if small
-            else curves.curve(history, branches, name, exclusion, intervals)
+            else search.curve(history, branches, name, exclusion, intervals)
         )
         svg = embedded(drawing_of, f"curve{names.index(name)}", f"Scores of {name}")
         fate = _fate(history, branches, name, exclusion)

@@ -1,39 +1,45 @@
-"""Which figures of the paper a run has, and which a set of runs has, each as a section."""
+"""Which figures a run, a comparison or a pair of branches has, each as a section with its text."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
-from msft.report.branch_sections import divergence_sections, pairs_of
-from msft.report.compare.compared_run import ComparedRun, ReportSplit
-from msft.report.compare.contest import Contest, contests_of, over_in_words, titles_of
-from msft.report.compare.decomposition import Parts
-from msft.report.compare.entrant import Entrant
-from msft.report.compare.first_places import places_text, spread_of
-from msft.report.deciding import deciding_words
+from msft.report.branches import Branch, branches_of, deciding_words
+from msft.report.compare.comparison import (
+    ComparedRun,
+    Contest,
+    Entrant,
+    ReportSplit,
+    contests_of,
+    model_labels,
+    over_in_words,
+    places_text,
+    spread_of,
+    titles_of,
+)
+from msft.report.compare.paper import Parts, changes, left_out, mean_shift
 from msft.report.figures import costs
-from msft.report.figures.branches import Branch, branches_of
-from msft.report.figures.epochs import loss_runs, losses_figure, rows_figure, rows_per_epoch
+from msft.report.figures.costs import loss_runs, losses_figure, rows_figure, rows_per_epoch
 from msft.report.figures.methods import (
     budget_figure,
     budgets_of,
-    places_figure,
-    size_figure,
-    spread_figure,
-)
-from msft.report.figures.peaks import Peaks, peaks, peaks_of
-from msft.report.figures.scores import (
     gains_figure,
     group_gains_figure,
     parts_figure,
     parts_of,
+    places_figure,
     score_figure,
     score_text,
+    size_figure,
+    spread_figure,
 )
-from msft.report.figures.timeline import timeline
+from msft.report.figures.peaks import Peaks, divergence, mean_shifts, peaks, peaks_of
+from msft.report.figures.search import timeline
 from msft.report.page import Section, marked
 from msft.run.folder import StepLosses
 from msft.run.history import History
-from msft.text import SELECTED_ON_TEST, epochs, epochs_in_words, listed
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed
 
 WITHOUT_SCORES = ("loss", "flops", "disk", "rows")
 """Beginnings of the keys of figures that show no score and nothing that scores chose."""
@@ -245,3 +251,57 @@ def _active_rows(runs: Sequence[tuple[str, History]]) -> list[Section]:
         "the rows that each tick logged."
     )
     return [Section("rows", "Rows still active", text, partial(rows_figure, shown))]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two branches that `msft analyze divergence` left in folders `with` and `without`."""
+
+    name: str
+    excluded: str
+    with_all: ComparedRun
+    without: ComparedRun
+
+
+def pairs_of(runs: Sequence[ComparedRun]) -> list[Pair]:
+    """The pairs among these runs."""
+    by_parent: dict[Path, dict[str, ComparedRun]] = {}
+    for run in runs:
+        path = run.folder.resolve()
+        by_parent.setdefault(path.parent, {})[path.name] = run
+    found: list[Pair] = []
+    for parent, held in by_parent.items():
+        if {"with", "without"} <= set(held):
+            with_all, without = held["with"], held["without"]
+            try:
+                excluded = left_out(with_all.history, without.history)
+            except ValueError:
+                continue  # not two branches, or one that has not begun
+            name = parent.name if all(p.name != parent.name for p in found) else str(parent)
+            found.append(Pair(name, excluded, with_all, without))
+    models = model_labels([pair.with_all for pair in found])
+    if len(set(models)) == len(found) > 1 and all(pair.with_all.model for pair in found):
+        return [replace(pair, name=name) for pair, name in zip(found, models, strict=True)]
+    return found
+
+
+def divergence_sections(pairs: Sequence[Pair]) -> list[Section]:
+    """Fig. 3a of every pair, and Fig. 3b of several."""
+    found: list[Section] = []
+    moved: dict[str, dict[str, float]] = {}
+    for number, pair in enumerate(pairs, start=1):
+        name, excluded = pair.name, pair.excluded
+        moved[name] = changes(pair.with_all.history, pair.without.history, excluded)
+        text = (
+            f"By how many epochs the peaks of the others move when {excluded} is taken out (the "
+            f"paper's Fig. 3): {mean_shift(moved[name]):.2f} on average, whatever the direction, "
+            f"over {counted(len(moved[name]), 'sub-dataset')}."
+        )
+        key = "divergence" if len(pairs) == 1 else f"divergence-{number}"
+        title = "Change of optimal compute" + ("" if len(pairs) == 1 else f" · {name}")
+        found.append(Section(key, title, text, partial(divergence, moved[name])))
+    if len(moved) > 1:
+        text = "Mean absolute change of every analysis (the paper's Fig. 3b)."
+        draw = partial(mean_shifts, moved)
+        found.append(Section("shifts", "Mean change of optimal compute", text, draw))
+    return found

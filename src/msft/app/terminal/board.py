@@ -10,9 +10,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from msft.report.findings import Findings, Tests, findings_in
-from msft.report.findings_in_words import decline_text, departure_texts, growth_text
-from msft.report.loss_growth import growth_of
+from msft.report.findings import (
+    Findings,
+    Tests,
+    decline_text,
+    departure_texts,
+    findings_in,
+    growth_of,
+    growth_text,
+)
 from msft.run.folder import first_loss_of
 from msft.run.history import History
 from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, ScoresEvent

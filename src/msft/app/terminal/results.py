@@ -6,8 +6,7 @@ from math import fsum, sqrt
 from typing import Any
 
 from msft.layout import WIDTH, table
-from msft.report.compare.evidence import Z95, wilson
-from msft.report.compare.intervals import Interval
+from msft.report.compare.statistics import Z95, Interval, wilson
 from msft.report.wording import metric_name
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.rollout import BASE, CheckpointId, EndedBy, is_average

@@ -17,7 +17,7 @@ from math import fsum, sqrt
 from typing import TYPE_CHECKING, Any
 
 from msft.errors import UsageError
-from msft.report.compare.evidence import Z95, verdict_at
+from msft.report.compare.statistics import Z95, verdict_at
 from msft.run.history import History, Stage
 from msft.run.rows import RowTokens, VerdictsByKey
 from msft.search.draws import number
@@ -27,6 +27,7 @@ from msft.search.scores import MeanRule, Scores, overall_height
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 
 SPLITS = 100
 """Splits into halves; each half chooses for the other one."""

@@ -1,4 +1,5 @@
-"""Statistics of a comparison, by hand: spread, Student's paired t-test, bootstrap over rows.
+"""How sure a score or a difference is: spread, Student's paired t-test, bootstrap over rows,
+Wilson's intervals of counts, sign tests over rows.
 
 Scores that are counts stay exact fractions until the last step, so that equal differences are
 equal, and not 1e-17 apart.
@@ -9,16 +10,21 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import exp, fsum, lgamma, log, log1p, sqrt
+from math import comb, exp, fsum, lgamma, log, log1p, sqrt
 from typing import TYPE_CHECKING, TypeVar
 
+from msft.report.wording import number
+from msft.run.history import History
+from msft.run.rows import RowTokens, Verdict, VerdictsByKey
 from msft.search.draws import stream
-from msft.search.scores import Number
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
+from msft.search.scores import Number, Score
 from msft.search.student import t_survival
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 
 DRAWS = 5000
 """Resamples of a paired bootstrap."""
@@ -165,3 +171,159 @@ def first_places(rounds: Sequence[Mapping[Name, Number]]) -> dict[Name, Places]:
             won = name in winners
             found[name] = Places(held.first + won, held.shared + (won and len(winners) > 1))
     return found
+
+
+Z95 = 1.959963984540054
+"""The normal quantile of a two-sided 95 % interval."""
+
+
+def wilson(right: int, rows: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's interval for a share of right rows; it stays within 0 and 1, unlike p ± z·se."""
+    if rows < 1:
+        return (0.0, 1.0)
+    share, spread = right / rows, z * z / rows
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * sqrt(share * (1 - share) / rows + spread / (4 * rows))
+    low = 0.0 if right == 0 else max(0.0, centre - half)
+    high = 1.0 if right == rows else min(1.0, centre + half)
+    return (low, high)
+
+
+def sign_test(wins: int, losses: int) -> Fraction:
+    """Two-sided p of a sign test, ties left out: exact, in whole numbers until the last division.
+
+    p = min(1, 2 · P(X <= min(wins, losses))) with X ~ Binomial(wins + losses, 1/2)
+    """
+    trials = wins + losses
+    tail = sum(comb(trials, number) for number in range(min(wins, losses) + 1))
+    return min(Fraction(1), Fraction(2 * tail, 2**trials))
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The same rows, looked at twice: on how many the first was better, and on how many worse."""
+
+    better: int
+    worse: int
+
+    @property
+    def p(self) -> Fraction:
+        return sign_test(self.better, self.worse)
+
+    def __add__(self, other: "Paired") -> "Paired":
+        return Paired(self.better + other.better, self.worse + other.worse)
+
+
+def paired(first: Verdict, second: Verdict, lower_is_better: bool = False) -> Paired | None:
+    """Row by row; None where the two are not of the same rows."""
+    if len(first) != len(second) or isinstance(first, str) != isinstance(second, str):
+        return None
+    one, two = [*map(float, first)], [*map(float, second)]
+    higher = sum(a > b for a, b in zip(one, two, strict=True))
+    lower = sum(a < b for a, b in zip(one, two, strict=True))
+    if lower_is_better:
+        higher, lower = lower, higher
+    return Paired(higher, lower)
+
+
+def verdict_at(
+    history: History, verdicts: VerdictsByKey, checkpoint: CheckpointId, split: str, name: str
+) -> Verdict | None:
+    """The verdict of a checkpoint; a tick without a step is the same model as the one before."""
+    while (verdict := verdicts.get((checkpoint, split, name))) is None:
+        if checkpoint == BASE or checkpoint in history.averages:
+            break
+        rollout, tick = place_of(checkpoint)
+        stage = history.stages[rollout]
+        if stage.points[tick - 1].steps:
+            break
+        checkpoint = checkpoint_id(rollout, tick - 1) if tick > 1 else stage.asked.start
+    return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRows:
+    """The rows of a run folder that selected, for the test of falls."""
+
+    history: History
+    verdicts: VerdictsByKey
+    row_tokens: RowTokens
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
+        return verdict_at(self.history, self.verdicts, checkpoint, self.history.selection, name)
+
+    def tokens(self, name: str) -> Sequence[int] | None:
+        return self.row_tokens.get((self.history.selection, name))
+
+
+RESAMPLES = 1000
+_MOST_DRAWS = 10_000_000
+"""Rows drawn in all; of very large splits fewer resamples are made."""
+
+Interval = tuple[float, float]
+
+
+class Intervals:
+    """The 95 % interval of any score of a run on the split that selects, each worked out once.
+
+    Rows are drawn anew with replacement, the same draws at every checkpoint, so that a band shows
+    what another such split would have moved. The losses of rows do not say how many tokens
+    each has; a drawn set counts as long as the whole split.
+    """
+
+    def __init__(self, history: History, verdicts: VerdictsByKey) -> None:
+        self.history = history
+        self._verdicts = verdicts
+        self._known: dict[tuple[CheckpointId, str], Interval | None] = {}
+        self._shares: dict[int, NDArray[np.float64]] = {}
+
+    def at(self, checkpoint: CheckpointId, name: str) -> Interval | None:
+        """Of a sub-dataset at a checkpoint; None without a score, or without its rows."""
+        key = (checkpoint, name)
+        if key not in self._known:
+            score = self.history.known(checkpoint).get(name)
+            self._known[key] = None if score is None else self._of(score, checkpoint, name)
+        return self._known[key]
+
+    def text(self, checkpoint: CheckpointId, name: str) -> str:
+        """The interval in the unit of its score, or nothing."""
+        score, found = self.history.known(checkpoint).get(name), self.at(checkpoint, name)
+        if score is None or found is None:
+            return ""
+        return " to ".join(number(bound, score.metric) for bound in found)
+
+    def kinds(self) -> set[str]:
+        """What the intervals of this run are made from: of `counts`, of `rows`."""
+        best = self.history.best or BASE
+        return {
+            "counts" if score.metric == "accuracy" else "rows"
+            for name, score in self.history.known(best).items()
+            if self.at(best, name) is not None
+        }
+
+    def _of(self, score: Score, checkpoint: CheckpointId, name: str) -> Interval | None:
+        if score.metric == "accuracy":
+            return wilson(int(score.total), score.count)
+        selection = self.history.selection
+        rows = verdict_at(self.history, self._verdicts, checkpoint, selection, name)
+        if rows is None or isinstance(rows, str) or len(rows) < 2:
+            return None
+        scale = len(rows) / score.count if score.metric == "nll" else 1.0
+        try:
+            low, high = self._bootstrap(rows)
+        except (ValueError, TypeError):  # somebody else's file
+            return None
+        return (low * scale, high * scale)
+
+    def _bootstrap(self, rows: Sequence[float]) -> Interval:
+        """The middle 95 % of the means of drawn rows."""
+        import numpy as np
+
+        count = len(rows)
+        if count not in self._shares:
+            times = max(100, min(RESAMPLES, _MOST_DRAWS // count))
+            drawn = draws_of(count, count, times, 0, "report", "bootstrap", count)
+            shares = [np.bincount(places, minlength=count) / count for places in drawn]
+            self._shares[count] = np.array(shares)
+        low, high = np.quantile(self._shares[count] @ np.asarray(rows, dtype=float), MIDDLE)
+        return (float(low), float(high))

@@ -5,16 +5,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from msft.report.compare.compared_run import ComparedRun
-from msft.report.compare.entrant import budget_of
-from msft.report.compare.models import model_labels
-from msft.report.figures.bars import name_margin, rows_of
-from msft.report.figures.branches import branches_of
-from msft.report.figures.chart import NARROW, add_axes, new_figure
-from msft.report.figures.colours import BEST, FAINT, GREEN, INK, LEFT, MUTED, OTHER, WENT_ON
-from msft.report.figures.costs import TRAINED, draw_disk
-from msft.report.figures.epochs import LossLine, draw_losses, loss_entries, loss_line
-from msft.report.figures.legend import Entry, draw_legend, legend_height
+from msft.report.branches import branches_of
+from msft.report.compare.comparison import ComparedRun, budget_of, model_labels
+from msft.report.figures.chart import (
+    BEST,
+    FAINT,
+    GREEN,
+    INK,
+    LEFT,
+    MUTED,
+    NARROW,
+    OTHER,
+    WENT_ON,
+    Entry,
+    add_axes,
+    draw_legend,
+    legend_height,
+    name_margin,
+    new_figure,
+    rows_of,
+)
+from msft.report.figures.costs import (
+    TRAINED,
+    LossLine,
+    draw_disk,
+    draw_losses,
+    loss_entries,
+    loss_line,
+)
 from msft.report.figures.peaks import (
     PEAK_ENTRIES,
     draw_curves,
@@ -29,6 +47,7 @@ from msft.text import epochs, label
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 GridKind = Literal["peaks", "loss", "disk"]
 TITLE, PANEL, FOOT = 34, 230, 48

@@ -5,13 +5,27 @@ from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING
 
-from msft.report.compare.divergence import mean_shift
-from msft.report.deciding import deciding_curve
-from msft.report.figures.bars import Series, horizontal_bars, name_bars, name_margin, rows_of
-from msft.report.figures.branches import Polyline
-from msft.report.figures.chart import NARROW, add_axes, beside, new_figure
-from msft.report.figures.colours import BEST, INK, LEFT, PAPER, WENT_ON
-from msft.report.figures.legend import Entry, draw_legend, legend_height
+from msft.report.branches import Polyline, deciding_curve
+from msft.report.compare.paper import mean_shift
+from msft.report.figures.chart import (
+    BEST,
+    INK,
+    LEFT,
+    NARROW,
+    PAPER,
+    WENT_ON,
+    Entry,
+    Series,
+    add_axes,
+    beside,
+    draw_legend,
+    horizontal_bars,
+    legend_height,
+    name_bars,
+    name_margin,
+    new_figure,
+    rows_of,
+)
 from msft.report.wording import points, score_unit
 from msft.run.history import History
 from msft.search.rollout import BASE
@@ -21,6 +35,7 @@ from msft.text import epochs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 NUMBERED = 12
 """Curves up to which a peak carries the number of its sub-dataset."""

@@ -1,4 +1,4 @@
-"""Headroom in words and as a table, for the terminal and for a page."""
+"""The headroom of a run (`compare/headroom.py`) in words: on the terminal, as JSON, on its page."""
 
 from dataclasses import asdict, dataclass
 from itertools import chain
