@@ -22,9 +22,9 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from msft.engine.fast import FastEngine
 from msft.engine.model.loading import load_model
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
+from msft.engine.optimizer import TrainingSettings
 from msft.example import Encoded
 from msft.search.feeds import Batch
 

@@ -22,7 +22,7 @@ from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.plans import GeneratedRows
 from msft.engine.decode.step import Kernels
-from msft.engine.paths import short_rows, varlen
+from msft.engine.kernels import short_rows, varlen
 from msft.example import Encoded
 
 CUDA = torch.device("cuda" if torch.cuda.is_available() else "cpu")

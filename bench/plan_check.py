@@ -23,7 +23,7 @@ import torch
 from run_path import path_disk, path_tokens, seconds_of
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.machine import room_of
+from msft.engine.memory import room_of
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints

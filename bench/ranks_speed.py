@@ -42,11 +42,11 @@ from transformers import AutoConfig
 
 import msft.engine.ranks
 from msft.engine.adapters.injection import adapted
+from msft.engine.fast import FastEngine
+from msft.engine.kernels import layers_of
 from msft.engine.model.loading import LoadedModel
-from msft.engine.paths import layers_of
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.ranks import Group
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.ranks import ALONE, Ranks
 from msft.recipe.recipe import AdapterOptions
@@ -145,11 +145,11 @@ def after_each_other(size: str, ranks: Ranks, quick: bool, fused: bool) -> dict[
     found: dict[str, Any] = {}
     ways = {
         "plain": (ALONE, 0),
-        "full": (ranks, msft.engine.ranks.TOGETHER),
+        "full": (ranks, msft.engine.ranks.SLICED_TOGETHER),
         "by layers": (ranks, 1),
     }
     for way, (theirs, together) in ways.items():
-        msft.engine.ranks.TOGETHER = together or msft.engine.ranks.TOGETHER
+        msft.engine.ranks.SLICED_TOGETHER = together or msft.engine.ranks.SLICED_TOGETHER
         engine = engine_of(size, theirs, fused=fused, full_sharding=bool(together))
         milliseconds(engine, theirs, 3)
         found[f"{way} ms"] = median(milliseconds(engine, theirs, steps) for _ in range(blocks))

@@ -22,12 +22,12 @@ import torch
 from common import SHAPES, Report, device_of, parser_of, random_model, synchronize
 from transformers import AutoConfig
 
+from msft.engine.fast import FastEngine
 from msft.engine.model.loading import LoadedModel
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.checkpoint_sizes import on_device
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import TorchCodec
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.search.feeds import Batch
 from msft.store.disk import BackgroundDisk, DiskTier, MemoryTier

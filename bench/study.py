@@ -32,10 +32,10 @@ import msft
 from msft.app import session, stores
 from msft.data.corpus import Corpus
 from msft.engine import build
-from msft.engine.machine import Room
+from msft.engine.fast import FastEngine
+from msft.engine.memory import Room
 from msft.engine.packing import TrainingRow
 from msft.engine.saving import checkpoint_sizes
-from msft.engine.train.engine import FastEngine
 from msft.recipe.recipe import Recipe, adapter_of
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of

@@ -40,8 +40,8 @@ from common import (
 import msft
 from msft.app import session, train
 from msft.engine import build
+from msft.engine.fast import FastEngine
 from msft.engine.saving.best_folder import BestFolder
-from msft.engine.train.engine import FastEngine
 from msft.run.log import Log
 from msft.run.rows import Verdicts
 from msft.run.worker import EngineWorker

@@ -88,7 +88,7 @@ def act_before(of: str, act: str, times: int) -> None:
 
 
 def get_signal(step: int, number: int) -> None:
-    from msft.engine.train.engine import FastEngine
+    from msft.engine.fast import FastEngine
 
     work, steps = FastEngine.work, [0]
 

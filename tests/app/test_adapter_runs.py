@@ -270,7 +270,7 @@ def test_a_merged_model_that_the_disk_cannot_hold_is_exit_3(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for free, code in ((4 * 410_496 - 1, 3), (4 * 410_496, 0)):
-        monkeypatch.setattr("msft.engine.machine.free_disk", lambda folder, free=free: free)
+        monkeypatch.setattr("msft.engine.memory.free_disk", lambda folder, free=free: free)
         assert main(["merge", str(run / "run"), "--out", str(tmp_path / "m")]) == code
         assert (tmp_path / "m").exists() == (code == 0)
     assert "but the model takes 1.6 MB on disk" in " ".join(capsys.readouterr().err.split())

@@ -241,7 +241,7 @@ def test_a_signal_to_one_rank_ends_all_with_4_wherever_it_comes(
 def test_a_rank_that_waits_in_vain_ends_in_time_and_says_for_whom(data: Path) -> None:
     file, out = recipe(data, "late", method="sft"), data / "late"
     slow = "import time; time.sleep(12)"
-    step, load = "msft.engine.train.engine:FastEngine.work", "msft.app.train:load_data"
+    step, load = "msft.engine.fast:FastEngine.work", "msft.app.train:load_data"
     for number, (key, act, expected) in enumerate(
         (
             ("rendezvous", ("msft.app.commands:recipe_of", KILL), "for the other 1 of 2 processes"),

@@ -234,7 +234,7 @@ def test_a_comparison_has_every_average_over_the_seeds(folders: list[Path]) -> N
 
 def checkpoints_of(folder: Path, **keys: Any) -> Checkpoints:
     from msft.data.corpus import load_corpus
-    from msft.engine.machine import Room
+    from msft.engine.memory import Room
     from msft.engine.model.tokenizers import load_tokenizer
     from msft.planning.memory import needs_of
 

@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from msft.engine.accel.fused_layers import FusedLayers
 from msft.engine.adapters.injection import Adapted, adapted
-from msft.engine.memory_model import frozen_bytes
+from msft.engine.fast import FastEngine
+from msft.engine.kernels import PLAIN_LAYERS
+from msft.engine.memory import frozen_bytes
 from msft.engine.model.adapter_folders import FACTS
 from msft.engine.model.loading import load_model
-from msft.engine.paths import PLAIN_LAYERS
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine, answer_nll
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, WrongWeights
 from msft.recipe.recipe import AdapterOptions
 from msft.search.feeds import Batch

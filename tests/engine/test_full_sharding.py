@@ -17,10 +17,10 @@ from torch import Tensor
 
 from msft.engine import ranks as ranks_of_torch
 from msft.engine.accel.joined_linears import JoinedProjections
+from msft.engine.fast import FastEngine
+from msft.engine.kernels import Way
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.packing import answer_losses
-from msft.engine.paths import Way
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.ranks import ALONE, Patience, Ranks
 from msft.search.feeds import Batch
 
@@ -55,7 +55,7 @@ class Joined(JoinedProjections):
 def left_by(ranks: Ranks, together: int, **how: Any) -> list[Any]:
     """Losses of some steps, of a trial step and of rows that are watched; digests of weights."""
     if ranks.world > 1:  # a process of its own
-        vars(ranks_of_torch)["TOGETHER"] = together
+        vars(ranks_of_torch)["SLICED_TOGETHER"] = together
     torch.manual_seed(0)
     model = model_of("qwen2")
     settings = TrainingSettings(

@@ -11,13 +11,11 @@ from msft.data.corpus import load_corpus
 from msft.engine import build
 from msft.engine.adapters.injection import adapted
 from msft.engine.build import agreed
-from msft.engine.lane_predictor import LanePredictor
-from msft.engine.lanes import Tree, lanes_of, nodes_of, units
-from msft.engine.memory_model import Fit
+from msft.engine.fast import FastEngine
+from msft.engine.memory import Fit
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.engine.ownership import owners, rounds
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
+from msft.engine.optimizer import TrainingSettings
+from msft.engine.parallel import LanePredictor, Tree, lanes_of, nodes_of, owners, rounds, units
 from msft.errors import NotANumber, UsageError
 from msft.example import Encoded
 from msft.ranks import ALONE

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from msft.engine.memory_model import (
+from msft.engine.memory import (
     Demand,
     best_fit,
     frozen_bytes,

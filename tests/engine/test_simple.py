@@ -17,11 +17,11 @@ from families import (
     rows_of,
 )
 
+from msft.engine.fast import FastEngine
 from msft.engine.model.loading import LoadedModel
 from msft.engine.model.tokenizers import tiny_tokenizer
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine, SimplePredictor
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber
 from msft.search.feeds import Batch
 

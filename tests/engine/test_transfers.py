@@ -4,9 +4,9 @@ import pytest
 import torch
 from families import loaded, model_of, rows_of
 
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
-from msft.engine.transfers import sent
+from msft.engine.fast import FastEngine
+from msft.engine.optimizer import TrainingSettings
+from msft.engine.packing import sent
 from msft.example import Encoded
 from msft.search.feeds import Batch
 

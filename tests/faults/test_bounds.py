@@ -63,7 +63,7 @@ def test_a_plan_of_10000_epochs_is_answered(tmp_path: Path) -> None:
 FULL = """
 import torch
 import torch.nn.functional as F
-from msft.engine.train.engine import FastEngine
+from msft.engine.fast import FastEngine
 backward, failed = FastEngine._backward, []
 def full(engine, line, targets):
     if len(line.tokens) > {most}:

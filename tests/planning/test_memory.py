@@ -8,8 +8,7 @@ import pytest
 from toys import RULES, recipe_of, write_data
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.machine import Room
-from msft.engine.memory_model import Demand, uncut_bytes
+from msft.engine.memory import Demand, Room, uncut_bytes
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints

@@ -38,7 +38,7 @@ def merge(source: Path, out: Path) -> None:
         raise UsageError(f"{out} is there already; choose a new folder with --out")
     import torch
 
-    from msft.engine.machine import refuse_no_space
+    from msft.engine.memory import refuse_no_space
     from msft.engine.model.loading import load_model
     from msft.engine.saving.published import PublishedModel
 

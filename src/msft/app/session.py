@@ -16,7 +16,7 @@ from msft.app.stores import store_of
 from msft.app.terminal.progress import Progress
 from msft.app.trackers import Trackers, open_trackers
 from msft.data.corpus import Corpus
-from msft.engine.machine import free_disk
+from msft.engine.memory import free_disk
 from msft.engine.saving.best_folder import BestFolder
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.own_code import in_words

@@ -211,7 +211,7 @@ def _built_in_engine(
 ) -> tuple[Engine, str]:
     """The engine that the recipe names and its name for the log, if memory holds it."""
     from msft.engine.build import engine_of
-    from msft.engine.machine import room_of
+    from msft.engine.memory import room_of
     from msft.engine.model.shape import shape_for
     from msft.engine.ranks import device_here
     from msft.engine.simple import SimpleEngine

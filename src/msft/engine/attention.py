@@ -11,7 +11,7 @@ force while the model runs:
 (`decode/plain.py`) or what rows share (`decode/step.py`). On CUDA in half precision it
 is our own kernel where rows are short, and `varlen`, torch's flash kernel, where they are long;
 everywhere else rows are padded for the attention alone, which on a CPU costs little beside the
-matrix products, and is exact: padding stands at the end and causality hides it. `paths.py` says
+matrix products, and is exact: padding stands at the end and causality hides it. `kernels.py` says
 which of them there are.
 """
 
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from msft.engine.paths import HALF, NO_CUDA, Way, short_rows, varlen
-from msft.engine.transfers import sent
+from msft.engine.kernels import HALF, NO_CUDA, Way, short_rows, varlen
+from msft.engine.packing import sent
 
 NAME = "msft"
 SHORT = 1024

@@ -10,8 +10,10 @@ from msft.data.corpus import Corpus, load_corpus
 from msft.data.generation_limits import SLACK
 from msft.engine.adapters.injection import adapted
 from msft.engine.decode.decoder import Decoder
+from msft.engine.fast import FastEngine
 from msft.engine.isolation import fault_of, leak_of, padding_leak
-from msft.engine.memory_model import (
+from msft.engine.kernels import layers_of
+from msft.engine.memory import (
     EVALUATED_TOKENS,
     FP32,
     SAFETY,
@@ -23,10 +25,8 @@ from msft.engine.memory_model import (
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.shape import named_shape, shape_of
 from msft.engine.model.tokenizers import load_context, tokenizer_for
-from msft.engine.paths import layers_of
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine, SimplePredictor
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.errors import RecipeError, Unsuited
 from msft.ranks import ALONE, Ranks, together
 from msft.recipe.recipe import Recipe, adapter_of

@@ -14,8 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from msft.engine.transfers import sent
 from msft.example import Encoded
+
+
+def sent(numbers: Tensor, device: torch.device) -> Tensor:
+    """Numbers of the host on a device.
+
+    A GPU takes them in turn, behind the work that it was given before. `to` alone would wait for
+    that work, and then the GPU would wait for the host to launch the next.
+    """
+    if device.type != "cuda":
+        return numbers.to(device)
+    return numbers.pin_memory().to(device, non_blocking=True)
+
 
 NO_LABEL = -100
 """The label of a target that carries no loss, as `cross_entropy` knows it."""

@@ -22,11 +22,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from msft import launch
-from msft.engine.slices import TOGETHER
 from msft.errors import FAILED, RankFailed, RanksDisagree, Stopped, UsageError
 from msft.ranks import ALONE, LOST, Patience, Ranks
 from msft.stopping import asked
 
+SLICED_TOGETHER = 2**29
+"""Numbers of layers whose gradients are cut into slices at a time; a larger layer is alone."""
 LOOK = timedelta(seconds=1)
 """How long a rank waits until it looks after the others, and then between two looks."""
 SLACK = 60
@@ -449,7 +450,7 @@ def _groups(model: Any) -> list[list[Any]]:
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count]
     layers = [*stacks[0]] if stacks else []
     numbers = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=1)
-    each = max(1, TOGETHER // numbers)
+    each = max(1, SLICED_TOGETHER // numbers)
     return [*(layers[first : first + each] for first in range(0, len(layers), each)), [model]]
 
 

@@ -1,7 +1,7 @@
 """The simple engine: a model of transformers, padded rows, torch's AdamW. Read this file first.
 
 It does what `msft.run.engine.Engine` asks for in the plainest way, with the model's own attention
-and mask, so it runs any decoder-only text model of transformers. The fast engine (`train/` and
+and mask, so it runs any decoder-only text model of transformers. The fast engine (`fast.py` and
 `decode/`) must give the same losses and texts; tests compare the two. A recipe chooses this one by
 `engine: simple`; where the fast one does not suit a model, `engine: auto` does so by itself.
 """
@@ -18,14 +18,13 @@ from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.decode.plans import GeneratedRows
+from msft.engine.graphs import refuse_not_numbers
+from msft.engine.kernels import PLAIN_LAYERS
 from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
+from msft.engine.optimizer import RAW, MovingAverage, TrainingSettings
 from msft.engine.packing import NO_LABEL, batches
-from msft.engine.paths import PLAIN_LAYERS
-from msft.engine.refreshing import Refreshing
+from msft.engine.parallel import SyncedPredictor
 from msft.engine.saving.model_files import Weights, averaged, refuse_other_model
-from msft.engine.train.moving_average import RAW, MovingAverage
-from msft.engine.train.pending_losses import refuse_not_numbers
-from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.search.feeds import Batch, Losses, Update
@@ -171,14 +170,16 @@ class SimpleEngine:
         if self._merged is not None:
             self._merged.outdate()
 
-    def predictor(self) -> "SimplePredictor | Refreshing":
+    def predictor(self) -> "SimplePredictor | SyncedPredictor":
         settings = self._settings
         if self._adapted is not None and self._merged is not None:
             plain = self._adapted.evaluated
             merged = SimplePredictor(plain, settings.evaluated_tokens, settings.bf16)
-            return Refreshing(merged, self._merged.refresh)
+            return SyncedPredictor(merged, self._merged.refresh)
         predictor = SimplePredictor(self._loaded, settings.evaluated_tokens, settings.bf16)
-        return predictor if self._average is None else Refreshing(predictor, self._average.show)
+        return (
+            predictor if self._average is None else SyncedPredictor(predictor, self._average.show)
+        )
 
 
 class SimplePredictor:

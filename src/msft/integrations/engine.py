@@ -21,10 +21,10 @@ from msft.engine.attention import NAME as ATTENTION
 from msft.engine.attention import RowLayout, logits_of
 from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, padding_leak
-from msft.engine.memory_model import EVALUATED_TOKENS
+from msft.engine.kernels import HALF
+from msft.engine.memory import EVALUATED_TOKENS
 from msft.engine.model.base_files import write_facts
 from msft.engine.model.loading import LoadedModel, end_tokens
-from msft.engine.paths import HALF
 from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
 from msft.engine.saving.safetensors_codec import PIECE
 from msft.engine.simple import SimplePredictor

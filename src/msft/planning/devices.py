@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Literal
 
-from msft.engine.memory_model import (
+from msft.engine.memory import (
     BF16,
     FP32,
     MERGED_SHARE,

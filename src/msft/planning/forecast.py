@@ -14,8 +14,16 @@ from typing import Any, Literal
 import torch
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.machine import Room, free_disk, room_of, used_memory
-from msft.engine.memory_model import Demand, demand_of, frozen_bytes, in_bf16
+from msft.engine.memory import (
+    Demand,
+    Room,
+    demand_of,
+    free_disk,
+    frozen_bytes,
+    in_bf16,
+    room_of,
+    used_memory,
+)
 from msft.engine.model.shape import ModelShape, shape_for
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.engine.saving.checkpoint_sizes import models_beside

@@ -16,8 +16,7 @@ import torch
 from msft.data.corpus import Corpus, settings_for
 from msft.engine.decode.fast import LINE_TOKENS
 from msft.engine.decode.plans import SPARE_OF_ROW
-from msft.engine.machine import Room, no_room
-from msft.engine.memory_model import (
+from msft.engine.memory import (
     BASE_ON_DEVICE,
     BF16,
     EVALUATED_TOKENS,
@@ -26,12 +25,14 @@ from msft.engine.memory_model import (
     MEMORY_OF_KEYS,
     Checkpointing,
     Demand,
+    Room,
     average_bytes,
     best_fit,
     cpu_fit,
     demand_of,
     gradient_bytes,
     held_bytes,
+    no_room,
     step_bytes,
     token_bytes,
 )

@@ -10,9 +10,9 @@ from toys import recipe_of
 
 import msft
 from msft.engine.decode.decoder import Decoder
-from msft.engine.paths import varlen
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
+from msft.engine.fast import FastEngine
+from msft.engine.kernels import varlen
+from msft.engine.optimizer import TrainingSettings
 from msft.search.feeds import Batch
 
 

@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 
 from msft.engine.accel import adamw_kernel, short_rows, triton_attention
 from msft.engine.decode.step import tokens_ahead
-from msft.engine.train.adamw import AdamW
+from msft.engine.optimizer import AdamW
 
 KINDS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 

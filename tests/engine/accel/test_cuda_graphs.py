@@ -16,8 +16,8 @@ from msft.engine.accel.cuda_graphs import Recorder
 from msft.engine.decode.fast import RECORDS_KEPT, FastDecoder, Measurer
 from msft.engine.decode.plans import AnswerPlan, GeneratedRows, Line, answer_plan
 from msft.engine.decode.step import Kernels
+from msft.engine.kernels import Way
 from msft.engine.packing import answer_losses
-from msft.engine.paths import Way
 from msft.errors import Unsuited
 from msft.example import Encoded
 

@@ -7,10 +7,10 @@ import torch
 from families import loaded, model_of, rows_of
 
 from msft.engine.accel.fused_layers import FusedLayers, decoder_layers
+from msft.engine.fast import FastEngine
+from msft.engine.kernels import PLAIN_LAYERS, Layers, Way
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.packing import NO_LABEL, answer_losses
-from msft.engine.paths import PLAIN_LAYERS, Layers, Way
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.search.feeds import Batch
 
 ALL = tuple(("a", number) for number in range(8))

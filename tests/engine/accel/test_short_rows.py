@@ -14,7 +14,7 @@ from families import END, model_of
 from plain_varlen import plain_varlen
 from torch import Tensor
 
-from msft.engine import paths
+from msft.engine import kernels
 from msft.engine.decode.decoder import Decoder
 from msft.engine.decode.step import Kernels
 
@@ -156,12 +156,12 @@ def test_shared_memory_is_enough_on_smaller_gpus(dim: int) -> None:
 
 
 def test_they_are_there_where_triton_can_make_them() -> None:
-    assert paths.short_rows() == paths.Piece(short_rows)
+    assert kernels.short_rows() == kernels.Piece(short_rows)
 
 
 def test_where_triton_cannot_make_them_there_are_none_and_a_reason() -> None:
     """Here for want of a GPU's driver, or of a C compiler: no interpreter, no path."""
-    code = "from msft.engine.paths import short_rows as s; print(s().item, s().reason, sep='\\n')"
+    code = "from msft.engine.kernels import short_rows as s; print(s().item, s().reason, sep='\\n')"
     environment = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "CC")}
     environment |= {"PATH": "", "TRITON_CACHE_DIR": "/nowhere", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

@@ -13,7 +13,7 @@ from rooms import files, imports_of
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
-SEAM = "engine/paths.py"
+SEAM = "engine/kernels.py"
 
 
 FOLDERS = [str(each) for each in (HERE, HERE.parent, TESTS / "app")]

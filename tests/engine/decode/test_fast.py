@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from msft.engine.decode.decoder import Decoder
 from msft.engine.decode.plans import answer_lines, bounds_of, bucket_of, grouped, smaller_bucket
 from msft.engine.decode.step import DecodeGraphs, HostWaits, Kernels, Stepper, Store
-from msft.engine.paths import Way
+from msft.engine.kernels import Way
 from msft.example import Encoded
 
 WINDOWED = ("mistral", "gemma2")

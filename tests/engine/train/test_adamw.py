@@ -9,9 +9,8 @@ import torch
 from families import loaded, model_of, rows_of
 from torch import nn
 
-from msft.engine.train.adamw import AdamW, copied, stochastic_round
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
+from msft.engine.fast import FastEngine
+from msft.engine.optimizer import AdamW, TrainingSettings, copied, stochastic_round
 from msft.search.feeds import Batch
 
 

@@ -11,12 +11,11 @@ import torch
 from families import loaded, model_of, rows_of
 from torch import Tensor, nn
 
-from msft.engine.paths import Piece
+from msft.engine.fast import FastEngine
+from msft.engine.kernels import Piece
+from msft.engine.optimizer import AdamW, TrainingSettings
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.engine.simple import SimpleEngine
-from msft.engine.train.adamw import AdamW
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber
 from msft.search.feeds import Batch
 

@@ -9,9 +9,9 @@ import torch
 from families import FAMILIES, loaded, model_of, own_model_of, rows_of
 
 from msft.engine.decode.decoder import Decoder
+from msft.engine.fast import FastEngine
+from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
 from msft.errors import NotANumber, NotRecorded
 from msft.example import Encoded
 from msft.search.feeds import Batch

@@ -8,8 +8,8 @@ from families import loaded, model_of, rows_of
 from test_ema import Direct, plain_kernels
 from thread_ranks import in_threads
 
-from msft.engine.train.engine import FastEngine
-from msft.engine.train.schedule import TrainingSettings
+from msft.engine.fast import FastEngine
+from msft.engine.optimizer import TrainingSettings
 from msft.errors import NotRecorded
 from msft.ranks import ALONE
 from msft.search.feeds import Batch

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from msft.engine.paths import Paths, machine_paths
+from msft.engine.kernels import Paths, machine_paths
 from msft.run.environment import OF_ADAPTERS, versions
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
 from msft.engine.accel.joined_linears import JoinedProjections
+from msft.engine.kernels import Way, cause_of, say_once
 from msft.engine.packing import answer_losses
-from msft.engine.paths import Way, cause_of, say_once
 from msft.engine.ranks import excuse_compiling
 
 RECOMPUTED = {"ban_recompute_materialized_backward": False, "ban_recompute_used_far_apart": False}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from msft.engine.accel.adapted_products import flat
-from msft.engine.paths import HALF, short_rows
+from msft.engine.kernels import HALF, short_rows
 
 TILE = {"BLOCK_M": 16, "BLOCK_N": 128, "STRIP": 8, "num_warps": 2}
 FEWEST = 16

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msft.engine.memory_model import merged_bytes
+from msft.engine.memory import merged_bytes
 from msft.engine.model.adapter_folders import ADAPTER, import_peft
 from msft.engine.model.four_bit import FourBitLinear
 from msft.engine.model.loading import LoadedModel

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.adapters.injection import PREFIX, Adapted, AdaptedLayer
+from msft.engine.kernels import Layers, layers_of
 from msft.engine.model.adapter_folders import ADAPTER
-from msft.engine.paths import Layers, layers_of
 from msft.ranks import ALONE, Ranks, least
 
 Weights = Mapping[str, Tensor]

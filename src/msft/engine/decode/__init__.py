@@ -3,5 +3,5 @@
 Read `decoder.py` first, which chooses the path. `plain.py` is the path that is exact on every
 device and for any attention. The fast path is `plans.py` (what goes through the model), `step.py`
 (one decoding step: KV cache, attention over shared prefixes, drafts) and `fast.py` (the loop).
-This room may not import `train/` or `saving/`, and knows `accel/` by `engine/paths.py` alone.
+This room may not import `train/` or `saving/`, and knows `accel/` by `engine/kernels.py` alone.
 """

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from msft.engine import paths
+from msft.engine import kernels
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plain import PlainDecoder
 from msft.engine.decode.plans import GeneratedRows
 from msft.engine.decode.step import Kernels
-from msft.engine.memory_model import MEMORY_OF_KEYS
+from msft.engine.kernels import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
+from msft.engine.memory import MEMORY_OF_KEYS
 from msft.engine.model.shape import shape_of
-from msft.engine.paths import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.errors import Unsuited
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
@@ -134,10 +134,12 @@ class Decoder:
         if self._kernels is not None:
             return self._kernels, ""
         parameter = next(self._model.parameters())
-        if not parameter.is_cuda or parameter.dtype not in paths.HALF:
-            return None, "fp32" if parameter.is_cuda else paths.NO_CUDA
-        flash = paths.varlen()
-        return (Kernels(flash.item, paths.short_rows().item) if flash.item else None), flash.reason
+        if not parameter.is_cuda or parameter.dtype not in kernels.HALF:
+            return None, "fp32" if parameter.is_cuda else kernels.NO_CUDA
+        flash = kernels.varlen()
+        return (
+            Kernels(flash.item, kernels.short_rows().item) if flash.item else None
+        ), flash.reason
 
 
 def slots_of(model: Any, device: torch.device) -> int:

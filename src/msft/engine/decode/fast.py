@@ -41,9 +41,9 @@ from msft.engine.decode.step import (
     Store,
     tokens_ahead,
 )
-from msft.engine.memory_model import HEAD_TOKENS, RECORDED_UP_TO
+from msft.engine.kernels import PLAIN_LAYERS, Layers, Recorder
+from msft.engine.memory import HEAD_TOKENS, RECORDED_UP_TO
 from msft.engine.packing import answer_losses
-from msft.engine.paths import PLAIN_LAYERS, Layers, Recorder
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
 

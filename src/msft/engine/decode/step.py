@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from msft.engine.attention import SHORT, How, layout, suits
 from msft.engine.decode.plans import AHEAD, SPARE, Line, RowStates
-from msft.engine.paths import HALF, PLAIN_LAYERS, Layers, Recorder, Varlen
+from msft.engine.kernels import HALF, PLAIN_LAYERS, Layers, Recorder, Varlen
 from msft.errors import Unsuited
 
 WIDTH, WIDTH_OF_SMALL = 256, 512

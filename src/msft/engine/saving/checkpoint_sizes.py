@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from msft.engine.machine import Room, room_of
-from msft.engine.memory_model import FP32
+from msft.engine.memory import FP32, Room, room_of
 from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.host_copies import Copies
 from msft.recipe.recipe import Recipe

@@ -1,4 +1,4 @@
-"""What training takes, from a model's shape alone, and how the engine fits into what is free.
+"""Memory: what training takes, what this machine has free, and how the engine fits into it.
 
 The one model of memory: the engine sizes its micro-batches by it, `msft plan` forecasts with it and
 `msft train` refuses by it. If an estimate is too bold, the engine halves its micro-batches by
@@ -7,7 +7,10 @@ itself; the gradient is the same.
 A `Demand` is how a recipe trains, a `Fit` how the engine then works in the memory that is free.
 """
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,12 +18,105 @@ from torch import nn
 
 from msft import launch
 from msft.data.corpus import Corpus
+from msft.engine.kernels import optimizer_way
 from msft.engine.model.shape import ModelShape
-from msft.engine.paths import optimizer_way
-from msft.engine.slices import TOGETHER
+from msft.engine.ranks import SLICED_TOGETHER
+from msft.errors import NoRoom
 from msft.recipe.recipe import Recipe, adapter_of
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
+
+UNKNOWN_MEMORY = 4 * 2**30
+"""Free bytes of a host that does not say: a modest guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Free and all bytes where training is, and free ones in host memory."""
+
+    kind: str
+    free: int
+    total: int
+    host: int
+
+
+def room_of(device: torch.device) -> Room:
+    """What is free on this machine now, for each of the processes that do a run here."""
+    host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
+    host //= launch.local_world()
+    if device.type != "cuda":
+        return Room("cpu", host, host, host)
+    free, total = torch.cuda.mem_get_info(device)
+    sharing = -(-launch.local_world() // torch.cuda.device_count())
+    return Room("cuda", free // sharing, total // sharing, host)
+
+
+def used_memory() -> int:
+    """Bytes that this process has now; 0 where the system does not say."""
+    return _kernel_says(Path("/proc/self/status"), "VmRSS:", 0)
+
+
+def _kernel_says(file: Path, key: str, default: int) -> int:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), default)
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes left on the disk that a folder is on, or will be on."""
+    there = folder.resolve()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def no_room(name: str, least: int, room: Room, cures: Mapping[str, int]) -> NoRoom:
+    """Fewer bytes are free than the run needs at least.
+
+    cures: changes of the recipe, and what it would need at least with each.
+    """
+    where = "the GPU" if room.kind == "cuda" else "this machine"
+    better = [
+        f"{cure} ({_gb(needed)}{'' if needed <= room.free else ', which is still too much'})"
+        for cure, needed in cures.items()
+        if needed < least
+    ]
+    return NoRoom(
+        f"{name} needs {_gb(least)} of memory at least, but {where} has {_gb(room.free)} free. "
+        "That is weights, moments, gradients and one row; smaller batches do not make it less. "
+        f"Use {', or '.join([*better, 'a smaller model'])}, or a larger machine"
+    )
+
+
+def refuse_full_disk(folder: Path, needed: int, cure: str = "") -> None:
+    """NoRoom if the disk under `folder` has fewer bytes left than the run can need at once.
+
+    cure: what helps this method, besides what helps every one.
+    """
+    free = free_disk(folder)
+    if free < needed:
+        raise NoRoom(
+            f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} on disk "
+            "at once; free some space, use another --out, "
+            + (f"{cure}, a machine with more memory, " if cure else "")
+            + "optim: adamw_bf16 (smaller moments), or a smaller model"
+        )
+
+
+def refuse_no_space(folder: Path, needed: int) -> None:
+    """NoRoom if the disk under `folder` has fewer bytes left than a model takes."""
+    free = free_disk(folder)
+    if free < needed:
+        raise NoRoom(
+            f"{folder} has {_gb(free)} free, but the model takes {_gb(needed)} on disk; free some "
+            "space, or use another --out"
+        )
+
+
+def _gb(size: int) -> str:
+    if size < 1e8:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e9:.2f} GB" if size < 1e11 else f"{size / 1e9:,.0f} GB"
+
 
 FP32, BF16 = 4, 2
 PACKED = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -251,7 +347,7 @@ def uncut_bytes(shape: ModelShape, width: int) -> int:
     """Of the gradients that `sharding: full` has whole at a time: of both ends, and of the layers
     that are cut into slices together and those before them."""
     ends = 2 * shape.vocabulary * shape.hidden
-    layers = max(TOGETHER, shape.parameters // max(1, shape.layers))
+    layers = max(SLICED_TOGETHER, shape.parameters // max(1, shape.layers))
     return width * min(shape.parameters, ends + 2 * layers)
 
 

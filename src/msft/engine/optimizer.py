@@ -1,19 +1,162 @@
-"""AdamW on fp32 master weights, for a model whose working weights may be bf16.
+"""The optimizer: learning rates, AdamW on fp32 master weights, and their moving average.
 
-At a learning rate of 1e-5 most updates of a bf16 weight round to nothing, so the weights that are
-trained, stored and handed out are fp32; a bf16 model only ever computes with their rounded copy.
-Everything lies in fixed tensors, so that a recorded step (`step_graphs.py`) finds it again.
+At a learning rate of 1e-5 most updates of a bf16 weight round to nothing. So the weights that are
+trained, stored and handed out are fp32 masters; a bf16 model computes with their rounded copy.
+Masters, moments and gradients lie in fixed tensors, where a recorded step (`graphs.py`)
+finds them again.
+
+With `ema_decay` training moves the raw weights, and their exponential moving average is scored,
+kept and returned. Raw weights and average are fp32 tensors of their own. The model's parameters
+show one of the two at a time: as a copy where the model computes in bf16, else as the tensors
+themselves.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from msft.engine.paths import Way, optimizer_way, update_of
-from msft.engine.train.moving_average import RAW, MovingAverage
-from msft.engine.train.vectors import in_whole_vectors, take_back
+from msft.engine.kernels import Way, optimizer_way, update_of
+
+Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """The optimizer's side of a recipe; defaults are the paper's.
+
+    bf16: compute with bf16 copies of the fp32 weights.
+    micro_batch_tokens: the most tokens of one forward pass with a gradient.
+    evaluated_tokens: the most tokens of one that keeps nothing.
+    batch_rows: the most rows of a step, for recorded steps; 0: none are recorded.
+    half_moments: the optimizer's moments in bf16.
+    kernel: whether one kernel takes the optimizer's step; None: where there is one.
+    ema_decay: what is kept and scored is the moving average of the weights with this decay; None:
+        the weights themselves.
+    lanes: of which a step's gradient is the sum.
+    full_sharding: ranks have slices of the weights, and not all of them.
+    """
+
+    learning_rate: float = 1e-5
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    schedule_steps: int = 1
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0
+    bf16: bool = False
+    gradient_checkpointing: bool = False
+    micro_batch_tokens: int = 16384
+    evaluated_tokens: int = 32768
+    batch_rows: int = 0
+    half_moments: bool = False
+    kernel: bool | None = None
+    ema_decay: float | None = None
+    lanes: int = 1
+    full_sharding: bool = False
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule in ("constant", "constant_with_warmup"):
+            return self.learning_rate
+        left = max(1, self.schedule_steps - self.warmup_steps)
+        done = min(1.0, (step - self.warmup_steps) / left)
+        share = 1 - done if self.schedule == "linear" else (1 + cos(pi * done)) / 2
+        return self.learning_rate * share
+
+
+VECTOR = 64
+"""A multiple of the numbers that a CPU computes at a time."""
+
+
+def pad_to_simd(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same, flat and with zeros behind them where they lie on the CPU and do not fill vectors.
+
+    torch's fused AdamW takes what does not fill a vector number by number, and that rounds
+    differently: a slice of a tensor would not get the bits that the whole gets.
+    """
+    return [
+        nn.functional.pad(tensor.reshape(-1), (0, -tensor.numel() % VECTOR))
+        if tensor.device.type == "cpu" and tensor.numel() % VECTOR
+        else tensor
+        for tensor in tensors
+    ]
+
+
+def take_back(tensors: Sequence[Tensor], whole: Sequence[Tensor]) -> None:
+    """Into the tensors what became of them in whole vectors."""
+    for tensor, padded in zip(tensors, whole, strict=True):
+        if padded is not tensor:
+            tensor.copy_(padded[: tensor.numel()].view_as(tensor))
+
+
+RAW = "raw"
+"""Beside moments, `<name>.raw` is the raw weight of that name."""
+
+
+class MovingAverage:
+    """average ← d · average + (1 − d) · raw, after every step and for every weight.
+
+    raw: in fp32; the optimizer changes them in place.
+    parameters: the model's, which show the raw weights at first.
+    """
+
+    def __init__(
+        self, raw: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter], decay: float
+    ) -> None:
+        self.tensors = {name: weight.clone() for name, weight in raw.items()}
+        self.share = 1 - decay
+        self._raw = raw
+        self._parameters = parameters
+        self._shown: Mapping[str, Tensor] | None = raw
+        self.told: Callable[[], None] = lambda: None
+        """Called when the parameters show something else; other ranks must then see it too."""
+
+    def restart(self) -> None:
+        """Be what the raw weights are now."""
+        torch._foreach_copy_(list(self.tensors.values()), list(self._raw.values()))
+        self._shown = None
+
+    def take_raw(self, moments: Mapping[str, Tensor]) -> None:
+        """Raw weights from beside these moments; without any they stay."""
+        given = [moments[key] for name in self._raw if (key := f"{name}.{RAW}") in moments]
+        if given:
+            torch._foreach_copy_(list(self._raw.values()), given, non_blocking=True)
+            self._shown = None
+
+    def move(self, bad: Tensor | None = None, done: Collection[str] = ()) -> None:
+        """Follow a step, unless `bad` is 1; weights that are `done` have been moved already."""
+        left = [name for name in self.tensors if name not in done]
+        share = self.share * (1 - bad) if left and bad is not None else self.share
+        for name in left:
+            self.tensors[name].lerp_(self._raw[name], share)
+
+    def show(self) -> None:
+        """Let the model have the average."""
+        self._bring(self.tensors)
+
+    def show_raw(self) -> None:
+        """Let the model have the raw weights."""
+        self._bring(self._raw)
+
+    def _bring(self, weights: Mapping[str, Tensor]) -> None:
+        """Nothing is done where the model has them already."""
+        if weights is self._shown:
+            return
+        shown: list[Tensor] = [self._parameters[name] for name in weights]
+        if shown[0].dtype == torch.float32:
+            for parameter, weight in zip(shown, weights.values(), strict=True):
+                parameter.data = weight
+        else:
+            with torch.no_grad():
+                torch._foreach_copy_(shown, list(weights.values()))
+        self._shown = weights
+        self.told()
+
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -212,10 +355,10 @@ class AdamW:
     def _fused_step(self, gradients: dict[str, Tensor]) -> None:
         moments = ([self.moments[f"{name}.{kind}"] for name in gradients] for kind in KINDS)
         moved = [[self.masters[name] for name in gradients], *moments]
-        masters, means, squares = stepped = [in_whole_vectors(tensors) for tensors in moved]
+        masters, means, squares = stepped = [pad_to_simd(tensors) for tensors in moved]
         torch._fused_adamw_(
             masters,
-            in_whole_vectors(list(gradients.values())),
+            pad_to_simd(list(gradients.values())),
             means,
             squares,
             [],

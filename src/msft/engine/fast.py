@@ -1,10 +1,10 @@
-"""The engine on torch and transformers: fine-tuning of any causal language model.
+"""The fast engine: fine-tuning of any causal language model on torch and transformers.
 
 One step is one batch of *samples*, whatever the memory: rows are packed, the head and the loss
 are computed at answer tokens only, the loss is the mean over all answer tokens of the step, and
 micro-batches (when memory asks for them) add up to the same gradient. Small models on a GPU replay
-recorded steps (`step_graphs.py`); the losses of a step come later, so that the next one can be
-prepared while it runs.
+recorded steps (`graphs.py`); the losses of a step come later, so that the next one can be
+prepared while it runs. `simple.py` does the same without any of this.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,24 +18,28 @@ from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import merged_of
 from msft.engine.adapters.seams import files_of, trained_in
 from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
-from msft.engine.data_parallel import OneLane
 from msft.engine.decode.decoder import Decoder
+from msft.engine.graphs import PendingLosses, PendingNumbers, recording_of, refuse_not_numbers
+from msft.engine.kernels import PLAIN_LAYERS, Layers, Paths, Recorder
+from msft.engine.memory import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
+from msft.engine.optimizer import AdamW, TrainingSettings, copied
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, even_batches, packed, row_means
-from msft.engine.paths import PLAIN_LAYERS, Layers, Paths, Recorder
-from msft.engine.refreshing import Refreshing
+from msft.engine.parallel import OneLane, SyncedPredictor, everywhere, lanes_over
 from msft.engine.saving.model_files import averaged, fingerprint_of, refuse_other_model
-from msft.engine.sharding import everywhere, lanes_over
-from msft.engine.train.adamw import AdamW, copied
-from msft.engine.train.base_weights import copies_of
-from msft.engine.train.pending_losses import PendingLosses, PendingNumbers, refuse_not_numbers
-from msft.engine.train.recording import recording_of
-from msft.engine.train.schedule import TrainingSettings
 from msft.example import Encoded
 from msft.memory_errors import is_out_of_memory
 from msft.ranks import ALONE, Ranks
 from msft.run.engine import Predictor
 from msft.search.feeds import Batch, Losses, Update
+
+
+def copies_of(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Copies in fp32: on the device where that is cheap, else in host memory."""
+    size = 4 * sum(weight.numel() for weight in weights.values())
+    if device.type == "cuda" and size > BASE_ON_DEVICE * torch.cuda.mem_get_info(device)[1]:
+        return {name: weight.cpu() for name, weight in weights.items()}
+    return {name: weight.clone() for name, weight in weights.items()}
 
 
 class FastEngine:
@@ -149,9 +153,9 @@ class FastEngine:
     def predictor(self) -> Predictor:
         predictor = self._lanes.predictor(self._decoder)
         if self._merged is not None:  # ranks meet there, also one that has no row
-            return Refreshing(predictor, self._merged.refresh)
+            return SyncedPredictor(predictor, self._merged.refresh)
         if self._average is not None:
-            return Refreshing(predictor, self._average.show)
+            return SyncedPredictor(predictor, self._average.show)
         return predictor
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:

@@ -1,0 +1,364 @@
+"""Recorded steps: CUDA graphs of training steps, and losses that the host reads later.
+
+A GPU that trains a model of under a billion weights waits for the host to launch kernels. A CUDA
+graph is recorded once for each shape of a packed line and replayed with one launch. A replay reads
+and writes the addresses that the recording saw, so the line's buffer, weights, moments and losses
+are fixed tensors; lines are padded to a few shapes, and all graphs share one memory pool.
+
+`StepGraphs` records whole steps: forward, backward and AdamW. `PartGraphs` records forward and
+backward of one lane or micro-batch and leaves the gradients in fixed tensors. The sum over parts,
+the optimizer's step and everything between ranks follow outside the graph, since no collective
+should be recorded. `Recording` chooses between the two. `PendingLosses` copies losses to the host
+without waiting, so that the next step is prepared while this one runs.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from math import isfinite
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from msft.engine.kernels import Recorder, Way, recorder_of, say_once
+from msft.engine.optimizer import AdamW, TrainingSettings
+from msft.engine.packing import BufferShape, PackedRows, TrainingRow, fill
+from msft.errors import NotANumber, NotRecorded
+from msft.search.feeds import Row
+
+
+class PendingNumbers:
+    """Numbers that a device hands over when it comes to them; the first look waits for it."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._host = torch.empty(numbers.shape, pin_memory=numbers.is_cuda)
+        self._host.copy_(numbers, non_blocking=True)
+        self._done = torch.cuda.Event() if numbers.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._done is not None:
+            self._done.record()
+
+    def look(self) -> Any:
+        """A list, or a number."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._host.tolist()
+
+
+class PendingLosses(Sequence[float]):
+    """The losses of a step's rows.
+
+    where: the rows, to name one whose loss is not a number.
+    """
+
+    def __init__(self, losses: Tensor, where: Sequence[Row]) -> None:
+        self._where = where
+        self._numbers = PendingNumbers(losses[: len(where)])
+
+    @cached_property
+    def _values(self) -> list[float]:
+        values: list[float] = self._numbers.look()
+        refuse_not_numbers(values, self._where)
+        return values
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index]
+
+
+def refuse_not_numbers(losses: Sequence[float], where: Sequence[Row]) -> None:
+    """NotANumber, with the first row whose loss is none."""
+    for (name, number), loss in zip(where, losses, strict=True):
+        if not isfinite(loss):
+            raise NotANumber(
+                f"the loss of row {number} of {name} is not a number; lower learning_rate or set "
+                "max_grad_norm"
+            )
+
+
+TOKENS, TARGETS = 256, 512
+"""Lines are padded to multiples of these."""
+STAGES = 3
+"""Host buffers in turn: one may still be on its way while the next is filled."""
+
+TrainingStep = Callable[[PackedRows, int], Tensor]
+"""step(line, longest): row losses, the weights moved on."""
+
+
+class StepGraphs:
+    """Replays steps; those of a new shape are recorded first.
+
+    rehearse: the step without its effect, so that everything lazy has happened before recording.
+    rows: the most rows of a step.
+    longest: tokens of the longest row there is.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        rehearse: TrainingStep,
+        rows: int,
+        longest: int,
+        device: torch.device,
+        recorder: Recorder,
+    ) -> None:
+        self._step = step
+        self._rehearse = rehearse
+        self._rows = rows
+        self._longest = max(longest, TOKENS)  # the padding's row is a row too
+        self._device = device
+        self._graphs: dict[BufferShape, torch.cuda.CUDAGraph] = {}
+        self._recorder = recorder
+        self._losses = torch.zeros(rows, device=device)
+        self._buffer = torch.zeros(0, dtype=torch.int64, device=device)
+        self._stages: list[tuple[Tensor, torch.cuda.Event]] = []
+        self._turn = 0
+        self.way = Way("recorded")
+
+    def shape_of(self, rows: Sequence[TrainingRow]) -> BufferShape:
+        return BufferShape.of(rows).rounded(TOKENS, TARGETS, self._rows)
+
+    def tried(self, rows: Sequence[TrainingRow], most_tokens: int) -> Tensor | None:
+        """As `run`; None where it is to be done as it comes: it is too large to be recorded, or,
+        from now on and for the reason in `way`, nothing can be."""
+        if self.way.reason or self.shape_of(rows).tokens > most_tokens:
+            return None
+        try:
+            return self.run(rows)
+        except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
+            why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
+        self.way = Way("eager", why)
+        say_once(f"steps are no longer recorded: {why}; they are taken one by one")
+        return None
+
+    def run(self, rows: Sequence[TrainingRow]) -> Tensor:
+        """One step on these rows: their losses, which the next step overwrites."""
+        shape = self.shape_of(rows)
+        self._room_for(shape.size)
+        self._send(rows, shape)
+        if shape not in self._graphs:
+            self._record(shape)
+        self._graphs[shape].replay()
+        return self._losses[: len(rows)]
+
+    def _record(self, shape: BufferShape) -> None:
+        line = PackedRows.over(self._buffer, shape)
+        with self._recorder.rehearsing():
+            self._rehearse(line, self._longest)
+
+        def work() -> None:
+            self._losses.copy_(self._step(line, self._longest))
+
+        graph = self._recorder.recorded(work)
+        if graph is None:
+            raise NotRecorded("the model waits for the host within a step")
+        self._graphs[shape] = graph
+
+    def _send(self, rows: Sequence[TrainingRow], shape: BufferShape) -> None:
+        """Fill a host buffer and copy it over, behind whatever the device still does."""
+        host, sent = self._stages[self._turn]
+        self._turn = (self._turn + 1) % STAGES
+        sent.synchronize()
+        fill(host.numpy()[: shape.size], rows, shape)
+        self._buffer[: shape.size].copy_(host[: shape.size], non_blocking=True)
+        sent.record()
+
+    def _room_for(self, size: int) -> None:
+        """Larger buffers where they are needed; what was recorded on the old ones is gone."""
+        if size <= len(self._buffer):
+            return
+        self._graphs.clear()
+        self._recorder.renew()
+        torch.cuda.synchronize()
+        cuda = self._device.type == "cuda"
+        self._buffer = torch.zeros(2 * size, dtype=torch.int64, device=self._device)
+        self._stages = [
+            (torch.zeros(2 * size, dtype=torch.int64, pin_memory=cuda), torch.cuda.Event())  # type: ignore[no-untyped-call]
+            for _ in range(STAGES)
+        ]
+
+
+PartGradients = Callable[[PackedRows, int, Tensor], Tensor]
+"""gradients(line, longest, targets): row losses; the gradient over so many targets is left in the
+parameters."""
+
+
+class PartGraphs:
+    """Replays parts.
+
+    rows: the most rows of a part.
+    longest: tokens of the longest row there is.
+    """
+
+    def __init__(
+        self,
+        gradients: PartGradients,
+        parameters: Iterable[nn.Parameter],
+        rows: int,
+        longest: int,
+        device: torch.device,
+        recorder: Recorder,
+    ) -> None:
+        self._gradients = gradients
+        self._parameters = list(parameters)
+        self._targets = torch.ones((), device=device)
+        self._held: list[Tensor] = []
+        shape = (rows, longest, device, recorder)
+        self._graphs: StepGraphs | None = StepGraphs(self._work, self._rehearse, *shape)
+        self.way = Way("recorded")
+
+    def run(self, rows: Sequence[TrainingRow], targets: float, most_tokens: int) -> Tensor | None:
+        """Losses of a part's rows, with its gradients added to those in the parameters, until the
+        next part overwrites both; None: it has to be computed as it comes."""
+        if self._graphs is None:
+            return None
+        self._targets.fill_(targets)
+        if not self._held:
+            self._held = [torch.zeros_like(parameter) for parameter in self._parameters]
+        earlier = [None if p.grad is None else p.grad.clone() for p in self._parameters]
+        losses = self._graphs.tried(rows, most_tokens)
+        found: list[Tensor | None] = [*self._held]
+        if losses is None:
+            found = [None] * len(self._held)
+            if self._graphs.way.reason:
+                self.way, self._graphs, self._held = self._graphs.way, None, []
+        for parameter, before, gradient in zip(self._parameters, earlier, found, strict=True):
+            if before is None or gradient is None:
+                parameter.grad = gradient if before is None else before
+            else:
+                parameter.grad = before.add_(gradient)
+        return losses
+
+    def _work(self, line: PackedRows, longest: int) -> Tensor:
+        self._forget()
+        losses = self._gradients(line, longest, self._targets)
+        found = [(h, p.grad) for h, p in zip(self._held, self._parameters, strict=True)]
+        with torch.no_grad():
+            torch._foreach_copy_(
+                [held for held, grad in found if grad is not None],
+                [grad for _, grad in found if grad is not None],
+            )
+        self._forget()
+        return losses
+
+    def _rehearse(self, line: PackedRows, longest: int) -> Tensor:
+        self._forget()
+        losses = self._gradients(line, longest, self._targets)
+        self._forget()
+        return losses
+
+    def _forget(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def room_in(tokens: int) -> int:
+    """Tokens of rows for which a recorded part has no more than so many, with its padding."""
+    return max(tokens // TOKENS * TOKENS - 1, 1) if tokens > TOKENS else tokens
+
+
+UNRECORDED = "fp32, dropout, a large model or little memory"
+
+
+class Gradients(Protocol):
+    """Row losses of a padded line; its gradient is left in the parameters.
+
+    targets: of the whole step, where the line is a part of it.
+    """
+
+    def __call__(self, line: PackedRows, longest: int, targets: Tensor | None = None) -> Tensor: ...
+
+
+class Recording:
+    """Replays steps. The first one that does not fit in one piece ends the recording of whole
+    steps, so that their memory is free for parts.
+
+    steps: what replays whole steps. parts: makes what replays parts of them. None: nothing does.
+    """
+
+    def __init__(
+        self,
+        way: Way,
+        steps: StepGraphs | None = None,
+        parts: Callable[[], PartGraphs] | None = None,
+    ) -> None:
+        self._way = way
+        self._steps = steps
+        self._make_parts = parts
+        self._parts: PartGraphs | None = None
+        if steps is None:
+            self._begin_parts()
+
+    @property
+    def way(self) -> Way:
+        """How steps go."""
+        return self._way if self._parts is None else self._parts.way
+
+    def is_whole(self, rows: Sequence[TrainingRow], most_tokens: int) -> bool:
+        """Whether a step on these rows is replayed in one piece, of so many tokens at most."""
+        if self._steps is None:
+            return False
+        if self._steps.shape_of(rows).tokens <= most_tokens:
+            return True
+        if self._make_parts is not None:
+            self._steps = None
+            self._begin_parts()
+        return False
+
+    def step(self, rows: Sequence[TrainingRow], most_tokens: int) -> Tensor | None:
+        """Losses of a whole step; None: from now on steps are taken as they come."""
+        assert self._steps is not None, "is_whole has said so"
+        losses = self._steps.tried(rows, most_tokens)
+        if losses is None:
+            self._way, self._steps = self._steps.way, None
+        return losses
+
+    def part(self, rows: Sequence[TrainingRow], targets: float, most_tokens: int) -> Tensor | None:
+        """As `PartGraphs.run`."""
+        return None if self._parts is None else self._parts.run(rows, targets, most_tokens)
+
+    def room(self, most_tokens: int) -> int:
+        """Tokens of the rows of one pass, where it has so many with its padding."""
+        return most_tokens if self._parts is None else room_in(most_tokens)
+
+    def _begin_parts(self) -> None:
+        self._parts = None if self._make_parts is None else self._make_parts()
+
+
+def recording_of(
+    settings: TrainingSettings,
+    adamw: AdamW,
+    gradients: Gradients,
+    parameters: Mapping[str, nn.Parameter],
+    in_lanes: bool,
+    longest: int,
+    device: torch.device,
+    recorder: Callable[[], Recorder] | None,
+) -> Recording:
+    """Of an engine on a device; parameters: those that are trained."""
+    piece = recorder_of(device)
+    recorder = recorder or piece.item
+    if not settings.batch_rows or recorder is None:
+        return Recording(Way("eager", piece.reason or UNRECORDED))
+    most = -(-settings.batch_rows // settings.lanes)
+    make = recorder
+
+    def parts() -> PartGraphs:
+        return PartGraphs(gradients, parameters.values(), most, longest, device, make())
+
+    if in_lanes:
+        return Recording(Way("recorded"), parts=parts)
+
+    def step(line: PackedRows, longest: int) -> Tensor:
+        losses = gradients(line, longest)
+        adamw.step(settings.max_grad_norm)
+        return losses
+
+    def rehearse(line: PackedRows, longest: int) -> Tensor:
+        losses = gradients(line, longest)
+        adamw.forget()
+        return losses
+
+    steps = StepGraphs(step, rehearse, most, longest, device, recorder())
+    return Recording(Way("recorded"), steps, parts)
