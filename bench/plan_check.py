@@ -28,7 +28,6 @@ from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import load_context, load_tokenizer
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import UsageError
-from msft.layout import table
 from msft.planning.calibration import SECONDS, Calibration
 from msft.planning.counting import EvaluationSize
 from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, forecast_of
@@ -38,7 +37,7 @@ from msft.run.history import History
 from msft.run.log import ScoresEvent
 from msft.run.summary import disk_of, flops_of
 from msft.search.scores import Score
-from msft.text import duration, si
+from msft.text import duration, si, table
 
 PAUSE = 0.02
 

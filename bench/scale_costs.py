@@ -10,9 +10,8 @@ from msft.app.terminal.plan import short_time
 from msft.engine.memory import BF16, Demand
 from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
-from msft.layout import table
 from msft.planning.devices import Cost, Job, cost_of, ways_of
-from msft.text import si
+from msft.text import si, table
 
 MODELS = {
     "8B": ModelShape(8_030_261_248, 32, 4096, 14336, 128256, 65536),

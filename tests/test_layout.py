@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from msft.layout import broken, columns_of, cut, fitted, flowed, screen_width, table
+from msft.text import broken, columns_of, cut, fitted, flowed, screen_width, table
 
 LONG_PATH = "/home/somebody/projects/fine-tuning/runs/a-long-name-of-a-run/report.html"
 

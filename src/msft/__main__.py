@@ -7,11 +7,11 @@ import atexit
 import os
 import sys
 
-from msft.stopping import all_done, catch_signals
+from msft.process import all_done, catch_signals
 
 catch_signals()
 
-from msft import launch  # noqa: E402
+from msft import process  # noqa: E402
 from msft.threads import settle  # noqa: E402
 
 settle()
@@ -31,7 +31,7 @@ def main() -> int:
         all_done(code)
         raise
     all_done(code)
-    if launch.world() > 1:
+    if process.world() > 1:
         _leave(code)
     return code
 

@@ -10,8 +10,7 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from msft.errors import NotAFile, UsageError
-from msft.system_errors import explaining
+from msft.errors import NotAFile, UsageError, explaining
 
 _CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+from msft.errors import CURE, is_out_of_memory, worded
 from msft.files import read_bytes
-from msft.memory_errors import CURE, is_out_of_memory
-from msft.system_errors import worded
 
 _RUNNING: dict[str, bytes] = {}
 """The files of modules as they were when they were imported."""

@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from msft import launch
-from msft.errors import FAILED, RankFailed
-from msft.system_errors import worded
+from msft import process
+from msft.errors import FAILED, RankFailed, worded
 
 Made = TypeVar("Made")
 LOST = (
@@ -126,7 +125,7 @@ def lost_ranks_named() -> Iterator[None]:
         yield
     except RuntimeError as error:
         of_torch = "gloo" in str(error) or type(error).__name__.startswith("Dist")
-        if launch.world() == 1 or not of_torch:
+        if process.world() == 1 or not of_torch:
             raise
         raise RankFailed(LOST, FAILED, said=False) from error
 

@@ -21,7 +21,6 @@ from msft.app.terminal.progress import (
     visible_names,
 )
 from msft.app.terminal.results import result_text
-from msft.layout import fitted
 from msft.report.findings import finding_texts, findings_content, findings_in
 from msft.run.folder import read_history
 from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
@@ -30,6 +29,7 @@ from msft.run.worker import Step
 from msft.search.rollout import checkpoint_id
 from msft.search.scores import Metric, nll
 from msft.testing.simulated import Learner, simulate
+from msft.text import fitted
 
 FEW = {
     "quick": Learner(limit=0.5, damage=0.4),

@@ -13,8 +13,8 @@ from toys import rows
 from msft.app.analyses import Analysis
 from msft.app.terminal.validate import balance
 from msft.cli import ANALYSES, COMMANDS, main
-from msft.layout import columns_of
 from msft.testing.simulated import Learner, simulate
+from msft.text import columns_of
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

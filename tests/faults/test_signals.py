@@ -34,7 +34,7 @@ def test_signals_are_caught_before_anything_is_loaded(start: list[str]) -> None:
     command = [sys.executable, "-X", "importtime", *start, "--version"]
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
     loaded = [line.rsplit("|", 1)[1].strip() for line in said.splitlines() if "|" in line]
-    ours = loaded.index("msft.stopping")
+    ours = loaded.index("msft.process")
     for slow in ("typing", "argparse", "pathlib", "msft.cli", "msft.errors"):
         assert loaded.index(slow) > ours
 

@@ -24,6 +24,7 @@ from msft.app.older_folders import groups_by_recipe
 from msft.app.variants import options_of
 from msft.cli import main
 from msft.errors import Stopped, UsageError
+from msft.process import IS_JOB
 from msft.recipe.recipe import load_recipe
 from msft.report.compare.comparison import (
     Contest,
@@ -79,7 +80,6 @@ from msft.run.summary import summary_of
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
 from msft.search.scores import Score, Scores, accuracy, nll, value
-from msft.stopping import IS_JOB
 from msft.store.store import Disk
 
 FIRST = CheckpointId("r0-t1")
@@ -1162,7 +1162,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     method = "from msft.errors import Stopped\n\n\ndef stops(run):\n    raise Stopped('SIGTERM')\n"
-    Path("stopping.py").write_text(method)
+    Path("process.py").write_text(method)
     command = ["train", str(recipe), "--out", "out", "--set", "method=stopping:stops"]
     command += ["--set", "method_options={}"]
     assert main(command) == 4

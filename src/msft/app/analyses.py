@@ -19,7 +19,6 @@ from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
-from msft.layout import WIDTH, cut, table
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, contests_of
@@ -45,7 +44,17 @@ from msft.run.history import History
 from msft.run.summary import disk_of, summary_of
 from msft.search.rollout import ticks_of
 from msft.search.scores import TEST
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed, si
+from msft.text import (
+    SELECTED_ON_TEST,
+    WIDTH,
+    counted,
+    cut,
+    epochs,
+    epochs_in_words,
+    listed,
+    si,
+    table,
+)
 
 Runner = Callable[[Recipe, Path], History]
 """Carries a recipe out in a folder, or goes on with it, or finds it done."""

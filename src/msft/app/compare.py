@@ -29,7 +29,7 @@ from msft.app.variants import (
     refuse_twice,
     variants_of,
 )
-from msft.errors import OptionError, RecipeError, RunsFailed, UsageError
+from msft.errors import OptionError, RecipeError, RunsFailed, UsageError, explaining
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
@@ -38,7 +38,6 @@ from msft.search.methods import METHODS, ROLLING_BACK
 from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
-from msft.system_errors import explaining
 
 PLACE = ".shared"
 """The folder in a comparison's, while runs that share something are not done."""

@@ -18,10 +18,9 @@ from msft.app.evaluation import evaluation
 from msft.app.terminal.progress import Progress, progress
 from msft.app.train import EngineSource, Result
 from msft.app.train import train as carry_out
-from msft.errors import UsageError
+from msft.errors import UsageError, explaining
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.search.scores import SELECTION, TEST
-from msft.system_errors import explaining
 from msft.text import shown
 
 AnyRecipe = Recipe | Path | str

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msft.app.variants import listed_words, refuse_twice
 from msft.errors import STOPPED, UsageError
-from msft.stopping import IS_JOB, graceful, held
+from msft.process import IS_JOB, graceful, held
 from msft.text import duration
 from msft.threads import for_another
 

@@ -5,9 +5,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from msft.errors import RankFailed, RanksDisagree
+from msft.process import check
 from msft.ranks import Ranks, from_first
 from msft.run.log import Event, Log, from_line, to_line
-from msft.stopping import check
 
 
 class Meetings:

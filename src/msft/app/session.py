@@ -20,6 +20,7 @@ from msft.engine.memory import free_disk
 from msft.engine.saving.best_folder import BestFolder
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.own_code import in_words
+from msft.process import graceful
 from msft.ranks import ALONE, Ranks, from_first, together
 from msft.recipe.recipe import Recipe, packages_of
 from msft.report import write_report
@@ -45,7 +46,6 @@ from msft.run.worker import EngineWorker, Scored, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE
-from msft.stopping import graceful
 from msft.store.disk import Hashes
 
 SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)

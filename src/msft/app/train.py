@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msft import launch
+from msft import process
 from msft.app.admission import refuse_run, run_folder
 from msft.app.hub import push
 from msft.app.processes import lanes_of_run, refuse_disagreement
@@ -144,7 +144,7 @@ def train(
 
 def joined(patience: Patience) -> Ranks:
     """The processes that do this run together; torch is loaded where there are several."""
-    if launch.world() == 1:
+    if process.world() == 1:
         return ALONE
     from msft.engine.ranks import joined
 

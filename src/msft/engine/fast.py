@@ -27,8 +27,8 @@ from msft.engine.optimizer import AdamW, TrainingSettings, copied
 from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, even_batches, packed, row_means
 from msft.engine.parallel import OneLane, SyncedPredictor, everywhere, lanes_over
 from msft.engine.saving.model_files import averaged, fingerprint_of, refuse_other_model
+from msft.errors import is_out_of_memory
 from msft.example import Encoded
-from msft.memory_errors import is_out_of_memory
 from msft.ranks import ALONE, Ranks
 from msft.run.engine import Predictor
 from msft.search.feeds import Batch, Losses, Update

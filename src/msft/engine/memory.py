@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from msft import launch
+from msft import process
 from msft.data.corpus import Corpus
 from msft.engine.kernels import optimizer_way
 from msft.engine.model.shape import ModelShape
@@ -43,11 +43,11 @@ class Room:
 def room_of(device: torch.device) -> Room:
     """What is free on this machine now, for each of the processes that do a run here."""
     host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
-    host //= launch.local_world()
+    host //= process.local_world()
     if device.type != "cuda":
         return Room("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)
-    sharing = -(-launch.local_world() // torch.cuda.device_count())
+    sharing = -(-process.local_world() // torch.cuda.device_count())
     return Room("cuda", free // sharing, total // sharing, host)
 
 
@@ -205,7 +205,7 @@ def demand_of(
     every = [row for dataset in datasets for row in dataset.train.rows]
     bf16 = in_bf16(recipe, device)
     adapter = adapter_of(recipe)
-    sliced = recipe.sharding == "full" and launch.world() > 1
+    sliced = recipe.sharding == "full" and process.world() > 1
     return Demand(
         batch_tokens=round(1.5 * recipe.train_batch_size * tokens / rows),
         answers=sum(row.answer_tokens for row in every) / sum(len(row.tokens) for row in every),
@@ -219,7 +219,7 @@ def demand_of(
         trained=None if adapter is None else shape.adapter_weights(adapter),
         frozen=0 if adapter is None else frozen_bytes(shape, bf16, adapter.four_bit),
         merged=0 if adapter is None else merged_bytes(shape, bf16, device, total),
-        ranks=launch.world(),
+        ranks=process.world(),
         sliced=sliced,
     )
 

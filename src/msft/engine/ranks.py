@@ -21,10 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from msft import launch
+from msft import process
 from msft.errors import FAILED, RankFailed, RanksDisagree, Stopped, UsageError
+from msft.process import asked
 from msft.ranks import ALONE, LOST, Patience, Ranks
-from msft.stopping import asked
 
 SLICED_TOGETHER = 2**29
 """Numbers of layers whose gradients are cut into slices at a time; a larger layer is alone."""
@@ -48,7 +48,7 @@ class Group:
 
     def __init__(self, device: torch.device, patience: Patience | None = None) -> None:
         self._patience = patience or Patience()
-        direct = device.type == "cuda" and launch.local_world() <= torch.cuda.device_count()
+        direct = device.type == "cuda" and process.local_world() <= torch.cuda.device_count()
         self._host: Any = None  # the group as it is
         until = timedelta(seconds=self._patience.rendezvous)
         try:
@@ -271,9 +271,9 @@ class Group:
         if signal:
             return Stopped(signal)
         return self._ended(
-            f"rank {launch.rank()} has waited {self._patience.rendezvous} s for the other "
-            f"{launch.world() - 1} of {launch.world()} processes, and not all are there; see what "
-            "they say, or give rendezvous_timeout more seconds. Nothing was started"
+            f"rank {process.rank()} has waited {self._patience.rendezvous} s for the other "
+            f"{process.world() - 1} of {process.world()} processes, and not all are there; see "
+            "what they say, or give rendezvous_timeout more seconds. Nothing was started"
         )
 
     def _ended(self, message: str) -> Exception:
@@ -480,9 +480,9 @@ def device_here() -> torch.device:
     """The device of this process."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    if launch.world() == 1:
+    if process.world() == 1:
         return torch.device("cuda")
-    torch.cuda.set_device(launch.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(process.local_rank() % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -495,7 +495,7 @@ def _group() -> list[Group]:
 def _find_rank0(seconds: float) -> None:
     """Wait until rank 0 can be reached; ConnectionError after so many seconds. torch would wait
     two or three times as long, and print a trace of its C++ code for each attempt."""
-    if launch.rank() == 0 or "MASTER_PORT" not in os.environ:  # torch says if it is missing
+    if process.rank() == 0 or "MASTER_PORT" not in os.environ:  # torch says if it is missing
         return
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     until = time.monotonic() + seconds
@@ -511,7 +511,7 @@ def _find_rank0(seconds: float) -> None:
 
 def joined(patience: Patience) -> Ranks:
     """The processes of this run, once they have met; alone, if there are no others."""
-    if launch.world() == 1:
+    if process.world() == 1:
         return ALONE
     if not _group():
         _group().append(Group(device_here(), patience))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
 
-from msft.errors import OptionError, Place, RecipeError
+from msft.errors import OptionError, Place, RecipeError, explaining
 from msft.files import expanded
 from msft.recipe.agreements import check_methods, contradictions, remarks
 from msft.recipe.dataset import SPLITS, DatasetSpec, names_files, specs_of
@@ -36,7 +36,6 @@ from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
 from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, ticks_of
 from msft.search.scores import SELECTION, MeanRule, SelectionSplit
-from msft.system_errors import explaining
 from msft.text import shown
 
 _STAND_INS: dict[str, Any] = {

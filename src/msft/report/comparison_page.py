@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from msft.layout import WIDTH
 from msft.report.compare.comparison import (
     ComparedRun,
     Contest,
@@ -71,7 +70,7 @@ from msft.report.tables import (
 from msft.report.wording import MEAN_OF_GAINS, height, in_words
 from msft.run.folder import RunFolder, step_losses_of, write_text
 from msft.search.scores import SELECTION, TEST, Number
-from msft.text import SELECTED_ON_TEST, counted, listed
+from msft.text import SELECTED_ON_TEST, WIDTH, counted, listed
 
 
 def page_tables(tables: Sequence[Table], figures: Sequence[Section]) -> list[Table]:

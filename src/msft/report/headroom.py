@@ -5,13 +5,12 @@ from itertools import chain
 from typing import Any
 
 from msft.errors import UsageError
-from msft.layout import cut, table
 from msft.report.compare.headroom import Gain, Headroom, headroom_of
 from msft.report.tables import wrapped
 from msft.report.wording import Unit, difference
 from msft.run.history import History
 from msft.run.rows import RowTokens, VerdictsByKey
-from msft.text import SELECTED_ON_TEST, counted, epochs
+from msft.text import SELECTED_ON_TEST, counted, cut, epochs, table
 
 NOTE = (
     "Naive: each sub-dataset's score at its own peak minus its score at the peak of the mean, on "

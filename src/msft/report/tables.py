@@ -12,10 +12,9 @@ from itertools import groupby
 from textwrap import fill
 from typing import Any, Literal
 
-from msft.layout import WIDTH, cut
 from msft.report.wording import NOTHING
 from msft.search.scores import Number
-from msft.text import in_markdown, label, plain
+from msft.text import WIDTH, cut, in_markdown, label, plain
 
 Rank = Literal[0, 1, 2]
 """1 is the best, 2 the second best; 0 is everybody else."""

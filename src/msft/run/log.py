@@ -21,7 +21,7 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from msft.errors import Diverged, LogError
+from msft.errors import Diverged, LogError, explaining
 from msft.files import (
     FILE,
     append,
@@ -36,7 +36,6 @@ from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
 from msft.search.scores import SELECTION, Score, Scores
 from msft.store.store import Disk
-from msft.system_errors import explaining
 from msft.text import shown
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n')

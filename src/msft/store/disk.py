@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from msft.errors import explaining
 from msft.files import (
     FILE,
     FOLDER,
@@ -30,7 +31,6 @@ from msft.files import (
     remove,
     sync,
 )
-from msft.system_errors import explaining
 
 MANIFEST = "manifest.json"
 HASHED_AT_ONCE = 2**26

@@ -4,10 +4,9 @@ both ways to share a run, with `--side-by-side` every run of a comparison."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msft.layout import WIDTH, table
 from msft.search.rollout import LEAN
 from msft.search.scores import TEST
-from msft.text import SELECTED_ON_TEST, counted, duration, listed, plain, si
+from msft.text import SELECTED_ON_TEST, WIDTH, counted, duration, listed, plain, si, table
 
 Cost = Mapping[str, Any]
 

@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, Protocol
 from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
 from msft.app.terminal.screen import unguarded
-from msft.layout import NARROW_NAMES, WIDTH, columns_of, cut, fitted, flowed, screen_width
 from msft.report.wording import metric_name
 from msft.run.history import History
 from msft.run.log import (
@@ -26,7 +25,18 @@ from msft.run.log import (
 from msft.run.worker import Step
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import TEST, Scores
-from msft.text import SELECTED_ON_TEST, counted, safe
+from msft.text import (
+    NARROW_NAMES,
+    SELECTED_ON_TEST,
+    WIDTH,
+    columns_of,
+    counted,
+    cut,
+    fitted,
+    flowed,
+    safe,
+    screen_width,
+)
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
 
-from msft.layout import WIDTH, table
 from msft.report.compare.statistics import Z95, Interval, wilson
 from msft.report.wording import metric_name
 from msft.scoring.evaluation import Answered, Answers
 from msft.search.rollout import BASE, CheckpointId, EndedBy, is_average
 from msft.search.scores import SELECTION, TEST, MeanRule, Metric, Score, Scores, mean
-from msft.text import SELECTED_ON_TEST, counted, named_mean, no_test_mean
+from msft.text import SELECTED_ON_TEST, WIDTH, counted, named_mean, no_test_mean, table
 
 ENDINGS: dict[EndedBy, str] = {
     "all_excluded": "every sub-dataset has left",

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from msft.layout import WIDTH, fitted, screen_width
-from msft.stopping import IS_JOB
-from msft.text import masked, plain
+from msft.process import IS_JOB
+from msft.text import WIDTH, fitted, masked, plain, screen_width
 
 KEPT = "\n\t\r"
 """Control characters that may pass; a progress bar needs the last one."""

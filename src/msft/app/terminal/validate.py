@@ -9,11 +9,10 @@ from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import Tokenizer
 from msft.data.notes import epoch_notes
 from msft.example import Encoded, Example
-from msft.layout import WIDTH, broken, fitted, table
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
 from msft.search.scores import TEST
-from msft.text import counted
+from msft.text import WIDTH, broken, counted, fitted, table
 
 COLUMNS = (
     "sub-dataset",

@@ -18,9 +18,8 @@ from msft.engine.decode.step import Kernels
 from msft.engine.kernels import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
 from msft.engine.memory import MEMORY_OF_KEYS
 from msft.engine.model.shape import shape_of
-from msft.errors import Unsuited
+from msft.errors import Unsuited, is_out_of_memory
 from msft.example import Encoded
-from msft.memory_errors import is_out_of_memory
 from msft.run.engine import Generated, Likelihoods, StopRow
 
 SLOTS_ELSEWHERE = 2**20

@@ -20,8 +20,7 @@ from msft.engine.model.folders import (
 )
 from msft.engine.model.gguf import read_header, read_once
 from msft.engine.model.kinds import wrong_kind
-from msft.errors import Explained, RecipeError
-from msft.memory_errors import is_out_of_memory
+from msft.errors import Explained, RecipeError, is_out_of_memory
 from msft.recipe.recipe import Recipe
 
 TINY = "tiny"

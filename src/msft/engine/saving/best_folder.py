@@ -16,6 +16,7 @@ from safetensors import safe_open
 from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.saving.safetensors_codec import parts_in
+from msft.errors import explaining
 from msft.files import (
     FILE,
     FOLDER,
@@ -31,7 +32,6 @@ from msft.run.engine import Engine, LinksWeights
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.disk import MANIFEST, Digest, Hashes, Manifest
-from msft.system_errors import explaining
 
 CARD = "README.md"
 UNSEALED = (CARD, ADAPTER_CONFIG)

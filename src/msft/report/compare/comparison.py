@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
-from msft.errors import LogError, UsageError
+from msft.errors import LogError, UsageError, worded
 from msft.files import DAMAGED, kind_of
 from msft.report.compare.statistics import Paired, mean, paired, sample_sd, verdict_at
 from msft.report.wording import Unit, height, method_name, points
@@ -27,7 +27,6 @@ from msft.run.rows import Verdict
 from msft.run.summary import summary_of
 from msft.search.rollout import BASE, CheckpointId
 from msft.search.scores import SELECTION, TEST, Number, mean_gain, overall
-from msft.system_errors import worded
 from msft.text import counted, epochs, listed, no_test_mean, si
 
 _FOLDER = re.compile(r"[^+]+\+(?P<settings>[^+]+=[^+]*)-s\d+")

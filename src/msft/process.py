@@ -1,4 +1,5 @@
-"""Stopping: what SIGTERM and SIGINT do, from the first line of the program on.
+"""This process: what SIGTERM and SIGINT do, from the first line of the program on, and whether it
+is one of several that `torchrun` or `accelerate launch` has started.
 
 A signal ends the program with exit code 4. Where work is under way that can be brought to a safe
 end (`graceful`), it raises `Stopped`; everywhere else it ends the process at once, since an
@@ -15,7 +16,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT"}
 EXIT_CODE = 4
@@ -125,7 +126,7 @@ def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
     this process has said it."""
     if _State.told or IS_JOB in os.environ:
         return ""
-    if os.environ.get("WORLD_SIZE", "1") != "1" and "MASTER_ADDR" in os.environ:  # `launch.py`
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "MASTER_ADDR" in os.environ:
         return f"stopped by {name}; nothing is lost. To go on, start the same command again\n"
     words = sys.argv[1:] if arguments is None else arguments
     again = " ".join(["msft", *(_quoted(word) for word in words)])
@@ -191,3 +192,59 @@ def _quoted(word: str) -> str:
     if word and _PLAIN.issuperset(word):
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+# One of several processes: both launchers say so in the environment.
+def world() -> int:
+    """How many processes do this run together; one, unless they know where to meet."""
+    return _number("WORLD_SIZE", 1) if {"RANK", "MASTER_ADDR"} <= os.environ.keys() else 1
+
+
+def rank() -> int:
+    """The number of this one, from 0; the first one speaks for all."""
+    return _number("RANK", 0) if world() > 1 else 0
+
+
+def local_rank() -> int:
+    """Its number on this machine."""
+    return _number("LOCAL_RANK", rank()) if world() > 1 else 0
+
+
+def local_world() -> int:
+    """How many of them are on this machine."""
+    return _number("LOCAL_WORLD_SIZE", world())
+
+
+def take_rank(command: str, refuse: "Callable[[str], object]") -> None:
+    """Be silent, unless this is the first process; refuse what only one process does."""
+    if world() > 1 and command not in ("train", "replay"):
+        refuse(
+            f"{world()} processes were started, but `msft {command}` works in one; start it "
+            "without torchrun or accelerate launch"
+        )
+    if rank():
+        os.environ[IS_JOB] = "1"
+
+
+class signals_wait:  # noqa: N801  a context manager
+    """Inside, a signal to one of several processes waits until all know of it, which is at their
+    next meeting; alone, nothing changes."""
+
+    def __enter__(self) -> None:
+        self._several = world() > 1
+        self._graceful, self._held = graceful(), held()
+        if self._several:
+            self._graceful.__enter__()
+            self._held.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._several:
+            try:
+                self._held.__exit__(*error)
+            finally:
+                self._graceful.__exit__(*error)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default
