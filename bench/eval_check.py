@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from msft.engine.attention import NAME, RowLayout, layout
-from msft.engine.decode.decoder import Decoder, slots_of
+from msft.engine.decode.decoder import Decoder, GeneratedRows, PlainDecoder, slots_of
 from msft.engine.decode.fast import FastDecoder
-from msft.engine.decode.plain import PlainDecoder
-from msft.engine.decode.plans import GeneratedRows
 from msft.engine.decode.step import Kernels
 from msft.engine.kernels import short_rows, varlen
+from msft.engine.packing import NAME, RowLayout, layout
 from msft.example import Encoded
 
 CUDA = torch.device("cuda" if torch.cuda.is_available() else "cpu")

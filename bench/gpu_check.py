@@ -11,11 +11,10 @@ import time
 import torch
 from families import END, FAMILIES, loaded, model_of, rows_of
 
-from msft.engine.attention import RowLayout, layout
 from msft.engine.decode.decoder import Decoder
 from msft.engine.fast import FastEngine
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import TrainingRow, packed
+from msft.engine.packing import RowLayout, TrainingRow, layout, packed
 from msft.example import Encoded
 from msft.search.feeds import Batch
 

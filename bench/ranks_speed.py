@@ -41,7 +41,7 @@ from common import (
 from transformers import AutoConfig
 
 import msft.engine.ranks
-from msft.engine.adapters.injection import adapted
+from msft.engine.adapters.lora import adapted
 from msft.engine.fast import FastEngine
 from msft.engine.kernels import layers_of
 from msft.engine.model.loading import LoadedModel

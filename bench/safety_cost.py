@@ -27,8 +27,8 @@ SAFETY = (
     ("msft.run.log", "Chain.seal"),
     ("msft.run.log", "Chain.fault"),
     ("msft.files", "_opened"),
-    ("msft.engine.model.weights", "refuse_other_numbers"),
-    ("msft.engine.model.weights", "refuse_other_weights"),
+    ("msft.engine.model.loading", "refuse_other_numbers"),
+    ("msft.engine.model.loading", "refuse_other_weights"),
     ("msft.app.admission", "refuse_planted"),
 )
 """Modules, and their functions or methods."""

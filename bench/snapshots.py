@@ -26,8 +26,7 @@ from msft.engine.fast import FastEngine
 from msft.engine.model.loading import LoadedModel
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.checkpoint_sizes import on_device
-from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.engine.saving.weight_files import Copies, TorchCodec
 from msft.example import Encoded
 from msft.search.feeds import Batch
 from msft.store.disk import BackgroundDisk, DiskTier, MemoryTier

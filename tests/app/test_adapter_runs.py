@@ -20,7 +20,7 @@ import msft
 from msft.app.fingerprints import _training
 from msft.app.merge import trusts_remote_code
 from msft.cli import main
-from msft.engine.model.adapter_folders import import_peft
+from msft.engine.model.folders import import_peft
 from msft.engine.model.tokenizers import load_tokenizer
 from msft.run.folder import RunFolder, read_history
 

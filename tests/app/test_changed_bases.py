@@ -13,9 +13,9 @@ from toys import recipe_of, write_data
 
 import msft
 from msft.cli import main
-from msft.engine.model.base_files import base_files, digests_of
+from msft.engine.model.folders import base_files, digests_of
 from msft.engine.model.loading import load_model
-from msft.engine.saving.published import PublishedModel
+from msft.engine.saving.weight_files import PublishedModel
 from msft.store.disk import Hashes
 
 pytestmark = pytest.mark.usefixtures("no_reports")
@@ -137,7 +137,7 @@ def test_what_nobody_touched_is_not_read_again(
     weights = copied / "model" / "model.safetensors"
     for expected in (1, 0):
         monkeypatch.setattr(
-            "msft.engine.model.base_files.HASHES", Hashes(strict=True)
+            "msft.engine.model.folders.HASHES", Hashes(strict=True)
         )  # a new process
         cut(copied / "plain")
         read.clear()

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import transformers
 
-from msft.engine.attention import NAME
 from msft.engine.model.loading import LoadedModel
+from msft.engine.packing import NAME
 from msft.example import Encoded
 
 VOCABULARY = 97

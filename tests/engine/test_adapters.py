@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from msft.engine.accel.fused_layers import FusedLayers
-from msft.engine.adapters.injection import Adapted, adapted
+from msft.engine.adapters.lora import Adapted, adapted
 from msft.engine.fast import FastEngine
 from msft.engine.kernels import PLAIN_LAYERS
 from msft.engine.memory import frozen_bytes
-from msft.engine.model.adapter_folders import FACTS
+from msft.engine.model.folders import FACTS
 from msft.engine.model.loading import load_model
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine, answer_nll

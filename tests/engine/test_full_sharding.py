@@ -18,9 +18,8 @@ from torch import Tensor
 from msft.engine import ranks as ranks_of_torch
 from msft.engine.accel.joined_linears import JoinedProjections
 from msft.engine.fast import FastEngine
-from msft.engine.kernels import Way
+from msft.engine.kernels import KernelChoice, answer_losses
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import answer_losses
 from msft.ranks import ALONE, Patience, Ranks
 from msft.search.feeds import Batch
 
@@ -46,7 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
 class Joined(JoinedProjections):
     """Projections as a GPU joins them, in layers that are not compiled."""
 
-    way = Way("fused")
+    way = KernelChoice("fused")
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         return answer_losses(logits, labels)

@@ -8,8 +8,8 @@ from families import FAMILIES, OTHER_FAMILIES, SHAPE, loaded, model_of, own_mode
 from torch import Tensor, nn
 from transformers import BertConfig, BertLMHeadModel
 
-from msft.engine.attention import NAME
 from msft.engine.isolation import fault_of, leak_of, padding_leak, sees_ahead
+from msft.engine.packing import NAME
 from msft.engine.simple import answer_nll
 
 

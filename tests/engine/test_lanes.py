@@ -9,7 +9,7 @@ from thread_ranks import ThreadRanks, in_threads
 
 from msft.data.corpus import load_corpus
 from msft.engine import build
-from msft.engine.adapters.injection import adapted
+from msft.engine.adapters.lora import adapted
 from msft.engine.build import agreed
 from msft.engine.fast import FastEngine
 from msft.engine.memory import Fit

@@ -7,10 +7,9 @@ import torch
 from families import FAMILIES, loaded, model_of, rows_of
 from torch.nn import functional
 
-from msft.engine.attention import RowLayout, layout
 from msft.engine.fast import FastEngine
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import TrainingRow, batches, packed
+from msft.engine.packing import RowLayout, TrainingRow, batches, layout, packed
 from msft.example import Encoded
 from msft.search.feeds import Batch
 

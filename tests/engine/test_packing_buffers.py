@@ -9,13 +9,14 @@ from families import model_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.engine.attention import RowLayout, layout
+from msft.engine.kernels import NO_LABEL
 from msft.engine.packing import (
-    NO_LABEL,
     BufferShape,
     PackedRows,
+    RowLayout,
     TrainingRow,
     fill,
+    layout,
     packed,
     row_means,
 )

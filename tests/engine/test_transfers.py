@@ -6,7 +6,7 @@ from families import loaded, model_of, rows_of
 
 from msft.engine.fast import FastEngine
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import sent
+from msft.engine.packing import to_device_async
 from msft.example import Encoded
 from msft.search.feeds import Batch
 
@@ -16,7 +16,7 @@ GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_numbers_arrive(device: str) -> None:
     numbers = torch.arange(100_000)
-    there = sent(numbers, torch.device(device))
+    there = to_device_async(numbers, torch.device(device))
     assert there.device.type == device
     assert torch.equal(there.cpu(), numbers)
 

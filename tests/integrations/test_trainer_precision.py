@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from trainers import TOKENIZER, answers, mixture, plain_trainer, sft_trainer, tokenized
 
-from msft.engine.attention import NAME
 from msft.engine.model.loading import LoadedModel, tiny_model
+from msft.engine.packing import NAME
 from msft.example import Encoded
 from msft.integrations.engine import TrainerPredictor
 from msft.integrations.trainer import train

@@ -11,13 +11,14 @@ from msft.app.trackers import refuse_missing
 from msft.data.data_files import fixed_name
 from msft.data.loading import may_have, refuse_missing_files
 from msft.data.sources import SPLITS
-from msft.engine.model.adapter_folders import (
+from msft.engine.model.folders import (
+    TINY,
     base_of,
     is_adapter,
     refuse_broken_adapter,
     refuse_no_peft,
 )
-from msft.engine.model.tokenizers import TINY, gguf_header
+from msft.engine.model.tokenizers import gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
 from msft.recipe.dataset import DatasetSpec, names_files

@@ -4,8 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msft.app.hub import card_of
-from msft.engine.model.adapter_folders import ADAPTER_CONFIG, base_of, is_adapter
-from msft.engine.model.folders import CONFIG
+from msft.engine.model.folders import ADAPTER_CONFIG, CONFIG, base_of, is_adapter
 from msft.errors import LogError, RecipeError, UsageError
 from msft.files import remove
 from msft.recipe.recipe import load_recipe
@@ -40,7 +39,7 @@ def merge(source: Path, out: Path) -> None:
 
     from msft.engine.memory import refuse_no_space
     from msft.engine.model.loading import load_model
-    from msft.engine.saving.published import PublishedModel
+    from msft.engine.saving.weight_files import PublishedModel
 
     trust = trusts_remote_code(run)
     loaded = load_model(str(folder), torch.device("cpu"), trust, own_attention=True)

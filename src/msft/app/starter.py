@@ -13,7 +13,8 @@ from msft.app.admission import refuse_unwritable
 from msft.data.encoding import encoded_examples
 from msft.data.loading import load_datasets
 from msft.data.sources import Files, own_sources
-from msft.engine.model.tokenizers import SMOLLM2, TINY, tokenizer_for
+from msft.engine.model.folders import SMOLLM2, TINY
+from msft.engine.model.tokenizers import tokenizer_for
 from msft.errors import DataError, Explained, RecipeError, UsageError
 from msft.example import Example
 from msft.recipe.draft import MOST_VALUES, Draft

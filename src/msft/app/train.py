@@ -16,7 +16,7 @@ from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus, settings_for
 from msft.data.notes import epoch_notes
-from msft.engine.model.base_files import BaseHashing
+from msft.engine.model.folders import BaseHashing
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.ranks import ALONE, Patience, Ranks, from_first, lost_ranks_named, together

@@ -8,7 +8,7 @@ import torch
 
 from msft.data.corpus import Corpus, load_corpus
 from msft.data.generation_limits import SLACK
-from msft.engine.adapters.injection import adapted
+from msft.engine.adapters.lora import adapted
 from msft.engine.decode.decoder import Decoder
 from msft.engine.fast import FastEngine
 from msft.engine.isolation import fault_of, leak_of, padding_leak

@@ -14,17 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from msft.engine.adapters.injection import Adapted
-from msft.engine.adapters.merged import merged_of
+from msft.engine.adapters.lora import Adapted, merged_of
 from msft.engine.adapters.seams import files_of, trained_in
-from msft.engine.attention import PackedLayout, RowLayout, attention_way, layout
 from msft.engine.decode.decoder import Decoder
 from msft.engine.graphs import PendingLosses, PendingNumbers, recording_of, refuse_not_numbers
-from msft.engine.kernels import PLAIN_LAYERS, Layers, Paths, Recorder
+from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.memory import BASE_ON_DEVICE
 from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
 from msft.engine.optimizer import AdamW, TrainingSettings, copied
-from msft.engine.packing import NO_LABEL, PackedRows, TrainingRow, even_batches, packed, row_means
+from msft.engine.packing import (
+    PackedLayout,
+    PackedRows,
+    RowLayout,
+    TrainingRow,
+    attention_way,
+    even_batches,
+    layout,
+    packed,
+    row_means,
+)
 from msft.engine.parallel import OneLane, SyncedPredictor, everywhere, lanes_over
 from msft.engine.saving.model_files import averaged, fingerprint_of, refuse_other_model
 from msft.errors import is_out_of_memory
@@ -73,7 +81,7 @@ class FastEngine:
         self._average = self._adamw.average
         self._lanes.serve(self._adamw)
         if self._lanes.mixed:
-            layers.lay_together()
+            layers.fuse_projections()
         self._base = copies_of(self._lanes.out(self._adamw.masters), self.device)
         files = files_of(loaded, adapted, self._base, self.device, self._lanes, whole)
         self.codec, self.export, self.memory = files.codec, files.export, files.memory

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from msft.engine.kernels import Recorder, Way, recorder_of, say_once
+from msft.engine.kernels import KernelChoice, Recorder, recorder_of, say_once
 from msft.engine.optimizer import AdamW, TrainingSettings
 from msft.engine.packing import BufferShape, PackedRows, TrainingRow, fill
 from msft.errors import NotANumber, NotRecorded
@@ -114,7 +114,7 @@ class StepGraphs:
         self._buffer = torch.zeros(0, dtype=torch.int64, device=device)
         self._stages: list[tuple[Tensor, torch.cuda.Event]] = []
         self._turn = 0
-        self.way = Way("recorded")
+        self.way = KernelChoice("recorded")
 
     def shape_of(self, rows: Sequence[TrainingRow]) -> BufferShape:
         return BufferShape.of(rows).rounded(TOKENS, TARGETS, self._rows)
@@ -128,7 +128,7 @@ class StepGraphs:
             return self.run(rows)
         except (torch.OutOfMemoryError, NotRecorded) as error:  # what it held is free afterwards
             why = str(error) if isinstance(error, NotRecorded) else "no memory to record steps"
-        self.way = Way("eager", why)
+        self.way = KernelChoice("eager", why)
         say_once(f"steps are no longer recorded: {why}; they are taken one by one")
         return None
 
@@ -206,7 +206,7 @@ class PartGraphs:
         self._held: list[Tensor] = []
         shape = (rows, longest, device, recorder)
         self._graphs: StepGraphs | None = StepGraphs(self._work, self._rehearse, *shape)
-        self.way = Way("recorded")
+        self.way = KernelChoice("recorded")
 
     def run(self, rows: Sequence[TrainingRow], targets: float, most_tokens: int) -> Tensor | None:
         """Losses of a part's rows, with its gradients added to those in the parameters, until the
@@ -279,7 +279,7 @@ class Recording:
 
     def __init__(
         self,
-        way: Way,
+        way: KernelChoice,
         steps: StepGraphs | None = None,
         parts: Callable[[], PartGraphs] | None = None,
     ) -> None:
@@ -291,7 +291,7 @@ class Recording:
             self._begin_parts()
 
     @property
-    def way(self) -> Way:
+    def way(self) -> KernelChoice:
         """How steps go."""
         return self._way if self._parts is None else self._parts.way
 
@@ -340,7 +340,7 @@ def recording_of(
     piece = recorder_of(device)
     recorder = recorder or piece.item
     if not settings.batch_rows or recorder is None:
-        return Recording(Way("eager", piece.reason or UNRECORDED))
+        return Recording(KernelChoice("eager", piece.reason or UNRECORDED))
     most = -(-settings.batch_rows // settings.lanes)
     make = recorder
 
@@ -348,7 +348,7 @@ def recording_of(
         return PartGraphs(gradients, parameters.values(), most, longest, device, make())
 
     if in_lanes:
-        return Recording(Way("recorded"), parts=parts)
+        return Recording(KernelChoice("recorded"), parts=parts)
 
     def step(line: PackedRows, longest: int) -> Tensor:
         losses = gradients(line, longest)
@@ -361,4 +361,4 @@ def recording_of(
         return losses
 
     steps = StepGraphs(step, rehearse, most, longest, device, recorder())
-    return Recording(Way("recorded"), steps, parts)
+    return Recording(KernelChoice("recorded"), steps, parts)

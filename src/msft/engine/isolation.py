@@ -26,11 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msft.engine.attention import NAME as ATTENTION
-from msft.engine.attention import RowLayout, logits_of
 from msft.engine.decode.decoder import Decoder
+from msft.engine.kernels import answer_losses
 from msft.engine.model.loading import LoadedModel
-from msft.engine.packing import TrainingRow, answer_losses, packed
+from msft.engine.packing import NAME as ATTENTION
+from msft.engine.packing import RowLayout, TrainingRow, logits_of, packed
 from msft.engine.simple import SimplePredictor, answer_nll
 from msft.example import Encoded
 

@@ -1,8 +1,9 @@
-"""Paths: which fast pieces this machine has, which path each part of the engine takes, and why.
+"""Kernels: which fast ones this machine has, which path each part of the engine takes, and why.
 
-The only file that imports `msft.engine.accel`. Any piece of it may be missing: the folder itself,
-Triton, a C compiler. The engine asks here for a `Piece`. A `Piece` without its item means the plain
-path, whose numbers are the same but for rounding; `Paths` has the reason.
+This is the only file that imports `msft.engine.accel`. Any part of `accel` may be missing: the
+folder itself, Triton, a C compiler. The engine asks here for an `OptionalKernel`. Where that has no
+item, the part takes the plain path, whose numbers are the same but for rounding. A `KernelChoice`
+is the path of one part with the reason why it takes no faster one; `Paths` has all of them.
 """
 
 import logging
@@ -14,10 +15,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-
-from msft.engine.packing import answer_losses
+from torch.nn import functional
 
 NO_CUDA = "no CUDA device"
+NO_LABEL = -100
+"""The label of a target that carries no loss, as `cross_entropy` knows it."""
 HALF = (torch.bfloat16, torch.float16)
 
 Item = TypeVar("Item")
@@ -26,7 +28,7 @@ Varlen = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class KernelChoice:
     """The path that one part takes; reason: why it takes no faster one, "" where there is none."""
 
     path: str
@@ -53,7 +55,13 @@ class Paths:
     reason: str
 
     @staticmethod
-    def of(attention: Way, steps: Way, layers: Way, optimizer: Way, decoding: Way) -> "Paths":
+    def of(
+        attention: KernelChoice,
+        steps: KernelChoice,
+        layers: KernelChoice,
+        optimizer: KernelChoice,
+        decoding: KernelChoice,
+    ) -> "Paths":
         ways = (attention, steps, layers, optimizer, decoding)
         reasons = dict.fromkeys(way.reason for way in ways if way.reason)
         paths = (attention.path, steps.path, layers.path, optimizer.path, decoding.path)
@@ -65,8 +73,8 @@ class Paths:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[Item]):
-    """A piece of `accel`; item: None where this machine cannot have it, for this reason."""
+class OptionalKernel(Generic[Item]):
+    """A part of `accel`; item: None where this machine cannot have it, for this reason."""
 
     item: Item | None
     reason: str = ""
@@ -88,16 +96,21 @@ class Layers(Protocol):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor: ...
-    def lay_together(self) -> None: ...
+    def fuse_projections(self) -> None: ...
     @property
-    def way(self) -> Way: ...
+    def way(self) -> KernelChoice: ...
+
+
+def answer_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log p of each label, in fp32; 0 for NO_LABEL."""
+    return functional.cross_entropy(logits.float(), labels, reduction="none")
 
 
 class PlainLayers:
     """Layers that run as they are."""
 
     def __init__(self, reason: str = "") -> None:
-        self.way = Way("plain", reason)
+        self.way = KernelChoice("plain", reason)
 
     def __enter__(self) -> None: ...
 
@@ -106,7 +119,7 @@ class PlainLayers:
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         return answer_losses(logits, labels)
 
-    def lay_together(self) -> None: ...
+    def fuse_projections(self) -> None: ...
 
 
 PLAIN_LAYERS = PlainLayers()
@@ -119,17 +132,17 @@ def say_once(message: str) -> None:
 
 
 @cache
-def varlen() -> Piece[Varlen]:
+def varlen() -> OptionalKernel[Varlen]:
     """Torch's flash attention over rows in one line, for CUDA in half precision."""
     try:
         from msft.engine.accel.varlen import varlen as kernel
     except ImportError as error:
-        return Piece(None, cause_of(error))
-    return Piece(kernel)
+        return OptionalKernel(None, cause_of(error))
+    return OptionalKernel(kernel)
 
 
 @cache
-def short_rows() -> Piece[Any]:
+def short_rows() -> OptionalKernel[Any]:
     """The module `accel/short_rows.py`, where Triton can make its kernels for this device."""
     try:
         from msft.engine.accel import short_rows as module
@@ -138,19 +151,19 @@ def short_rows() -> Piece[Any]:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # no Triton, no C compiler, no headers, an old GPU: all differ
-        return Piece(None, cause_of(error))
-    return Piece(module)
+        return OptionalKernel(None, cause_of(error))
+    return OptionalKernel(module)
 
 
-def recorder_of(device: torch.device) -> Piece[Callable[[], Recorder]]:
+def recorder_of(device: torch.device) -> OptionalKernel[Callable[[], Recorder]]:
     """What makes recorders of a device's work."""
     if device.type != "cuda":
-        return Piece(None, NO_CUDA)
+        return OptionalKernel(None, NO_CUDA)
     try:
         from msft.engine.accel.cuda_graphs import Recorder as Graphs
     except ImportError as error:
-        return Piece(None, cause_of(error))
-    return Piece(Graphs)
+        return OptionalKernel(None, cause_of(error))
+    return OptionalKernel(Graphs)
 
 
 def layers_of(model: nn.Module, fused: bool) -> Layers:
@@ -164,15 +177,19 @@ def layers_of(model: nn.Module, fused: bool) -> Layers:
     return FusedLayers(model)
 
 
-def optimizer_way(device: torch.device, bf16: bool) -> Way:
+def optimizer_way(device: torch.device, bf16: bool) -> KernelChoice:
     """Whether one kernel takes AdamW's step on fp32 masters: for bf16 working weights on CUDA."""
     if device.type != "cuda" or not bf16:
-        return Way("torch", NO_CUDA if device.type != "cuda" else "fp32")
+        return KernelChoice("torch", NO_CUDA if device.type != "cuda" else "fp32")
     try:
         kernels = short_rows()
     except torch.OutOfMemoryError:  # of a device that somebody else has filled
-        return Way("torch", "no memory left to try the kernels")
-    return Way("kernel") if kernels.item is not None else Way("torch", kernels.reason)
+        return KernelChoice("torch", "no memory left to try the kernels")
+    return (
+        KernelChoice("kernel")
+        if kernels.item is not None
+        else KernelChoice("torch", kernels.reason)
+    )
 
 
 def update_of(*tensors: Any) -> Any:
@@ -187,15 +204,15 @@ def machine_paths() -> Paths:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type != "cuda":
         plain = ("sdpa", "eager", "plain", "torch", "plain")
-        return Paths.of(*(Way(path, NO_CUDA) for path in plain))
+        return Paths.of(*(KernelChoice(path, NO_CUDA) for path in plain))
     long, short, graphs = varlen(), short_rows(), recorder_of(device)
-    attention = Way("triton short rows" if short.item else "varlen", short.reason)
+    attention = KernelChoice("triton short rows" if short.item else "varlen", short.reason)
     return Paths.of(
-        attention if long.item else Way("sdpa", long.reason),
-        Way("recorded" if graphs.item else "eager", graphs.reason),
+        attention if long.item else KernelChoice("sdpa", long.reason),
+        KernelChoice("recorded" if graphs.item else "eager", graphs.reason),
         layers_of(nn.Module(), fused=True).way,
         optimizer_way(device, bf16=True),
-        Way("fast" if long.item else "plain", long.reason),
+        KernelChoice("fast" if long.item else "plain", long.reason),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from msft.engine.kernels import Way, optimizer_way, update_of
+from msft.engine.kernels import KernelChoice, optimizer_way, update_of
 
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
@@ -201,9 +201,9 @@ class AdamW:
         device = next(iter(self.masters.values())).device
         self.way = optimizer_way(device, mixed)
         if kernel is not None:
-            self.way = Way("kernel" if kernel else "torch")
+            self.way = KernelChoice("kernel" if kernel else "torch")
         elif not all(master.is_contiguous() for master in self.masters.values()):
-            self.way = Way("torch", "weights with gaps")
+            self.way = KernelChoice("torch", "weights with gaps")
         self._kernel = self.way.path == "kernel"
         self._update: Any = None
         self._halved = halved

@@ -1,23 +1,49 @@
-"""Packing: the rows of a training step in one buffer of integers, laid out on the host.
+"""Packing: rows of any length in one line, and attention that keeps them apart.
 
-A buffer goes to the device in one copy, where it is seen as a line of rows. On a GPU it may be
-padded to a shape that comes again, so that a recorded step can be replayed on it: unused tokens
-are a row of their own at the end, unused targets carry no loss, and rows that a smaller batch
-lacks have no tokens.
+Rows differ in length. A batch that pads them all to the longest computes on padding: for questions
+and answers often more than on tokens. So the rows of a forward pass stand in one *line*, one after
+the other, and positions start at 0 in each row. Every layer but attention computes each token by
+itself and needs no change. Attention must not look from one row into another; `isolation.py` proves
+for each model that nothing does.
+
+**The line.** The host lays out tokens, positions, bounds, targets, labels and owners in one buffer
+of integers (`fill`), which goes to the device in one copy (`PackedRows.over`). Head and loss are
+computed at *targets* only: the places whose next token is an answer token. On a GPU a line may be
+padded to a shape that comes again, so that a recorded step (`graphs.py`) can be replayed on it:
+unused tokens are a row of their own at the end, unused targets carry no loss, and rows that a
+smaller batch lacks have no tokens.
+
+**Attention.** A model of transformers calls `_attention`, registered here as "msft", in every
+layer. What a token may look at is not an argument that every model family would have to pass
+through, but the *layout* that is in force while the model runs:
+
+    with layout(RowLayout(lengths, device)):
+        model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+
+With `RowLayout` each token sees its own row up to itself. Other layouts add a cache
+(`decode/decoder.py`) or what rows share (`decode/step.py`). On CUDA in half precision the kernel is
+our own where rows are short, and `varlen`, torch's flash kernel, where they are long. Everywhere
+else rows are padded for the attention alone (`Padding`). That costs little beside the matrix
+products on a CPU, and it is exact: padding stands at the end and causality hides it. `kernels.py`
+says which kernels this machine has.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AttentionInterface
 
+from msft.engine.kernels import HALF, NO_CUDA, NO_LABEL, KernelChoice, short_rows, varlen
 from msft.example import Encoded
 
 
-def sent(numbers: Tensor, device: torch.device) -> Tensor:
+def to_device_async(numbers: Tensor, device: torch.device) -> Tensor:
     """Numbers of the host on a device.
 
     A GPU takes them in turn, behind the work that it was given before. `to` alone would wait for
@@ -27,9 +53,6 @@ def sent(numbers: Tensor, device: torch.device) -> Tensor:
         return numbers.to(device)
     return numbers.pin_memory().to(device, non_blocking=True)
 
-
-NO_LABEL = -100
-"""The label of a target that carries no loss, as `cross_entropy` knows it."""
 
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -138,12 +161,7 @@ def packed(rows: Sequence[TrainingRow], device: torch.device) -> PackedRows:
     shape = BufferShape.of(rows)
     buffer = np.empty(shape.size, dtype=np.int64)
     fill(buffer, rows, shape)
-    return PackedRows.over(sent(torch.from_numpy(buffer), device), shape)
-
-
-def answer_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log p of each label, in fp32; 0 for NO_LABEL."""
-    return functional.cross_entropy(logits.float(), labels, reduction="none")
+    return PackedRows.over(to_device_async(torch.from_numpy(buffer), device), shape)
 
 
 def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
@@ -178,3 +196,234 @@ def row_means(nll: Tensor, line: PackedRows) -> Tensor:
         line.labels != NO_LABEL
     )
     return (mine * nll).sum(1) / mine.sum(1).clamp(min=1)
+
+
+# Attention.
+
+NAME = "msft"
+SHORT = 1024
+"""Rows of up to so many tokens are short."""
+
+
+class Layout(Protocol):
+    """What the tokens of the present forward pass may look at."""
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: "How") -> Tensor:
+        """Tensors are [heads, tokens, dim]; the answer is [tokens, heads, dim]."""
+
+
+class How:
+    """A layer's own way: scale, dropout, window and soft cap."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.scale: float | None = options.get("scaling")
+        self.dropout: float = options.get("dropout") or 0.0
+        self.window: int | None = options.get("sliding_window")
+        self.softcap: float | None = options.get("softcap")
+
+
+_layouts: list[Layout] = []
+
+
+@contextmanager
+def layout(present: Layout) -> Iterator[None]:
+    """The layout of all forward passes inside."""
+    _layouts.append(present)
+    try:
+        yield
+    finally:
+        _layouts.pop()
+
+
+def logits_of(
+    model: Any, tokens: Tensor, positions: Tensor, present: Layout, targets: Tensor
+) -> Tensor:
+    """What a model predicts at the targets of a line."""
+    with layout(present):
+        logits: Tensor = model(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            logits_to_keep=targets,
+            use_cache=False,
+        ).logits
+    return logits[0]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # layouts change; fused layers do not
+def _attention(
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attention_mask: Tensor | None,  # some models give it by this name
+    **options: Any,
+) -> tuple[Tensor, None]:
+    if not _layouts:
+        raise RuntimeError("this model runs inside msft's `with layout(...)` only")
+    q, k, v = (_Unbatch.apply(tensor) for tensor in (q, k, v))  # type: ignore[no-untyped-call]
+    return _layouts[-1].attend(module, q, k, v, How(options))[None], None
+
+
+class _Unbatch(torch.autograd.Function):
+    """[1, heads, tokens, dim] → [heads, tokens, dim]. The gradient gets the strides of the batch:
+    compiled layers would copy it if only the stride of the first dimension differed."""
+
+    @staticmethod
+    def forward(ctx: Any, batch: Tensor) -> Tensor:
+        ctx.strides = batch.stride()
+        return batch.squeeze(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if grad.stride() == ctx.strides[1:]:
+            return grad.as_strided((1, *grad.shape), ctx.strides)
+        return grad[None]
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+def suits(q: Tensor, v: Tensor) -> bool:
+    """Whether heads are of a kind that our kernels are made for."""
+    return q.shape[-1] == v.shape[-1] <= 128
+
+
+def attention_way(model: Any, longest: int) -> KernelChoice:
+    """The path that training's attention takes over rows of up to so many tokens, by the config."""
+    config, weight = model.config.get_text_config(), next(model.parameters())
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    names = {"dropout": "attention_dropout", "softcap": "attn_logit_softcapping"}
+    names["sliding_window"] = "sliding_window"
+    how = How({option: getattr(config, name, None) for option, name in names.items()})
+    return _kernel_for(weight, dim, how, longest)
+
+
+def _kernel_for(tensor: Tensor, dim: int, how: How, longest: int) -> KernelChoice:
+    """For heads of so many numbers; tensor: says on which device and in which precision."""
+    if not tensor.is_cuda or tensor.dtype not in HALF:
+        return KernelChoice("sdpa", "fp32" if tensor.is_cuda else NO_CUDA)
+    if how.softcap is not None or how.dropout or dim > 256:
+        return KernelChoice("sdpa", "a soft cap, dropout or wide heads in attention")
+    if varlen().item is None:
+        return KernelChoice("sdpa", varlen().reason)
+    if longest > SHORT or (how.window is not None and how.window < longest):
+        return KernelChoice("varlen", f"rows longer than {SHORT} tokens or than the window")
+    if dim > 128:
+        return KernelChoice("varlen", "heads wider than 128")
+    return KernelChoice("triton short rows" if short_rows().item else "varlen", short_rows().reason)
+
+
+class PackedLayout:
+    """Each token sees its own row, up to itself; CUDA in half precision only.
+
+    bounds: where rows start, known to the device alone; and where the last one ends.
+    longest: no row is longer.
+    padded: the last row is padding.
+    """
+
+    def __init__(self, bounds: Tensor, tokens: int, longest: int, padded: bool = False) -> None:
+        self._bounds = bounds
+        self._longest = longest
+        self._own = short_rows().item if longest <= SHORT else None
+        self._varlen = varlen().item
+        self._sight = self._own and self._own.Sight.of(bounds, tokens, padded)
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        out: Tensor
+        if self._own and suits(q, v) and (how.window is None or how.window >= self._longest):
+            out, _ = self._own.line_attention(q, k, v, self._sight, how.scale)
+            return out
+        q, k, v = (tensor.transpose(0, 1).contiguous() for tensor in (q, k, v))
+        ends = (self._bounds, self._bounds, self._longest, self._longest)
+        assert self._varlen is not None, "who packs rows has asked for it"
+        out = self._varlen(q, k, v, *ends, window=how.window, scale=how.scale)
+        return out
+
+
+class RowLayout:
+    """Each token sees its own row, up to itself."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self.longest = max(lengths)
+        self._device = device
+        self._padding: Padding | None = None
+        self._packed: PackedLayout | None = None
+        self._lengths = lengths
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        if _kernel_for(q, q.shape[-1], how, self.longest).path != "sdpa":
+            if self._packed is None:
+                ends = torch.tensor([0, *self._lengths]).cumsum(0, dtype=torch.int32)
+                self._packed = PackedLayout(
+                    to_device_async(ends, self._device), q.shape[1], self.longest
+                )
+            return self._packed.attend(module, q, k, v, how)
+        if self._padding is None:
+            self._padding = Padding(self._lengths, self._device)
+        padding = self._padding
+        mask = window_mask(self.longest, self.longest, 0, how, q.device)
+        rows = (padding.spread(q), padding.spread(k), padding.spread(v))
+        return padding.gather(scaled_dot_product(*rows, mask, how))
+
+
+class Padding:
+    """Between tokens in one line and rows of equal length."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        rows, longest = len(lengths), max(lengths)
+        count = torch.tensor(lengths)
+        starts = count.cumsum(0) - count
+        column = torch.arange(longest)
+        inside = column < count[:, None]
+        slots = torch.where(inside, starts[:, None] + column, 0)
+        self._shape = (rows, longest)
+        self._slots = to_device_async(slots.flatten(), device)
+        self._places = to_device_async(inside.flatten().nonzero().squeeze(1), device)
+
+    def spread(self, tokens: Tensor) -> Tensor:
+        """[heads, tokens, dim] → [rows, heads, longest, dim]"""
+        heads, _, dim = tokens.shape
+        padded = tokens.index_select(1, self._slots)
+        return padded.view(heads, *self._shape, dim).transpose(0, 1)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """[rows, heads, longest, dim] → [tokens, heads, dim]"""
+        return rows.transpose(1, 2).flatten(0, 1).index_select(0, self._places)
+
+
+def window_mask(
+    queries: int, keys: int, start: int | Tensor, how: How, device: torch.device
+) -> Tensor | None:
+    """Who may see whom, [rows or 1, 1, queries, keys]; None where plain causality says it all."""
+    windowed = how.window is not None and keys > how.window
+    if isinstance(start, int) and not windowed and how.softcap is None:
+        return None
+    first = torch.tensor([start], device=device) if isinstance(start, int) else start
+    place = first[:, None, None, None] + torch.arange(queries, device=device)[:, None]
+    column = torch.arange(keys, device=device)
+    seen = column <= place
+    if how.window is not None and windowed:
+        seen = seen & (column > place - how.window)
+    return seen
+
+
+def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: How) -> Tensor:
+    if how.softcap is None:
+        return functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=how.dropout,
+            is_causal=mask is None,
+            scale=how.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    assert mask is not None, "a soft cap is computed with an explicit mask"
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scale = how.scale if how.scale is not None else q.shape[-1] ** -0.5
+    scores = torch.tanh(q @ k.transpose(2, 3) * scale / how.softcap) * how.softcap
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = functional.dropout(scores.float().softmax(-1).to(q.dtype), how.dropout)
+    return weights @ v

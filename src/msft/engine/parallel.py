@@ -31,7 +31,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from msft.engine.decode.plans import question
+from msft.engine.decode.decoder import question
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.ranks import Sharded
 from msft.errors import UsageError

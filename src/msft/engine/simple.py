@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from msft.engine.adapters.injection import Adapted
-from msft.engine.adapters.merged import merged_of
+from msft.engine.adapters.lora import Adapted, merged_of
 from msft.engine.adapters.seams import files_of, trained_in
-from msft.engine.decode.plans import GeneratedRows
+from msft.engine.decode.decoder import GeneratedRows
 from msft.engine.graphs import refuse_not_numbers
-from msft.engine.kernels import PLAIN_LAYERS
+from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS
 from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
 from msft.engine.optimizer import RAW, MovingAverage, TrainingSettings
-from msft.engine.packing import NO_LABEL, batches
+from msft.engine.packing import batches
 from msft.engine.parallel import SyncedPredictor
 from msft.engine.saving.model_files import Weights, averaged, refuse_other_model
 from msft.example import Encoded

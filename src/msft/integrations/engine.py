@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from msft.engine.attention import NAME as ATTENTION
-from msft.engine.attention import RowLayout, logits_of
 from msft.engine.decode.decoder import Decoder
 from msft.engine.isolation import leak_of, padding_leak
 from msft.engine.kernels import HALF
 from msft.engine.memory import EVALUATED_TOKENS
-from msft.engine.model.base_files import write_facts
+from msft.engine.model.folders import write_facts
 from msft.engine.model.loading import LoadedModel, end_tokens
+from msft.engine.packing import NAME as ATTENTION
+from msft.engine.packing import RowLayout, logits_of
 from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
-from msft.engine.saving.safetensors_codec import PIECE
+from msft.engine.saving.weight_files import PIECE
 from msft.engine.simple import SimplePredictor
 from msft.errors import NotANumber, Stopped, UsageError
 from msft.example import Encoded

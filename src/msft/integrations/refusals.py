@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from msft.engine.model.kinds import wrong_class
+from msft.engine.model.tokenizers import wrong_class
 from msft.errors import RecipeError, UsageError
 from msft.integrations.engine import inner_model
 from msft.recipe.foreign_keys import ALIASES

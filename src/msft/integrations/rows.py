@@ -15,7 +15,7 @@ from msft.data.corpus import Corpus, SubDataset
 from msft.data.encoding import EncodedSplit
 from msft.data.notes import weight_note
 from msft.data.overlap import refuse_overlap, repeats, shared_between, variations
-from msft.engine.packing import NO_LABEL
+from msft.engine.kernels import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec

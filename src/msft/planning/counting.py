@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from msft.data.corpus import Corpus, Task, settings_for
 from msft.data.encoding import Tokenizer
-from msft.engine.decode.plans import answer_plan, grouped, question
+from msft.engine.decode.decoder import grouped, question
+from msft.engine.decode.plans import answer_plan
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe

@@ -13,11 +13,11 @@ from families import END, model_of
 from plain_varlen import plain_varlen
 
 from msft.engine.accel.cuda_graphs import Recorder
+from msft.engine.decode.decoder import GeneratedRows
 from msft.engine.decode.fast import RECORDS_KEPT, FastDecoder, Measurer
-from msft.engine.decode.plans import AnswerPlan, GeneratedRows, Line, answer_plan
+from msft.engine.decode.plans import AnswerPlan, Line, answer_plan
 from msft.engine.decode.step import Kernels
-from msft.engine.kernels import Way
-from msft.engine.packing import answer_losses
+from msft.engine.kernels import KernelChoice, answer_losses
 from msft.errors import Unsuited
 from msft.example import Encoded
 
@@ -207,7 +207,7 @@ def test_no_step_is_done_otherwise_because_it_was_watched(device: Device) -> Non
 
     class Fused:
         inside = False
-        way = Way("fused")
+        way = KernelChoice("fused")
         losses = staticmethod(answer_losses)
 
         def __enter__(self) -> None:
@@ -216,7 +216,7 @@ def test_no_step_is_done_otherwise_because_it_was_watched(device: Device) -> Non
         def __exit__(self, *error: object) -> None:
             self.inside = False
 
-        def lay_together(self) -> None: ...
+        def fuse_projections(self) -> None: ...
 
     class Repeating:
         """A recorder; what it records is done at every replay, as on a GPU."""

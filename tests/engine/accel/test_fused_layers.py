@@ -8,9 +8,8 @@ from families import loaded, model_of, rows_of
 
 from msft.engine.accel.fused_layers import FusedLayers, decoder_layers
 from msft.engine.fast import FastEngine
-from msft.engine.kernels import PLAIN_LAYERS, Layers, Way
+from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS, KernelChoice, Layers, answer_losses
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import NO_LABEL, answer_losses
 from msft.search.feeds import Batch
 
 ALL = tuple(("a", number) for number in range(8))
@@ -92,4 +91,4 @@ def test_a_mistake_of_the_model_is_not_taken_for_one_of_the_compiler() -> None:
     layers = FusedLayers(model, backend=lambda graph, inputs: full)
     with pytest.raises(torch.OutOfMemoryError):
         engine_of(model, layers).work(Batch(ALL))
-    assert layers.way == Way("fused")
+    assert layers.way == KernelChoice("fused")

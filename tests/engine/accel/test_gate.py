@@ -98,7 +98,7 @@ def test_a_layer_whose_adapters_are_wide_takes_the_other_way(rank: int) -> None:
     expected = computed(model)
     seen = []
     joined = JoinedProjections(model)
-    joined.lay_together()
+    joined.fuse_projections()
     opened = gate.opened
 
     def watched(*given: Any) -> Tensor:

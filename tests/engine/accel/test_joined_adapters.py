@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from msft.engine.accel.fused_layers import FusedLayers
 from msft.engine.accel.joined_adapters import adapted_together, lying_together
 from msft.engine.accel.joined_linears import TOGETHER, JoinedProjections
-from msft.engine.adapters.injection import adapted
-from msft.engine.attention import RowLayout, layout
+from msft.engine.adapters.lora import adapted
+from msft.engine.packing import RowLayout, layout
 from msft.recipe.recipe import AdapterOptions
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def test_the_same_logits_and_gradients(family: str, four_bit: bool, laid: bool) 
     expected = computed(model)
     joined = JoinedProjections(model)
     if laid:
-        joined.lay_together()
+        joined.fuse_projections()
     with joined:
         assert is_same(computed(model), expected)
     assert is_same(computed(model), expected)  # peft's own forward reads the same weights
@@ -85,7 +85,7 @@ def test_other_kinds_run_as_peft_has_them(options: dict[str, Any]) -> None:
 
 def computed_joined(model: Any) -> tuple[Tensor, dict[str, Tensor]]:
     joined = JoinedProjections(model)
-    joined.lay_together()
+    joined.fuse_projections()
     with joined:
         return computed(model)
 
@@ -98,7 +98,7 @@ def test_compiled_layers_have_the_same_gradients() -> None:
     model = adapted_model("llama")
     expected = computed(model)
     fused = FusedLayers(model, backend="aot_eager")
-    fused.lay_together()
+    fused.fuse_projections()
     for _ in range(2):
         with fused:
             assert is_same(computed(model), expected)
@@ -112,7 +112,7 @@ def test_compiled_layers_keep_no_norms_and_no_gate() -> None:
     torch._dynamo.reset()
     model = adapted_model("llama", targets=("gate_proj", "up_proj", "down_proj"))
     fused = FusedLayers(model, backend="aot_eager_decomp_partition")
-    fused.lay_together()
+    fused.fuse_projections()
     kept: dict[int, tuple[int, ...]] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -140,10 +140,10 @@ def test_weights_that_lie_together_stay_where_they_are() -> None:
         bf16=False,
     )
     trained, plain = (JoinedProjections(m.model) for m in (made.loaded, made.evaluated))
-    trained.lay_together()
+    trained.fuse_projections()
     mlp = made.loaded.model.model.layers[0].mlp
     before = mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()
-    plain.lay_together()
+    plain.fuse_projections()
     assert (mlp.gate_proj.weight.data_ptr(), mlp.up_proj.weight.data_ptr()) == before
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from msft.engine.accel.fused_layers import FusedLayers
 from msft.engine.accel.joined_linears import Join, JoinedProjections, PlainWeights, together
-from msft.engine.attention import RowLayout, layout
+from msft.engine.packing import RowLayout, layout
 
 LENGTHS = [12, 8]
 JOINED = {"llama", "qwen2", "qwen3", "olmo2", "mistral", "gemma", "gemma2", "mixtral"}
@@ -37,7 +37,7 @@ def test_the_same_logits_and_gradients(family: str, laid: bool) -> None:
     joined = JoinedProjections(model)
     assert bool(together(model)) is (family in JOINED)
     if laid:
-        joined.lay_together()
+        joined.fuse_projections()
     with joined:
         ours, our_slopes = computed(model)
     assert torch.allclose(ours, logits, atol=1e-5)
@@ -59,7 +59,7 @@ def test_compiled_layers_hand_their_gradients_out(family: str) -> None:
     model = model_of(family)
     logits, slopes = computed(model)
     fused = FusedLayers(model, backend="aot_eager")
-    fused.lay_together()
+    fused.fuse_projections()
     for _ in range(2):
         with fused:
             ours, our_slopes = computed(model)
@@ -72,7 +72,7 @@ def test_compiled_layers_hand_their_gradients_out(family: str) -> None:
 def test_gradients_of_several_passes_add_up() -> None:
     layers = [nn.Linear(4, 6, bias=False), nn.Linear(4, 2, bias=False)]
     join, given = Join(PlainWeights(layers)), torch.randn(3, 4)
-    join.weights.lay_together()
+    join.weights.fuse_projections()
     for times in (1, 2):
         loss = join.part(0, given).sum() + 2 * join.part(1, given).sum()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -85,7 +85,7 @@ def test_gradients_of_several_passes_add_up() -> None:
 def test_weights_that_lie_together_are_written_through() -> None:
     layers = [nn.Linear(4, 6, bias=False), nn.Linear(4, 2, bias=False)]
     join, given = Join(PlainWeights(layers)), torch.randn(3, 4)
-    join.weights.lay_together()
+    join.weights.fuse_projections()
     with torch.no_grad():
         layers[1].weight.fill_(2.0)
         join.part(0, given)

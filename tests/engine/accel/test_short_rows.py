@@ -156,7 +156,7 @@ def test_shared_memory_is_enough_on_smaller_gpus(dim: int) -> None:
 
 
 def test_they_are_there_where_triton_can_make_them() -> None:
-    assert kernels.short_rows() == kernels.Piece(short_rows)
+    assert kernels.short_rows() == kernels.OptionalKernel(short_rows)
 
 
 def test_where_triton_cannot_make_them_there_are_none_and_a_reason() -> None:

@@ -9,9 +9,8 @@ import torch
 from families import END, FAMILIES, VOCABULARY, model_of, rows_of
 from torch.nn import functional
 
-from msft.engine.attention import NAME
-from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.plans import shared_prefix
+from msft.engine.decode.decoder import Decoder, shared_prefix
+from msft.engine.packing import NAME
 from msft.example import Encoded
 
 NEW = 12

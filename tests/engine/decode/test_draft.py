@@ -7,14 +7,13 @@ import torch
 from families import END, model_of
 from plain_varlen import plain_varlen
 
-from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.decoder import Decoder, GeneratedRows
 from msft.engine.decode.fast import FastDecoder
 from msft.engine.decode.plans import (
     AHEAD,
     BUCKET,
     SPARE,
     SPARE_OF_ROW,
-    GeneratedRows,
     bucket_of,
     padding_rows,
     prompt_plan,

@@ -17,10 +17,10 @@ from plain_varlen import plain_varlen
 from test_decoder import NEW, generated_by_transformers
 from torch.nn.functional import scaled_dot_product_attention
 
-from msft.engine.decode.decoder import Decoder
-from msft.engine.decode.plans import answer_lines, bounds_of, bucket_of, grouped, smaller_bucket
+from msft.engine.decode.decoder import Decoder, grouped
+from msft.engine.decode.plans import answer_lines, bounds_of, bucket_of, smaller_bucket
 from msft.engine.decode.step import DecodeGraphs, HostWaits, Kernels, Stepper, Store
-from msft.engine.kernels import Way
+from msft.engine.kernels import KernelChoice
 from msft.example import Encoded
 
 WINDOWED = ("mistral", "gemma2")
@@ -86,12 +86,12 @@ def test_a_window_wider_than_every_row_is_none() -> None:
     rows = decoder.generate(short, [5] * 3).rows
     assert buckets(decoder) == [16]
     assert rows == plain(model).generate(short, [5] * 3).rows
-    assert decoder.way == Way("fast")
+    assert decoder.way == KernelChoice("fast")
     decoder.generate([(3, 4) * 5], [5])
-    assert decoder.way == Way("plain", "a window in attention")
+    assert decoder.way == KernelChoice("plain", "a window in attention")
     decoder.generate(short, [5] * 3)
-    assert decoder.way == Way("fast")
-    assert plain(model).way == Way("plain", "no CUDA device")
+    assert decoder.way == KernelChoice("fast")
+    assert plain(model).way == KernelChoice("plain", "no CUDA device")
 
 
 def test_many_rows_through_every_bucket() -> None:

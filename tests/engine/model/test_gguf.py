@@ -9,13 +9,14 @@ import pytest
 from tokenizers.models import Unigram
 
 from msft.data.encoding import encoded_texts
-from msft.engine.model.gguf import read_header, read_once
 from msft.engine.model.shape import named_shape
 from msft.engine.model.tokenizers import (
     begin_texts,
     gguf_header,
     load_context,
     load_tokenizer,
+    read_header,
+    read_once,
     refuse_misread,
     tiny_tokenizer,
 )

@@ -20,8 +20,7 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.best_folder import BestFolder
 from msft.engine.saving.checkpoint_sizes import memory_tiers
-from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.safetensors_codec import MOMENTS, STATE, TorchCodec
+from msft.engine.saving.weight_files import MOMENTS, STATE, Copies, TorchCodec
 from msft.engine.simple import SimpleEngine
 from msft.errors import Stopped
 from msft.recipe.recipe import Recipe

@@ -12,9 +12,9 @@ from families import loaded, model_of, rows_of
 from torch import Tensor, nn
 
 from msft.engine.fast import FastEngine
-from msft.engine.kernels import Piece
+from msft.engine.kernels import OptionalKernel
 from msft.engine.optimizer import AdamW, TrainingSettings
-from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.engine.saving.weight_files import TorchCodec
 from msft.engine.simple import SimpleEngine
 from msft.errors import NotANumber
 from msft.search.feeds import Batch
@@ -62,8 +62,8 @@ class Direct:
 def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Some virtual CPUs claim bf16 instructions that they do not have; and recorded steps take
     attention that works anywhere."""
-    monkeypatch.setattr("msft.engine.attention.varlen", lambda: Piece(by_rows))
-    monkeypatch.setattr("msft.engine.attention.short_rows", lambda: Piece(None))
+    monkeypatch.setattr("msft.engine.packing.varlen", lambda: OptionalKernel(by_rows))
+    monkeypatch.setattr("msft.engine.packing.short_rows", lambda: OptionalKernel(None))
     event = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from msft.engine.model.four_bit import PARTS, unpacked
+from msft.engine.adapters.four_bit import PARTS, unpacked
 
 
 class Operands(NamedTuple):

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
 from msft.engine.accel.joined_linears import JoinedProjections
-from msft.engine.kernels import Way, cause_of, say_once
-from msft.engine.packing import answer_losses
+from msft.engine.kernels import KernelChoice, answer_losses, cause_of, say_once
 from msft.engine.ranks import excuse_compiling
 
 RECOMPUTED = {"ban_recompute_materialized_backward": False, "ban_recompute_used_far_apart": False}
@@ -32,7 +31,7 @@ class FusedLayers:
     def __init__(self, model: nn.Module, backend: Backend = "inductor") -> None:
         torch._functorch.config.guess_tangent_strides_as_outputs = True  # as attention has them
         excuse_compiling()
-        self.way = Way("fused")
+        self.way = KernelChoice("fused")
         self._joined = JoinedProjections(model)
         if self._joined.with_adapters:
             backend = recomputing(backend)
@@ -44,9 +43,9 @@ class FusedLayers:
         nll: Tensor = self._losses(logits, labels)
         return nll
 
-    def lay_together(self) -> None:
+    def fuse_projections(self) -> None:
         """Let joined weights lie together; only where nobody else holds them."""
-        self._joined.lay_together()
+        self._joined.fuse_projections()
 
     def __enter__(self) -> None:
         self._joined.__enter__()
@@ -69,7 +68,7 @@ class FusedLayers:
                 except TorchDynamoException as error:  # no compiler, a model it does not know
                     cause = cause_of(getattr(error, "inner_exception", error))
                     reason = f"layers cannot be compiled: {cause}"
-                    self.way = Way("plain", reason)
+                    self.way = KernelChoice("plain", reason)
                     say_once(f"{reason}; they run as they are, which is slower")
             return plain(*args, **options)
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.accel.adapted_products import Operands, flat, gradients, product
-from msft.engine.model.adapter_folders import ADAPTER
-from msft.engine.model.four_bit import FourBitLinear
+from msft.engine.adapters.four_bit import FourBitLinear
+from msft.engine.model.folders import ADAPTER
 
 
 @torch.library.custom_op("msft::adapted", mutates_args=())
@@ -138,7 +138,7 @@ class AdaptedWeights:
         self._down: Tensor | None = None
         self._up: Tensor | None = None
 
-    def lay_together(self) -> None:
+    def fuse_projections(self) -> None:
         """The frozen weights, the A matrices and the B matrices."""
         self._down, self._up = _laid(self._downs), _laid(self._ups)
         if not self._packed:

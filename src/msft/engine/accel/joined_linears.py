@@ -71,7 +71,7 @@ class PlainWeights:
     def modules(self) -> Sequence[nn.Module]:
         return self.layers
 
-    def lay_together(self) -> None:
+    def fuse_projections(self) -> None:
         whole = lying_together([layer.weight.data for layer in self.layers])
         for layer, part in zip(self.layers, torch.split(whole, self.sizes), strict=True):
             layer.weight.data = part
@@ -109,7 +109,7 @@ class Weights(Protocol):
     @property
     def modules(self) -> Sequence[nn.Module]: ...
 
-    def lay_together(self) -> None:
+    def fuse_projections(self) -> None:
         """Let the weights be parts of one tensor, so that nothing is copied."""
 
     def product(self, given: Tensor) -> Tensor:
@@ -169,10 +169,10 @@ class JoinedProjections(AbstractContextManager[None]):
             if wide is not None and module.up_proj in wide.modules:
                 self._forwards.append((module, gated(module, wide, narrow)))
 
-    def lay_together(self) -> None:
+    def fuse_projections(self) -> None:
         """Let joined weights lie together; only where nobody else holds them."""
         for join in self._joins:
-            join.weights.lay_together()
+            join.weights.fuse_projections()
 
     def __enter__(self) -> None:
         for layer, forward in self._forwards:

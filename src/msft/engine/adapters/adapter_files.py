@@ -10,17 +10,12 @@ from typing import Any
 
 import torch
 
-from msft.engine.adapters.injection import Adapted
-from msft.engine.adapters.merged import Weights, merged_weights
-from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from msft.engine.model.base_files import HASHES, write_facts
+from msft.engine.adapters.lora import Adapted, Weights, merged_weights
+from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, HASHES, is_ours, write_facts
 from msft.engine.model.loading import load_model
-from msft.engine.model.tokenizers import is_ours
 from msft.engine.saving.checkpoint_sizes import memory_tiers
-from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.model_files import Divided, codec_of, link_weights
-from msft.engine.saving.published import PublishedModel
-from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
 from msft.files import remove, replace_bytes
 from msft.run.folder import RunFolder, write_text
 from msft.search.rollout import BASE

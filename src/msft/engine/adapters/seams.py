@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.adapters.adapter_files import AdapterFiles
-from msft.engine.adapters.injection import Adapted
+from msft.engine.adapters.lora import Adapted
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.model_files import Divided, ModelFiles
 

@@ -1,30 +1,334 @@
-"""Greedy generation and likelihoods: many rows at once, what they share computed once.
+"""Decoding: greedy texts and likelihoods of many rows at once, what they share computed once.
 
-Rows may belong to groups (a task with its few-shot exemplars); what the rows of a group start
-with is computed once. On CUDA in half precision all of it goes the fast way (`fast.py`),
-elsewhere, and for attention with a window or a soft cap, the plain way (`plain.py`).
+An evaluation asks a model two questions. `measure`: how likely is this answer (-log p, summed over
+its tokens)? `generate`: which tokens follow this prompt, the most likely one at a time, until an
+end token, a limit, or until nothing that may still come can change the score (`StopRow`)?
+
+Rows come in groups (a task with its few-shot exemplars). All rows of a group start with the same
+tokens, the *prefix*. Its keys and values are computed once and then read by every row, so an
+evaluation with five exemplars costs little more than one without.
+
+`Decoder` is the door. It takes one of two paths that give the same answers:
+
+- `PlainDecoder`, in this file, is exact on every device and for any attention. Groups that share a
+  prefix go one after the other. Rows are padded for the attention alone, and a KV cache holds one
+  line of columns for each row: a token at position p stands in column p.
+- `FastDecoder` (`fast.py`, with `plans.py` and `step.py`) needs CUDA in half precision. It keeps
+  prefixes once for all rows, packs rows without padding, replays decoding steps as CUDA graphs,
+  and guesses tokens ahead. It is 140 times as fast as `generate` of transformers.
+
+If memory does not hold a batch, the decoder halves it for good; the answers stay the same. No
+answer is kept between calls, since weights may have changed.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from itertools import accumulate, chain, takewhile
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import Tensor, nn
 
 from msft.engine import kernels
-from msft.engine.decode.fast import FastDecoder
-from msft.engine.decode.plain import PlainDecoder
-from msft.engine.decode.plans import GeneratedRows
-from msft.engine.decode.step import Kernels
-from msft.engine.kernels import PLAIN_LAYERS, Layers, Way, recorder_of, say_once
+from msft.engine.kernels import (
+    PLAIN_LAYERS,
+    KernelChoice,
+    Layers,
+    answer_losses,
+    recorder_of,
+    say_once,
+)
 from msft.engine.memory import MEMORY_OF_KEYS
 from msft.engine.model.shape import shape_of
+from msft.engine.packing import (
+    How,
+    Layout,
+    Padding,
+    RowLayout,
+    TrainingRow,
+    batches,
+    logits_of,
+    packed,
+    scaled_dot_product,
+    window_mask,
+)
 from msft.errors import Unsuited, is_out_of_memory
 from msft.example import Encoded
 from msft.run.engine import Generated, Likelihoods, StopRow
 
+if TYPE_CHECKING:
+    from msft.engine.decode.fast import FastDecoder
+    from msft.engine.decode.step import Kernels
+
 SLOTS_ELSEWHERE = 2**20
+"""Tokens whose keys may be kept where the device does not say how much memory it has."""
+WORTH_SHARING = 16
+"""A shared prefix of fewer tokens is computed with each row; a stem needs half as many."""
+
+Span = tuple[int, int]
+
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixGroup:
+    """Rows that start with the same tokens; keys of these are in the slots from `slot` on."""
+
+    rows: tuple[int, ...]
+    prefix: tuple[int, ...]
+    slot: int
+
+    @property
+    def slots(self) -> Span:
+        return self.slot, self.slot + len(self.prefix)
+
+
+def shared_prefix(rows: Sequence[Sequence[int]]) -> int:
+    """Tokens that all rows start with, if sharing is worth it; every row keeps one of its own."""
+    if len(rows) < 2:
+        return 0
+    ends = min(map(tuple, rows)), max(map(tuple, rows))  # the two that differ the earliest
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
+    shared = min(sum(1 for _ in same), min(len(row) for row in rows) - 1)
+    return shared if shared >= WORTH_SHARING else 0
+
+
+def grouped(starts: Sequence[Sequence[int]], groups: Sequence[int] | None) -> list[PrefixGroup]:
+    """The groups of rows that start like this; None: all rows are one."""
+    members: dict[int, list[int]] = {}
+    for number, group in enumerate(groups or [0] * len(starts)):
+        members.setdefault(group, []).append(number)
+    found: list[PrefixGroup] = []
+    slot = 0
+    for rows in members.values():
+        shared = shared_prefix([starts[number] for number in rows])
+        found.append(PrefixGroup(tuple(rows), tuple(starts[rows[0]][:shared]), slot))
+        slot += shared
+    return found
+
+
+def question(row: Encoded) -> tuple[int, ...]:
+    """Everything before the first answer token."""
+    return row.tokens[: row.answer.index(True)] if True in row.answer else row.tokens
+
+
+class GeneratedRows:
+    """The tokens of each row: up to an end token, its limit, or where `leaves` said so."""
+
+    def __init__(self, ends: frozenset[int], limits: Sequence[int], leaves: StopRow) -> None:
+        self.rows: list[list[int]] = [[] for _ in limits]
+        self.limits = limits
+        self._ends = ends
+        self._leaves = leaves
+        self._done = [False] * len(limits)
+
+    def add(self, number: int, tokens: Sequence[int]) -> None:
+        """The next tokens of a row, which may be done; those after its end are dropped."""
+        if self._done[number]:
+            return
+        row = self.rows[number]
+        before, room = len(row), self.limits[number] - len(row)
+        row += tokens[:room]
+        if not self._ends.isdisjoint(row[before:]):
+            del row[next(n for n in range(before, len(row)) if row[n] in self._ends) + 1 :]
+        over = row[-1] in self._ends or len(row) == self.limits[number]
+        text = row[:-1] if over else row
+        end = self._leaves(number, text, before) if len(text) > before else None
+        if end is not None:
+            del row[end:]
+        self._done[number] = over or end is not None
+
+    def open(self, number: int) -> bool:
+        return not self._done[number]
+
+
+class Cache:
+    """Keys and values of every layer: [rows, heads, columns, dim], columns shared by all rows.
+
+    A row's token at position p stands in column p, so a prefix that all rows share is in columns
+    0 to p-1 of each. A cache belongs to one set of weights: drop it when they change.
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows = rows
+        self.columns = columns
+        self._keys: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+
+    def store(self, layer: int, row: Tensor, column: Tensor, k: Tensor, v: Tensor) -> None:
+        """Put tokens [heads, tokens, dim] where they belong."""
+        for held, new in ((self._keys, k), (self._values, v)):
+            if layer not in held:
+                shape = (self.rows, k.shape[0], self.columns, k.shape[2])
+                held[layer] = torch.zeros(shape, dtype=new.dtype, device=new.device)
+            held[layer][row, :, column] = new.transpose(0, 1)
+
+    def up_to(self, layer: int, column: int) -> tuple[Tensor, Tensor]:
+        return self._keys[layer][:, :, :column], self._values[layer][:, :, :column]
+
+    def share(self, prefix: "Cache") -> None:
+        """Start every row with the only row of `prefix`."""
+        for mine, theirs in ((self._keys, prefix._keys), (self._values, prefix._values)):
+            for layer, tensor in theirs.items():
+                _, heads, columns, dim = tensor.shape
+                held = tensor.new_zeros((self.rows, heads, self.columns, dim))
+                held[:, :, :columns] = tensor
+                mine[layer] = held
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows stay."""
+        self.rows = len(rows)
+        for held in (self._keys, self._values):
+            for layer, tensor in held.items():
+                held[layer] = tensor.index_select(0, rows)
+
+
+class CacheLayout:
+    """Each token sees the cache of its row up to its own position.
+
+    lengths: new tokens of each row; starts: the position of each row's first new token.
+    """
+
+    def __init__(
+        self, cache: Cache, lengths: Sequence[int], starts: Sequence[int], device: torch.device
+    ) -> None:
+        self._cache = cache
+        self._padding = Padding(lengths, device)
+        count, first = torch.tensor(lengths), torch.tensor(starts)
+        self._row = torch.arange(len(lengths)).repeat_interleave(count).to(device)
+        within = torch.cat([torch.arange(length) for length in lengths])
+        self._column = (first.repeat_interleave(count) + within).to(device)
+        self._end = int((count + first).max())
+        self._longest = max(lengths)
+        same = len(set(starts)) == 1
+        self._starts = first[:1].to(device) if same else first.to(device)
+
+    def attend(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        layer = int(module.layer_idx)  # type: ignore[arg-type]
+        self._cache.store(layer, self._row, self._column, k, v)
+        keys, values = self._cache.up_to(layer, self._end)
+        mask = window_mask(self._longest, self._end, self._starts, how, q.device)
+        out = scaled_dot_product(self._padding.spread(q), keys, values, mask, how)
+        return self._padding.gather(out)
+
+
+class PlainDecoder:
+    """Keeps nothing between calls."""
+
+    def __init__(self, model: Any, most_tokens: int, device: torch.device) -> None:
+        self._model = model
+        self._most_tokens = most_tokens
+        self._device = device
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[int] | None, texts: GeneratedRows
+    ) -> int:
+        """Generate into `texts`; tokens through the model."""
+        every = grouped(prompts, groups)
+        alone = tuple(chain.from_iterable(group.rows for group in every if not group.prefix))
+        work = [group for group in every if group.prefix]
+        if alone:
+            work.append(PrefixGroup(alone, (), 0))
+        return sum(self._group(group, prompts, texts) for group in work)
+
+    def measure(
+        self, rows: Sequence[Encoded], groups: Sequence[int] | None
+    ) -> Callable[[], Likelihoods]:
+        """-log p of each row's answer, as the fast way has it; here it is done at once."""
+        sums = torch.zeros(len(rows))
+        tokens = 0
+        for group in grouped([question(row) for row in rows], groups):
+            shared = len(group.prefix)
+            prefix = self._prefix(group)
+            tokens += shared
+            sizes = (len(rows[number].tokens) for number in group.rows)  # each has its own prefix
+            for places in batches(sizes, self._most_tokens):
+                numbers = [group.rows[place] for place in places]
+                own = [_without(rows[number], shared) for number in numbers]
+                lengths = [len(row.tokens) for row in own]
+                present: Layout
+                if prefix is None:
+                    present = RowLayout(lengths, self._device)
+                else:
+                    cache = Cache(len(own), shared + max(lengths))
+                    cache.share(prefix)
+                    present = CacheLayout(cache, lengths, [shared] * len(own), self._device)
+                line = packed([TrainingRow.of(row) for row in own], self._device)
+                where = (line.tokens, line.positions + shared, present, line.targets)
+                nll = answer_losses(logits_of(self._model, *where), line.labels)
+                sums.index_add_(0, torch.tensor(numbers)[line.owners.cpu()], nll.cpu())
+                tokens += len(line.tokens)
+        likelihoods = Likelihoods(sums.tolist(), tokens)
+        return lambda: likelihoods
+
+    def _prefix(self, group: PrefixGroup) -> Cache | None:
+        if not group.prefix:
+            return None
+        cache = Cache(1, len(group.prefix))
+        line = torch.tensor(group.prefix, device=self._device)
+        places = torch.arange(len(line), device=self._device)
+        present = CacheLayout(cache, [len(line)], [0], self._device)
+        logits_of(self._model, line, places, present, places[-1:])
+        return cache
+
+    def _group(
+        self, group: PrefixGroup, prompts: Sequence[Sequence[int]], texts: GeneratedRows
+    ) -> int:
+        shared = len(group.prefix)
+        prefix = self._prefix(group)
+        order = sorted(group.rows, key=lambda number: len(prompts[number]))
+        tokens = shared
+        sizes = (len(prompts[number]) + texts.limits[number] for number in order)
+        for places in batches(sizes, self._most_tokens):
+            numbers = [order[place] for place in places]
+            tokens += self._batch(numbers, prompts, shared, prefix, texts)
+        return tokens
+
+    def _batch(
+        self,
+        numbers: list[int],
+        prompts: Sequence[Sequence[int]],
+        shared: int,
+        prefix: Cache | None,
+        texts: GeneratedRows,
+    ) -> int:
+        """Generate for one batch of rows; tokens through the model."""
+        cache = Cache(len(numbers), max(len(prompts[n]) + texts.limits[n] for n in numbers))
+        if prefix is not None:
+            cache.share(prefix)
+        lengths = [len(prompts[n]) - shared for n in numbers]
+        line = [token for n in numbers for token in prompts[n][shared:]]
+        places = [shared + place for length in lengths for place in range(length)]
+        lasts = [end - 1 for end in accumulate(lengths)]
+        given, positions, targets = (
+            torch.tensor(each, device=self._device) for each in (line, places, lasts)
+        )
+        present = CacheLayout(cache, lengths, [shared] * len(numbers), self._device)
+        chosen = logits_of(self._model, given, positions, present, targets).argmax(-1)
+        tokens = len(line)
+        while True:
+            for number, token in zip(numbers, chosen.tolist(), strict=True):
+                texts.add(number, [token])
+            staying = [place for place, number in enumerate(numbers) if texts.open(number)]
+            if not staying:
+                return tokens
+            if len(staying) < len(numbers):
+                index = torch.tensor(staying, device=self._device)
+                cache.keep(index)
+                chosen = chosen.index_select(0, index)
+                numbers = [numbers[place] for place in staying]
+            starts = [len(prompts[n]) + len(texts.rows[n]) - 1 for n in numbers]
+            present = CacheLayout(cache, [1] * len(numbers), starts, self._device)
+            positions = torch.tensor(starts, device=self._device)
+            every = torch.arange(len(numbers), device=self._device)
+            chosen = logits_of(self._model, chosen, positions, present, every).argmax(-1)
+            tokens += len(numbers)
+
+
+def _without(row: Encoded, shared: int) -> Encoded:
+    """A row without the first tokens, which others have computed."""
+    return Encoded(row.tokens[shared:], row.answer[shared:]) if shared else row
 
 
 class Decoder:
@@ -34,7 +338,9 @@ class Decoder:
     kernels: of the fast way, to take it on any device.
     layers: the model's, compiled for the fast way.
     most_slots: tokens whose keys are kept; None: as an eighth of the device's memory holds.
-    fast: what goes the fast way; None: nothing has.
+    refresh: called before every question; brings the model's weights up to date.
+    way: the path of the last question; before the first one, the path that it will take.
+    fast: the fast path; None: no question has taken it.
     """
 
     def __init__(
@@ -42,31 +348,22 @@ class Decoder:
         model: Any,
         ends: Sequence[int],
         most_tokens: int,
-        kernels: Kernels | None = None,
+        kernels: "Kernels | None" = None,
         layers: Layers = PLAIN_LAYERS,
         most_slots: int | None = None,
+        refresh: Callable[[], None] | None = None,
     ) -> None:
         self._model = model
         self._layers = layers
         self._ends = frozenset(ends)
-        self._most_tokens = most_tokens
+        self.most_tokens = most_tokens
         self._halved = 0
         self._most_slots = most_slots
         self._kernels = kernels
+        self.refresh = refresh
         self.fast: FastDecoder | None = None
-        self._unsuited = ""
-
-    @property
-    def way(self) -> Way:
-        """The path of the last call, or of the first one where there was none: fast or plain."""
-        kernels, reason = self._chosen()
-        reason = self._unsuited if kernels else reason
-        return Way("plain" if reason else "fast", reason)
-
-    @property
-    def most_tokens(self) -> int:
-        """In one forward pass; less than was given, once memory has run out."""
-        return self._most_tokens >> self._halved
+        found, reason = self._kernels_now()
+        self.way = KernelChoice("fast" if found else "plain", reason)
 
     def generate(
         self,
@@ -81,64 +378,74 @@ class Decoder:
         groups: a number for each row; None: all rows are one group.
         """
 
-        def work(way: PlainDecoder | FastDecoder) -> Generated:
+        def work(way: "PlainDecoder | FastDecoder") -> Generated:
             texts = GeneratedRows(self._ends, limits, leaves)
             tokens = way.generate(prompts, groups, texts)
             return Generated(texts.rows, tokens)
 
-        return self._done(work)
+        return self._asked(work)
 
     def measure(
         self, rows: Sequence[Encoded], groups: Sequence[int] | None = None
     ) -> Callable[[], Likelihoods]:
         """-log p of each row's answer tokens, given everything before them; it may go on beside a
         generation until it is asked for."""
-        return self._done(lambda way: way.measure(rows, groups))
+        return self._asked(lambda way: way.measure(rows, groups))
 
-    def _done(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
+    def _asked(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
         """Do it; if memory does not hold a batch, halve it for good. The answers are the same."""
+        if self.refresh is not None:
+            self.refresh()
         self._model.eval()
         while True:
             try:
                 with torch.inference_mode():
-                    return self._tried(work)
+                    return self._on_a_path(work)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or not self.most_tokens >> 1:
                     raise
             self.fast = None
             self._halved += 1
+            self.most_tokens >>= 1
             torch.cuda.empty_cache()
 
-    def _tried(self, work: Callable[[PlainDecoder | FastDecoder], Result]) -> Result:
+    def _on_a_path(self, work: Callable[["PlainDecoder | FastDecoder"], Result]) -> Result:
         device = next(self._model.parameters()).device
-        kernels, _ = self._chosen()
-        if kernels is not None:
-            if self.fast is None:
-                slots = (self._most_slots or slots_of(self._model, device)) >> self._halved
-                sizes = (self.most_tokens, slots, device)
-                recorder = recorder_of(device).item
-                self.fast = FastDecoder(self._model, kernels, *sizes, self._layers, recorder)
+        found, reason = self._kernels_now()
+        if found is not None:
             try:
-                result = work(self.fast)
+                result = work(self.fast or self._fast(found, device))
             except Unsuited as error:
-                self._unsuited = f"{error} in attention"
-                say_once(f"evaluation goes the plain way, which is slower: {self._unsuited}")
+                reason = f"{error} in attention"
+                say_once(f"evaluation goes the plain way, which is slower: {reason}")
             else:
-                self._unsuited = ""
+                self.way = KernelChoice("fast")
                 return result
+        self.way = KernelChoice("plain", reason)
         return work(PlainDecoder(self._model, self.most_tokens, device))
 
-    def _chosen(self) -> tuple[Kernels | None, str]:
-        """The kernels of the fast way; None: it cannot be gone, for this reason."""
+    def _fast(self, found: "Kernels", device: torch.device) -> "FastDecoder":
+        from msft.engine.decode.fast import FastDecoder  # which builds on this file
+
+        slots = (self._most_slots or slots_of(self._model, device)) >> self._halved
+        sizes = (self.most_tokens, slots, device)
+        recorder = recorder_of(device).item
+        self.fast = FastDecoder(self._model, found, *sizes, self._layers, recorder)
+        return self.fast
+
+    def _kernels_now(self) -> tuple["Kernels | None", str]:
+        """The kernels of the fast path; None: it cannot be taken, for this reason."""
         if self._kernels is not None:
             return self._kernels, ""
         parameter = next(self._model.parameters())
         if not parameter.is_cuda or parameter.dtype not in kernels.HALF:
             return None, "fp32" if parameter.is_cuda else kernels.NO_CUDA
         flash = kernels.varlen()
-        return (
-            Kernels(flash.item, kernels.short_rows().item) if flash.item else None
-        ), flash.reason
+        if flash.item is None:
+            return None, flash.reason
+        from msft.engine.decode.step import Kernels
+
+        return Kernels(flash.item, kernels.short_rows().item), flash.reason
 
 
 def slots_of(model: Any, device: torch.device) -> int:

@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from msft.engine.attention import logits_of
+from msft.engine.decode.decoder import GeneratedRows
 from msft.engine.decode.plans import (
     AnswerPlan,
-    GeneratedRows,
     Line,
     PromptBatch,
     PromptPlan,
@@ -41,9 +40,9 @@ from msft.engine.decode.step import (
     Store,
     tokens_ahead,
 )
-from msft.engine.kernels import PLAIN_LAYERS, Layers, Recorder
+from msft.engine.kernels import PLAIN_LAYERS, Layers, Recorder, answer_losses
 from msft.engine.memory import HEAD_TOKENS, RECORDED_UP_TO
-from msft.engine.packing import answer_losses
+from msft.engine.packing import logits_of
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
 

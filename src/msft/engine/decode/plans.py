@@ -16,14 +16,14 @@ of the prefixes, then prompt, answer and spare slots for drafts of each row.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
 
+from msft.engine.decode.decoder import WORTH_SHARING, PrefixGroup, Span, grouped, question
 from msft.engine.packing import batches
 from msft.example import Encoded
-from msft.run.engine import StopRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +70,6 @@ class Line:
     targets: Tensor
     labels: Tensor
     owners: Tensor
-
-
-WORTH_SHARING = 16
-"""A shared prefix of fewer tokens is computed with each row; a stem needs half as many."""
-
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixGroup:
-    """Rows that start with the same tokens; keys of these are in the slots from `slot` on."""
-
-    rows: tuple[int, ...]
-    prefix: tuple[int, ...]
-    slot: int
-
-    @property
-    def slots(self) -> Span:
-        return self.slot, self.slot + len(self.prefix)
 
 
 class LineBuilder:
@@ -205,29 +186,6 @@ def bounds_of(spans: Iterable[tuple[Span, Span]], queries: int) -> tuple[list[in
     return asks, sees
 
 
-def shared_prefix(rows: Sequence[Sequence[int]]) -> int:
-    """Tokens that all rows start with, if sharing is worth it; every row keeps one of its own."""
-    if len(rows) < 2:
-        return 0
-    ends = min(map(tuple, rows)), max(map(tuple, rows))  # the two that differ the earliest
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
-    shared = min(sum(1 for _ in same), min(len(row) for row in rows) - 1)
-    return shared if shared >= WORTH_SHARING else 0
-
-
-def grouped(starts: Sequence[Sequence[int]], groups: Sequence[int] | None) -> list[PrefixGroup]:
-    """The groups of rows that start like this; None: all rows are one."""
-    members: dict[int, list[int]] = {}
-    for number, group in enumerate(groups or [0] * len(starts)):
-        members.setdefault(group, []).append(number)
-    whole: list[PrefixGroup] = []
-    for rows in members.values():
-        shared = shared_prefix([starts[number] for number in rows])
-        slot = whole[-1].slots[1] if whole else 0
-        whole.append(PrefixGroup(tuple(rows), tuple(starts[rows[0]][:shared]), slot))
-    return whole
-
-
 def prefix_lines(
     groups: Sequence[PrefixGroup], most_tokens: int, device: torch.device
 ) -> list[Line]:
@@ -241,11 +199,6 @@ def prefix_lines(
         builder.target(0, 0, 0)
         lines.append(builder.line(device))
     return lines
-
-
-def question(row: Encoded) -> tuple[int, ...]:
-    """Everything before the first answer token."""
-    return row.tokens[: row.answer.index(True)] if True in row.answer else row.tokens
 
 
 def answer_lines(
@@ -519,33 +472,3 @@ def _prompt_line(
 
 def _prefix_slots(groups: list[PrefixGroup]) -> tuple[int, ...]:
     return (*(group.slot for group in groups), groups[-1].slots[1])
-
-
-class GeneratedRows:
-    """The tokens of each row: up to an end token, its limit, or where `leaves` said so."""
-
-    def __init__(self, ends: frozenset[int], limits: Sequence[int], leaves: StopRow) -> None:
-        self.rows: list[list[int]] = [[] for _ in limits]
-        self.limits = limits
-        self._ends = ends
-        self._leaves = leaves
-        self._done = [False] * len(limits)
-
-    def add(self, number: int, tokens: Sequence[int]) -> None:
-        """The next tokens of a row, which may be done; those after its end are dropped."""
-        if self._done[number]:
-            return
-        row = self.rows[number]
-        before, room = len(row), self.limits[number] - len(row)
-        row += tokens[:room]
-        if not self._ends.isdisjoint(row[before:]):
-            del row[next(n for n in range(before, len(row)) if row[n] in self._ends) + 1 :]
-        over = row[-1] in self._ends or len(row) == self.limits[number]
-        text = row[:-1] if over else row
-        end = self._leaves(number, text, before) if len(text) > before else None
-        if end is not None:
-            del row[end:]
-        self._done[number] = over or end is not None
-
-    def open(self, number: int) -> bool:
-        return not self._done[number]

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from msft.engine.attention import SHORT, How, layout, suits
 from msft.engine.decode.plans import AHEAD, SPARE, Line, RowStates
 from msft.engine.kernels import HALF, PLAIN_LAYERS, Layers, Recorder, Varlen
+from msft.engine.packing import SHORT, How, layout, suits
 from msft.errors import Unsuited
 
 WIDTH, WIDTH_OF_SMALL = 256, 512

@@ -5,36 +5,49 @@ learning rate of 1e-5 most updates of a bf16 weight round to nothing. Code from 
 repository runs only if the recipe says `trust_remote_code: true`.
 """
 
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from msft import threads
-from msft.engine.attention import NAME as ATTENTION
-from msft.engine.model.adapter_folders import base_of, is_adapter
-from msft.engine.model.adapter_merging import with_adapter
-from msft.engine.model.base_files import refuse_damaged, refuse_other_base
+from msft.engine.adapters.four_bit import packed, unpacked
+from msft.engine.model.folders import (
+    CONFIG,
+    INDEX,
+    TINY,
+    WEIGHTS,
+    adapter_facts,
+    base_of,
+    import_peft,
+    is_adapter,
+    refuse_broken_adapter,
+    refuse_broken_config,
+    refuse_broken_weights,
+    refuse_damaged,
+    refuse_other_base,
+    weight_files,
+)
 from msft.engine.model.tokenizers import (
     ATTENTION_ERRORS,
-    TINY,
     TINY_CONTEXT,
     gguf_header,
     load_tokenizer,
     pretrained,
     unloadable,
 )
-from msft.engine.model.weights import (
-    first_dtype,
-    refuse_other_numbers,
-    refuse_other_type,
-    refuse_other_weights,
-)
-from msft.errors import Unsuited
+from msft.engine.packing import NAME as ATTENTION
+from msft.errors import Unsuited, WrongWeights
 
 TINY_SEED = 0
-WEIGHTS = {"dtype": torch.float32, "use_safetensors": True}
+AS_FP32 = {"dtype": torch.float32, "use_safetensors": True}
 CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 """Say what did not fit, all of it; then it is refused."""
 
@@ -122,7 +135,7 @@ def _checked_model(name: str, trust: bool, options: dict[str, Any]) -> Any:
     """A model whose weights are all from its file; WrongWeights says which are not."""
     refuse_other_numbers(name, trust)
     model, found = pretrained(
-        "AutoModelForCausalLM", name, trust, {**WEIGHTS, **CHECKED, **options}
+        "AutoModelForCausalLM", name, trust, {**AS_FP32, **CHECKED, **options}
     )
     refuse_other_type(name, model.config)
     refuse_other_weights(name, model, found)
@@ -168,3 +181,177 @@ def tiny_model(vocabulary: int, attn_implementation: str | None = None) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(TINY_SEED)
         return LlamaForCausalLM(config)
+
+
+# Whether weights are those of the model that a config.json describes.
+#
+# transformers fills what a file does not have with random numbers and passes over what the model
+# does not know. Here both are refused, with the names. What legitimately differs is known to
+# transformers (tied weights, buffers of old files), but for the attention masks in old files of a
+# few families.
+
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Floating-point numbers, as safetensors and torch call them."""
+_MASKED = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "codegen"}
+_MASKS = re.compile(r"(^|\.)(attn|attention)\.(masked_)?bias$")
+_NAMED = 3
+
+
+def refuse_other_weights(name: str, model: Any, found: Mapping[str, Any]) -> None:
+    """WrongWeights where a file's tensors are not exactly the model's.
+
+    found: what `from_pretrained` says with `output_loading_info`.
+    """
+    masked = model.config.model_type in _MASKED
+    extra = [key for key in found["unexpected_keys"] if not (masked and _MASKS.search(key))]
+    shapes = [
+        f"{key} is {_shape(here)}, not {_shape(expected)}"
+        for key, here, expected in found["mismatched_keys"]
+    ]
+    faults = [
+        *_counted(found["missing_keys"], "missing"),
+        *_counted(extra, "not the model's"),
+        *_counted(shapes, "of another shape"),
+        *_counted(found.get("error_msgs") or (), "unreadable"),
+    ]
+    if faults:
+        raise WrongWeights(
+            f"model {name!r}: its weights are not those of a {type(model).__name__}, which its "
+            f"config.json describes: {'; '.join(faults)}. Get the config.json and the safetensors "
+            "of one and the same model"
+        )
+
+
+def refuse_other_type(name: str, config: Any) -> None:
+    """WrongWeights where a config.json names the model type of one family and the class of another:
+    such families can have tensors of the same names and compute something else with them."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = config.model_type
+    known: dict[str, set[str]] = {}
+    for each, classes in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        for one in [classes] if isinstance(classes, str) else classes:
+            known.setdefault(one, set()).add(each)
+    named = [each for each in getattr(config, "architectures", None) or [] if each in known]
+    if getattr(config, "auto_map", None) or not named or kind not in set().union(*known.values()):
+        return
+    if not any(kind in known[each] for each in named):
+        raise WrongWeights(
+            f"model {name!r}: config.json says model_type {kind}, but architectures "
+            f"{', '.join(named)}, which is {' or '.join(sorted(known[named[0]]))}; get the "
+            "config.json of this very model"
+        )
+
+
+def refuse_other_numbers(name: str, trust_remote_code: bool = False) -> None:
+    """WrongWeights where a local folder's tensors are no floating-point numbers, and the model has
+    no tensor of whole numbers by that name. What is quantized says so in its config.json."""
+    folder = Path(name)
+    if not (folder / CONFIG).is_file():
+        return
+    refuse_broken_config(folder)
+    if "quantization_config" in json.loads((folder / CONFIG).read_bytes()):
+        return
+    refuse_broken_weights(folder)  # a pipe would be waited for
+    from safetensors import SafetensorError, safe_open
+
+    odd = []
+    try:
+        for path in weight_files(folder):
+            with safe_open(path, "pt") as file:
+                kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
+            odd += [f"{key} is {kind}" for key, kind in kinds.items() if kind not in FLOATS]
+    except SafetensorError:
+        return  # who loads it says what is wrong
+    odd = [each for each in odd if not _MASKS.search(each.split(" ")[0])]
+    whole = _whole_numbers(name, trust_remote_code) if odd else set()
+    if odd := [each for each in odd if each.split(" ")[0].rpartition(".")[2] not in whole]:
+        raise WrongWeights(
+            f"model {name!r}: {'; '.join(_counted(odd, 'no weights'))}, expected floating-point "
+            "numbers (F32, BF16, F16); get the safetensors of this model as they were published"
+        )
+
+
+def _whole_numbers(name: str, trust_remote_code: bool) -> set[str]:
+    """The last names of tensors that a model has whole numbers in, such as tables of its experts.
+    Files may have other names before them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=trust_remote_code
+            )
+    except Exception:  # who loads it says what is wrong
+        return set()
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return {key.rpartition(".")[2] for key, each in tensors if not each.is_floating_point()}
+
+
+def first_dtype(name: str) -> str | None:
+    """What torch calls the dtype of a model's first floating-point tensor, where its files are
+    here; None: they are not, or it has no such tensor."""
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    for file in (WEIGHTS, INDEX):
+        with suppress(OSError):
+            found = cached_file(name, file, local_files_only=True)
+            with safe_open(weight_files(Path(str(found)).parent)[0], "pt") as held:
+                kinds = [held.get_slice(key).get_dtype() for key in held.keys()]  # noqa: SIM118
+            return next((FLOATS[kind] for kind in kinds if kind in FLOATS), None)
+    return None
+
+
+def _counted(keys: Iterable[str], what: str) -> Sequence[str]:
+    """`3 tensors are missing (a, b, c)`, or nothing."""
+    names = sorted(keys)
+    if not names:
+        return []
+    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    count = "1 tensor is" if len(names) == 1 else f"{len(names)} tensors are"
+    return [f"{count} {what} ({shown})"]
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "×".join(map(str, sizes)) or "a single number"
+
+
+# An adapter folder as a plain model: its base with the adapter in every weight.
+
+
+def with_adapter(model: Any, folder: Path) -> Any:
+    """The base with the adapter of a folder merged in; the base is used up."""
+    refuse_broken_adapter(folder)
+    peft = import_peft()
+    facts = adapter_facts(folder)
+    if "load_in_4bit" in facts:
+        _round_to_four_bits(model, bool(facts.get("bf16")))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*missing adapter keys", UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by old names
+        try:
+            merged = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
+        except (UserWarning, ValueError, RuntimeError, KeyError) as error:
+            said = (str(error).strip() or type(error).__name__).split("\n")[0]
+            raise WrongWeights(
+                f"{folder}: its adapter does not fit its base model: {said[:300]}. Get the "
+                "adapter and the model that its adapter_config.json names"
+            ) from error
+    for parameter in merged.parameters():
+        parameter.requires_grad_()
+    return merged
+
+
+def _round_to_four_bits(model: Any, bf16: bool) -> None:
+    """Let the base have the numbers that the adapter was trained beside.
+
+    bf16: they were packed from bf16, and unpacked into it.
+    """
+    head = model.get_output_embeddings()
+    for module in model.modules():
+        if type(module) is nn.Linear and module is not head:
+            weight = module.weight.data.to(torch.bfloat16 if bf16 else module.weight.dtype)
+            module.weight.data.copy_(unpacked(packed(weight), torch.empty_like(weight)))

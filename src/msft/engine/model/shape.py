@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from msft.engine.model.folders import TINY
 from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
-from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
-from msft.engine.saving.published import PublishedModel
+from msft.engine.model.tokenizers import gguf_header, pretrained, tiny_tokenizer, unloadable
+from msft.engine.saving.weight_files import PublishedModel
 from msft.errors import RecipeError
 from msft.recipe.recipe import AdapterOptions, Recipe, adapter_of
 

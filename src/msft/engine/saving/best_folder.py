@@ -13,9 +13,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from msft.engine.model.folders import WEIGHTS
-from msft.engine.saving.safetensors_codec import parts_in
+from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS
+from msft.engine.saving.weight_files import parts_in
 from msft.errors import explaining
 from msft.files import (
     FILE,

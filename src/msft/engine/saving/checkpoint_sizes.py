@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from msft.engine.memory import FP32, Room, room_of
-from msft.engine.model.tokenizers import is_ours
-from msft.engine.saving.host_copies import Copies
+from msft.engine.model.folders import is_ours
+from msft.engine.saving.weight_files import Copies
 from msft.recipe.recipe import Recipe
 from msft.search.rollout import LEAN, DiskPolicy
 from msft.store.disk import MemoryTier

@@ -15,9 +15,7 @@ from torch import Tensor
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.model.loading import LoadedModel
 from msft.engine.saving.checkpoint_sizes import memory_tiers
-from msft.engine.saving.host_copies import Copies
-from msft.engine.saving.published import PublishedModel
-from msft.engine.saving.safetensors_codec import TorchCodec
+from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
 from msft.files import link_or_copy, remove
 from msft.ranks import Ranks
 from msft.store.disk import MemoryTier

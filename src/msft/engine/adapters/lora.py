@@ -1,20 +1,41 @@
-"""A model with a LoRA adapter: peft gives names, first values and config, the rest is ours."""
+"""LoRA: a frozen model, a few trained matrices beside its layers, and the plain model they make.
+
+A linear layer computes x·Wᵀ. LoRA (https://arxiv.org/abs/2106.09685) freezes W and adds a product
+of two thin matrices: x·(W + s·B·A)ᵀ, where A has r rows, B has r columns, and s is alpha/r. B is
+zero at first, so training starts at the base model. Only A and B have gradients and moments, so an
+adapter of rank 8 on Llama 8B trains 21 million weights instead of 8 billion. With DoRA the rows of
+W + s·B·A also get trained lengths; with `load_in_4bit` W is held in four bits (`four_bit.py`).
+
+peft does all of this in 66,000 lines for more than forty kinds of adapters. Here it gives what
+others must agree on: which layers are meant, names of tensors, first values, and the config file.
+Training is the engines' own: they train `Adapted.trained` as they train the weights of a whole
+model, and `accel/joined_adapters.py` computes the thin products of neighbouring layers at once.
+
+Two models share one set of weights. `Adapted.loaded` has peft's modules and trains.
+`Adapted.evaluated` is the plain model, a twin without adapters that shares every weight that no
+adapter changes. Before an evaluation `MergedModel` writes W + s·B·A into the twin's other layers,
+in memory of their own. The base is never changed in place: in bf16 what was added does not come off
+again. Evaluation then runs at the speed of a plain model, on the weights that `merge_adapter` would
+write. Where memory does not hold the twin (`merged_bytes`), evaluation goes through the adapter.
+"""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from msft.engine.adapters.four_bit import FourBitLinear
+from msft.engine.kernels import Layers, layers_of
 from msft.engine.memory import merged_bytes
-from msft.engine.model.adapter_folders import ADAPTER, import_peft
-from msft.engine.model.four_bit import FourBitLinear
+from msft.engine.model.folders import ADAPTER, import_peft
 from msft.engine.model.loading import LoadedModel
 from msft.engine.model.shape import ModelShape, shape_of
 from msft.engine.saving.model_files import fingerprint_of
 from msft.errors import RecipeError
+from msft.ranks import ALONE, Ranks, least
 from msft.recipe.recipe import AdapterOptions
 
 PREFIX = "base_model.model."
@@ -183,3 +204,120 @@ def _name_of(model: Any, module: Any) -> str | None:
 
 def _is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
+
+
+# The plain model that an adapter makes of its base.
+
+Weights = Mapping[str, Tensor]
+
+
+def merged_weight(layer: AdaptedLayer, weights: Weights) -> Tensor:
+    """A layer's weight with its adapter in it, in fp32.
+
+    weights: the adapter's, by their names in files.
+    """
+    module, at = layer.module, f"{PREFIX}{layer.name}."
+    base: Tensor = module.base_layer.weight.detach().float()
+    down, up = (weights[f"{at}lora_{kind}.weight"].to(base.device) for kind in "AB")
+    delta = (up @ down) * module.scaling[ADAPTER]
+    whole: Tensor = base + (delta.T if module.fan_in_fan_out else delta)
+    magnitude = weights.get(f"{at}lora_magnitude_vector.weight")
+    if magnitude is None:
+        return whole
+    rows: Tensor = whole.T if module.fan_in_fan_out else whole
+    rows = rows * (magnitude.to(base.device) / torch.linalg.norm(rows, dim=1))[:, None]
+    return rows.T if module.fan_in_fan_out else rows
+
+
+class MergedModel:
+    """Keeps the plain model equal to base and adapter, when it is asked for.
+
+    kept: the adapter's weights now, in fp32.
+    layers: of the plain model.
+    """
+
+    def __init__(self, adapted: Adapted, kept: Callable[[], Weights], layers: Layers) -> None:
+        self._adapted = adapted
+        self._kept = kept
+        self._layers = layers
+        self._made = False
+        self._fresh = False
+
+    @property
+    def evaluated(self) -> tuple[Any, Layers]:
+        """The plain model and its layers."""
+        return self._adapted.evaluated.model, self._layers
+
+    def outdate(self) -> None:
+        """The adapter has changed."""
+        self._fresh = False
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Be what the adapter is now. The memory is taken at the first call, and stays."""
+        if self._fresh:
+            return
+        if not self._made:
+            self._take_memory()
+        kept = self._kept()
+        for layer in self._adapted.layers:
+            layer.twin.weight.copy_(merged_weight(layer, kept))
+        self._fresh = True
+
+    def _take_memory(self) -> None:
+        """Weights of its own for every layer that differs from the base."""
+        for layer in self._adapted.layers:
+            base = layer.module.base_layer.weight
+            layer.twin.weight = nn.Parameter(torch.empty_like(base), requires_grad=False)
+        for packed, twin in self._adapted.frozen:
+            twin.weight = nn.Parameter(packed.weight, requires_grad=False)
+        for twin in self._beside():
+            twin.weight = nn.Parameter(twin.weight.data.clone(), requires_grad=False)
+        if next(self._adapted.evaluated.model.parameters()).dtype == torch.bfloat16:
+            self._layers.fuse_projections()
+        self._made = True
+
+    def _beside(self) -> list[nn.Linear]:
+        """Layers without an adapter beside one that has: both may be laid together, and what the
+        trained model has must stay where it is."""
+        model = self._adapted.evaluated.model
+        owners = dict.fromkeys(layer.name.rpartition(".")[0] for layer in self._adapted.layers)
+        known = {id(layer.twin) for layer in self._adapted.layers}
+        known |= {id(twin) for _, twin in self._adapted.frozen}
+        children = [each for owner in owners for each in model.get_submodule(owner).children()]
+        return [each for each in children if type(each) is nn.Linear and id(each) not in known]
+
+
+def merged_of(
+    adapted: Adapted | None, kept: Callable[[], Weights], layers: Layers, ranks: Ranks = ALONE
+) -> MergedModel | None:
+    """What is evaluated in place of the model that trains; None: that model itself.
+
+    layers: of the model that trains; those of the plain one are like them.
+    ranks: all of them go the same way, and meet at `kept`.
+    """
+    if adapted is None or not least(ranks, "merged for scores", adapted.is_merged_for_scores()):
+        return None
+    fused = layers.way.path == "fused"
+    return MergedModel(adapted, kept, layers_of(adapted.evaluated.model, fused))
+
+
+def merged_weights(adapted: Adapted, weights: Weights) -> dict[str, Any]:
+    """Every weight of the plain model in fp32, with this adapter in it, by its name."""
+    at = {id(layer.twin): layer for layer in adapted.layers}
+    packed = {id(twin): source for source, twin in adapted.frozen}
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for name, module in adapted.evaluated.model.named_modules():
+        for own, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in seen:  # tied
+                continue
+            seen.add(id(parameter))
+            if own == "weight" and id(module) in at:
+                weight = merged_weight(at[id(module)], weights)
+            elif own == "weight" and id(module) in packed:
+                weight = packed[id(module)].weight
+            else:
+                weight = parameter.detach()
+            found[f"{name}.{own}" if name else own] = weight.float()
+    return found
