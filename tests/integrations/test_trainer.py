@@ -213,7 +213,7 @@ def test_an_export_of_other_weights_leaves_the_model_as_it_is(tmp_path: Path) ->
     found = predictor.generate([TOKENIZER.encode("mul 3 =")], [4], lambda *row: None, [0])
     assert len(found.rows[0]) <= 4
     assert trainer.model.config._attn_implementation == "sdpa"
-    assert not hasattr(engine, "link")
+    assert not engine.links
 
 
 def test_an_adapter_that_transformers_has_added_is_trained_scored_and_loads(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from msft.data.corpus import Corpus, settings_for
 from msft.own_code import source_digest
 from msft.recipe.agreements import ADAPTER_KEYS
 from msft.recipe.recipe import Recipe
-from msft.run.engine import Engine, HasFingerprint
+from msft.run.engine import Engine
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import Settings
 
@@ -24,20 +24,14 @@ def settings_of(
     """What the log is a function of."""
     fingerprint = {
         "data": corpus.fingerprint(),
-        "model": _model_fingerprint(engine),
+        "model": engine.fingerprint(),
         "training": sha256(repr(_training(recipe)).encode()).hexdigest(),
         **_metrics(corpus),
     }
     plain = settings_for(recipe, corpus, method)
-    frozen = getattr(engine, "num_frozen", 0)  # a Trainer has an adapter of its own
-    adapter = engine.num_trainable if recipe.use_peft or frozen else 0
+    has_adapter = recipe.use_peft or engine.num_frozen  # a Trainer has an adapter of its own
+    adapter = engine.num_trainable if has_adapter else 0
     return replace(plain, fingerprint=fingerprint, engine=engine_name, adapter=adapter, lanes=lanes)
-
-
-def _model_fingerprint(engine: Engine) -> str:
-    if isinstance(engine, HasFingerprint):
-        return engine.fingerprint()
-    return sha256(repr((type(engine).__qualname__, engine.num_parameters)).encode()).hexdigest()
 
 
 def _metrics(corpus: Corpus) -> dict[str, str]:

@@ -25,7 +25,7 @@ from msft.ranks import ALONE, Ranks, from_first, together
 from msft.recipe.recipe import Recipe, packages_of
 from msft.report import write_report
 from msft.report.findings import Findings, findings_content, findings_in
-from msft.run.engine import Engine, SaysHow
+from msft.run.engine import Engine
 from msft.run.environment import (
     ROLLOUT_FROM,
     BaseRecord,
@@ -139,8 +139,8 @@ class Session:
             self._best_folder.give_back(ended.best)
         else:
             self._record_environment()
-            if isinstance(self._engine, SaysHow):
-                self._notice(self._engine.how())
+            if how := self._engine.how():
+                self._notice(how)
         run = RecordedRun(
             self._settings,
             self._method,
@@ -213,7 +213,7 @@ class Session:
         fails on the way is left for a slower one."""
         if not self._first:
             return
-        how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
+        how = {"engine": said} if (said := self._engine.how()) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
         now = environment(packages_of(self._recipe))
         record_environment(self._folder.environment, now | how, self._groups, self._base)

@@ -8,7 +8,7 @@ from msft.engine.memory import refuse_full_disk
 from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
 from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
-from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
+from msft.run.engine import Engine
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.rehearsal import most_held
@@ -48,17 +48,12 @@ def store_of(
     most = most_held(method, settings)
     averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
     trainable = engine.num_trainable
-    links = isinstance(engine, LinksWeights) and ranks.world == 1  # of parts, a result is written
-    written = getattr(engine, "bytes_a_weight", 0)  # an engine of one's own does not say
-    models = models_beside(recipe, engine.num_parameters, links, written)
+    links = engine.links and ranks.world == 1  # of parts, a result is written
+    models = models_beside(recipe, engine.num_parameters, links, engine.bytes_a_weight)
     how = (averaged, models, recipe.disk_policy)
     needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, *how)
     each, aside = needed.each // ranks.world, needed.aside // ranks.world
-    tiers, follow = (
-        engine.memory(each, aside, needed.in_memory)
-        if isinstance(engine, HoldsCheckpoints)
-        else ([], None)
-    )
+    tiers, follow = engine.memory(each, aside, needed.in_memory)
     every = ranks.gather("places for checkpoints", {tier.name: tier.capacity for tier in tiers})
     for tier in tiers:  # places must be the same in all ranks
         tier.capacity = min(capacities.get(tier.name, 0) for capacities in every)
@@ -77,7 +72,7 @@ def store_of(
     largest = max(needed.weights, needed.moments)
     disk = DiskTier(folder.checkpoints, codec, notice, hashes, largest)
     waiting = MOST_WAITING if roomy else 1  # what waits takes memory
-    writer = BackgroundDisk(disk, follow, waiting) if tiers and follow else disk
+    writer = BackgroundDisk(disk, follow, waiting) if tiers else disk
     lent = on_disk + ticks * needed.weights
     sizes = (needed.weights, needed.moments)
     if settings.lanes == 1:

@@ -21,7 +21,7 @@ from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
 from msft.ranks import ALONE, Patience, Ranks, from_first, lost_ranks_named, together
 from msft.recipe.recipe import Recipe, with_rows
-from msft.run.engine import Engine
+from msft.run.engine import Engine, HasVerbs, completed
 from msft.run.environment import read_base
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
@@ -30,7 +30,7 @@ from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import FAST
 from msft.search.scores import SELECTION, TEST
 
-EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
+EngineSource = HasVerbs | Callable[[Recipe, Corpus], HasVerbs]
 """An engine of the user's own, or a function that makes one."""
 
 
@@ -211,9 +211,9 @@ def _built_in_engine(
 ) -> tuple[Engine, str]:
     """The engine that the recipe names and its name for the log, if memory holds it."""
     from msft.engine.build import engine_of
+    from msft.engine.kernels import device_here
     from msft.engine.memory import room_of
     from msft.engine.model.shape import shape_for
-    from msft.engine.ranks import device_here
     from msft.engine.simple import SimpleEngine
     from msft.planning.memory import refuse_no_room
 
@@ -229,7 +229,7 @@ def _own_engine(engine: EngineSource, recipe: Recipe, corpus: Corpus) -> tuple[E
     made: Any = (
         engine if hasattr(engine, "work") or not callable(engine) else engine(recipe, corpus)
     )
-    return made, f"{type(made).__module__}:{type(made).__qualname__}"
+    return completed(made), f"{type(made).__module__}:{type(made).__qualname__}"
 
 
 def _compute_the_same_bits_again() -> None:

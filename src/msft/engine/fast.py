@@ -7,20 +7,24 @@ recorded steps (`graphs.py`); the losses of a step come later, so that the next 
 prepared while it runs. `simple.py` does the same without any of this.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from msft.engine.adapters.lora import Adapted, merged_of
-from msft.engine.adapters.seams import files_of, trained_in
+from msft.engine.adapters.adapter_files import AdapterFiles
+from msft.engine.adapters.lora import Adapted, MergedModel, merged_of
 from msft.engine.decode.decoder import Decoder
-from msft.engine.graphs import PendingLosses, PendingNumbers, recording_of, refuse_not_numbers
+from msft.engine.graphs import PendingLosses, PendingNumbers, Recording, refuse_not_numbers
 from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.memory import BASE_ON_DEVICE
-from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
+from msft.engine.model.loading import (
+    LoadedModel,
+    end_tokens,
+    fingerprint_of,
+    recompute_activations,
+)
 from msft.engine.optimizer import AdamW, TrainingSettings, copied
 from msft.engine.packing import (
     PackedLayout,
@@ -33,8 +37,8 @@ from msft.engine.packing import (
     packed,
     row_means,
 )
-from msft.engine.parallel import OneLane, SyncedPredictor, everywhere, lanes_over
-from msft.engine.saving.model_files import averaged, fingerprint_of, refuse_other_model
+from msft.engine.parallel import Backward, DataParallel, FullSharding, Row, Split, lanes_over
+from msft.engine.saving.model_files import ModelFiles, TorchEngine
 from msft.errors import is_out_of_memory
 from msft.example import Encoded
 from msft.ranks import ALONE, Ranks
@@ -50,8 +54,60 @@ def copies_of(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, 
     return {name: weight.clone() for name, weight in weights.items()}
 
 
-class FastEngine:
-    """A model and AdamW, a `msft.run.engine.Engine`; `recorder` makes what records steps."""
+class OneLane:
+    """The whole batch in one process: what `parallel.py` divides between lanes and ranks.
+
+    owned: the parameters whose masters and moments are here: all.
+    mixed: the optimizer makes bf16 copies of the weights, for a model that computes so.
+    evaluated: the model that predicts.
+    """
+
+    def __init__(self, model: Any, parameters: Mapping[str, nn.Parameter], bf16: bool) -> None:
+        self.evaluated = model
+        self.owned = parameters
+        self.names: Collection[str] = parameters
+        self.ranks: Ranks = ALONE
+        self.mixed = bf16
+
+    def bind(self, optimizer: AdamW) -> None:
+        """Let the optimizer have the gradients and the weights."""
+        self.add_up, self.forget, self.load = optimizer.add_up, optimizer.forget, optimizer.load
+
+    def gradients(
+        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
+    ) -> Tensor:
+        return backward(rows, targets)
+
+    def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
+        return measured(rows)
+
+    def predictor(self, decoder: Decoder, refresh: Callable[[], None] | None) -> Predictor:
+        decoder.refresh = refresh
+        return decoder
+
+    def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return tensors
+
+    def scatter(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return owned
+
+    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        return owned
+
+    def broadcast(self) -> None: ...
+
+    def seed(self, seed: int) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class FastEngine(TorchEngine):
+    """A model and AdamW; `recorder` makes what records steps."""
 
     def __init__(
         self,
@@ -70,66 +126,74 @@ class FastEngine:
         self._rows = {name: [TrainingRow.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
         self._micro_batch_tokens = settings.micro_batch_tokens
-        self._parameters = trained_in(model, adapted)
+        self._parameters: dict[str, nn.Parameter] = (
+            dict(model.named_parameters()) if adapted is None else adapted.trained
+        )
         self.num_trainable = sum(p.numel() for p in self._parameters.values())
         self.num_frozen = adapted.shape.parameters if adapted else 0
         self.num_parameters = self.num_frozen or self.num_trainable
-        whole = fingerprint_of(self._parameters)
-        self._lanes = lanes_over(model, self._parameters, settings, ranks)
+        fingerprint = adapted.fingerprint if adapted else fingerprint_of(self._parameters)
+        ends = end_tokens(loaded)
+        alone = settings.lanes == 1 and ranks is ALONE
+        self._lanes: OneLane | DataParallel | FullSharding = (
+            OneLane(model, self._parameters, settings.bf16)
+            if alone
+            else lanes_over(model, self._parameters, settings, ranks)
+        )
         how = (settings.weight_decay, self._lanes.mixed, settings.half_moments, settings.kernel)
         self._adamw = AdamW(self._lanes.owned, *how, settings.ema_decay)
         self._average = self._adamw.average
-        self._lanes.serve(self._adamw)
+        self._lanes.bind(self._adamw)
         if self._lanes.mixed:
             layers.fuse_projections()
-        self._base = copies_of(self._lanes.out(self._adamw.masters), self.device)
-        files = files_of(loaded, adapted, self._base, self.device, self._lanes, whole)
-        self.codec, self.export, self.memory = files.codec, files.export, files.memory
-        self.fingerprint, self.average = files.fingerprint, averaged
-        self.bytes_a_weight = files.bytes_a_weight
-        if files.links:
-            self.link = files.link
-        ends, tokens = end_tokens(loaded), settings.evaluated_tokens
-        kept = partial(everywhere, self._lanes, self._adamw.kept)
-        self._merged = merged_of(adapted, kept, layers, ranks)
-        shown = layers if self._lanes.evaluated is model else PLAIN_LAYERS
-        evaluated = (self._lanes.evaluated, shown)
+        self._base = base = copies_of(self._lanes.gather_owned(self._adamw.masters), self.device)
+        where = (self.device, self._lanes)
+        self._keep_in(
+            AdapterFiles(adapted, base, *where) if adapted else ModelFiles(loaded, base, *where),
+            fingerprint,
+        )
+        evaluated: tuple[Any, Layers] = (self._lanes.evaluated, PLAIN_LAYERS)
+        if self._lanes.evaluated is model:
+            evaluated = (model, layers)
+        self._merged: MergedModel | None = None
+        if adapted is not None:
+            self._merged = merged_of(adapted, self._kept_everywhere, layers, ranks)
         if self._merged is not None:
             evaluated = self._merged.evaluated
+        tokens = settings.evaluated_tokens
         self._decoder = Decoder(evaluated[0], ends, tokens, layers=evaluated[1])
         if settings.gradient_checkpointing:
             recompute_activations(model)
         self._longest = max((len(r.tokens) for p in self._rows.values() for r in p), default=0)
-        in_lanes = not isinstance(self._lanes, OneLane)
-        work = (self._adamw, self._padded_gradients, self._parameters, in_lanes)
-        self._recording = recording_of(settings, *work, self._longest, self.device, recorder)
+        work = (self._adamw, self._padded_gradients, self._parameters, not alone)
+        self._recording = Recording(settings, *work, self._longest, self.device, recorder)
 
     def paths(self) -> Paths:
         """Which path each part takes now."""
         attention, steps = attention_way(self.model, self._longest), self._recording.way
-        ways = (attention, steps, self._layers.way, self._adamw.way, self._decoder.way)
-        return Paths.of(*ways)
+        return Paths.of(attention, steps, self._layers.way, self._adamw.way, self._decoder.way)
 
     def how(self) -> str:
         return str(self.paths())
 
+    def _kept_everywhere(self) -> Mapping[str, Tensor]:
+        """The weights that are kept, whole in every rank."""
+        return self._lanes.everywhere(self._adamw.kept)
+
     # State.
 
     def load(self, weights: Mapping[str, Tensor] | None) -> None:
-        source = self._base if weights is None else weights
-        refuse_other_model(source, self._lanes.like(self._adamw.masters))
-        self._adamw.load(self._lanes.back(source))
-        self._lanes.spread()
-        self._moved()
+        self._lanes.load(self._base if weights is None else weights)
+        self._weights_changed()
 
     def weights(self) -> dict[str, Tensor]:
-        return self._lanes.out(copied(self._adamw.kept))
+        return self._lanes.gather_owned(copied(self._adamw.kept))
 
     def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
         if moments is None:
             self._adamw.start(0, {})
         else:
-            self._adamw.start(int(moments["steps"]), self._lanes.back(moments["tensors"]))
+            self._adamw.start(int(moments["steps"]), self._lanes.scatter(moments["tensors"]))
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
@@ -137,9 +201,9 @@ class FastEngine:
 
     def optimizer(self) -> dict[str, Any]:
         state = self._adamw.state()
-        return {"steps": state["steps"], "tensors": self._lanes.out(state["tensors"])}
+        return {"steps": state["steps"], "tensors": self._lanes.gather_owned(state["tensors"])}
 
-    def _moved(self) -> None:
+    def _weights_changed(self) -> None:
         if self._merged is not None:
             self._merged.outdate()
 
@@ -155,16 +219,14 @@ class FastEngine:
         if batch.use == "look_ahead":
             return self._look_ahead(rows, batch), tokens
         losses, rate = self._step(rows, batch), self._settings.rate(self._adamw.steps - 1)
-        self._moved()
+        self._weights_changed()
         return Losses(losses, update=Update(rate, PendingNumbers(self._adamw.norm).look)), tokens
 
     def predictor(self) -> Predictor:
-        predictor = self._lanes.predictor(self._decoder)
-        if self._merged is not None:  # ranks meet there, also one that has no row
-            return SyncedPredictor(predictor, self._merged.refresh)
-        if self._average is not None:
-            return SyncedPredictor(predictor, self._average.show)
-        return predictor
+        refresh = self._average.show if self._average is not None else None
+        if self._merged is not None:
+            refresh = self._merged.refresh
+        return self._lanes.predictor(self._decoder, refresh)
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
         """One optimizer step: losses of the rows before it."""
@@ -176,18 +238,18 @@ class FastEngine:
             losses[0]  # raises before a step that must not be taken
         self._adamw.ready(self._settings.rate(self._adamw.steps))
         self._adamw.step(self._settings.max_grad_norm)
-        self._lanes.spread()
+        self._lanes.broadcast()
         return losses
 
     def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
         """The same by a recorded step; None: it has to be taken as it comes."""
-        if not self._recording.is_whole(rows, self._micro_batch_tokens):
+        if not self._recording.fits_one_graph(rows, self._micro_batch_tokens):
             return None
         self._adamw.ready(self._settings.rate(self._adamw.steps))
         losses = self._recording.step(rows, self._micro_batch_tokens)
         if losses is not None:
             return PendingLosses(losses, batch.rows)
-        self._adamw.unready()
+        self._adamw.cancel_step()
         self._clear()
         return None
 
@@ -212,16 +274,16 @@ class FastEngine:
         self._adamw.bad.zero_()
         if not self.model.training:  # to tell all modules takes milliseconds
             self.model.train()
-        return self._lanes.gradients(rows, self._accumulated, targets, self._micro_batches)
+        return self._lanes.gradients(rows, self._backward_with_retry, targets, self._micro_batches)
 
-    def _accumulated(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
+    def _backward_with_retry(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         """The gradient of some rows, over so many targets.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
         """
         while True:
             try:
-                return self._added_up(rows, targets)
+                return self._backward_step(rows, targets)
             except (RuntimeError, MemoryError) as error:
                 longest = max(len(row.tokens) for row in rows)
                 final = self._settings.full_sharding or self._micro_batch_tokens <= longest
@@ -230,17 +292,17 @@ class FastEngine:
             self._micro_batch_tokens //= 2
             self._clear()
 
-    def _added_up(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
+    def _backward_step(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         parts = self._micro_batches(rows)
         if len(parts) == 1:
-            return self._added(rows, targets)
+            return self._backward_micro_batch(rows, targets)
         losses: list[Tensor] = []
         for part in parts:
-            losses.append(self._added(part, targets).clone())
+            losses.append(self._backward_micro_batch(part, targets).clone())
             self._lanes.add_up()
         return torch.cat(losses)
 
-    def _added(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
+    def _backward_micro_batch(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
         """Losses of a micro-batch, until the next one; its gradient is added."""
         replayed = self._recording.part(rows, targets, self._micro_batch_tokens)
         if replayed is not None:
@@ -283,7 +345,7 @@ class FastEngine:
             else:
                 self._gradients(rows)
                 self._adamw.sgd(self._settings.rate(self._adamw.steps))
-                self._lanes.spread()
+                self._lanes.broadcast()
         after = self._watched(rows)
         self.load(weights)
         if batch.step == "optimizer" or self._average is not None:  # raw weights are there

@@ -1,15 +1,31 @@
-"""Recorded steps: CUDA graphs of training steps, and losses that the host reads later.
+"""Recorded steps: training steps as CUDA graphs, and losses that the host reads later.
 
-A GPU that trains a model of under a billion weights waits for the host to launch kernels. A CUDA
-graph is recorded once for each shape of a packed line and replayed with one launch. A replay reads
-and writes the addresses that the recording saw, so the line's buffer, weights, moments and losses
-are fixed tensors; lines are padded to a few shapes, and all graphs share one memory pool.
+A training step launches thousands of kernels, each from Python. A GPU computes most of them in
+microseconds where a model has under a billion weights, and then waits for the host to launch the
+next. A CUDA graph (https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs) records the
+kernels of a step once and replays all of them with one launch. torch has `make_graphed_callables`
+for this, and `torch.compile(mode="reduce-overhead")`. They record forward and backward passes. Here
+the graph has the whole step, AdamW included, for packed lines of one of a few shapes.
+
+A replay reads and writes the very addresses that the recording saw. This asks for four things:
+
+- *Fixed tensors.* The line's buffer, weights, moments, learning rate and losses lie where they lay
+  (`AdamW` in `optimizer.py` keeps its own). What a step is told goes into them before the replay.
+- *Few shapes.* Each shape of a line is a graph of its own. So lines are padded to multiples of 256
+  tokens and 512 targets, with the most rows that a batch has (`packing.py`). All graphs share one
+  memory pool (`accel/cuda_graphs.py`), which works because they never run side by side.
+- *A rehearsal.* A recording may not allocate for good, compile, or wait for the host. The step runs
+  once without its effect before it is recorded, so that everything lazy has happened.
+- *No decisions by the host.* Whether a loss is NaN is a number on the device (`AdamW.bad`), and the
+  step multiplies by it. `PendingLosses` copies losses to the host without waiting, so that the next
+  step is prepared while this one runs; whoever looks at a loss first waits for it.
 
 `StepGraphs` records whole steps: forward, backward and AdamW. `PartGraphs` records forward and
 backward of one lane or micro-batch and leaves the gradients in fixed tensors. The sum over parts,
 the optimizer's step and everything between ranks follow outside the graph, since no collective
-should be recorded. `Recording` chooses between the two. `PendingLosses` copies losses to the host
-without waiting, so that the next step is prepared while this one runs.
+should be recorded. `Recording` chooses between the two. Where a device has no memory for graphs or
+a model waits for the host within a step, steps are taken one by one from then on, and the run says
+so.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -271,94 +287,84 @@ class Gradients(Protocol):
 
 
 class Recording:
-    """Replays steps. The first one that does not fit in one piece ends the recording of whole
-    steps, so that their memory is free for parts.
+    """Replays steps: whole ones, or their parts where ranks divide a step or a step does not fit in
+    one piece. The first one that does not fit ends the recording of whole steps, so that their
+    memory is free for parts.
 
-    steps: what replays whole steps. parts: makes what replays parts of them. None: nothing does.
+    gradients, parameters: the backward pass, and the parameters that are trained.
+    in_lanes: a step is a sum over lanes.
+    recorder: makes what records; None: what this device has.
+    way: how steps go now.
     """
 
     def __init__(
         self,
-        way: KernelChoice,
-        steps: StepGraphs | None = None,
-        parts: Callable[[], PartGraphs] | None = None,
+        settings: TrainingSettings,
+        adamw: AdamW,
+        gradients: Gradients,
+        parameters: Mapping[str, nn.Parameter],
+        in_lanes: bool,
+        longest: int,
+        device: torch.device,
+        recorder: Callable[[], Recorder] | None,
     ) -> None:
-        self._way = way
-        self._steps = steps
-        self._make_parts = parts
+        self._steps: StepGraphs | None = None
         self._parts: PartGraphs | None = None
-        if steps is None:
-            self._begin_parts()
+        self._make_parts: Callable[[], PartGraphs] | None = None
+        found = recorder_of(device)
+        make = recorder or found.item
+        if not settings.batch_rows or make is None:
+            self.way = KernelChoice("eager", found.reason or UNRECORDED)
+            return
+        self.way = KernelChoice("recorded")
+        most = -(-settings.batch_rows // settings.lanes)
 
-    @property
-    def way(self) -> KernelChoice:
-        """How steps go."""
-        return self._way if self._parts is None else self._parts.way
+        def parts() -> PartGraphs:
+            return PartGraphs(gradients, parameters.values(), most, longest, device, make())
 
-    def is_whole(self, rows: Sequence[TrainingRow], most_tokens: int) -> bool:
+        self._make_parts = parts
+        if in_lanes:
+            self._parts = parts()
+            return
+
+        def step(line: PackedRows, longest: int) -> Tensor:
+            losses = gradients(line, longest)
+            adamw.step(settings.max_grad_norm)
+            return losses
+
+        def rehearse(line: PackedRows, longest: int) -> Tensor:
+            losses = gradients(line, longest)
+            adamw.forget()
+            return losses
+
+        self._steps = StepGraphs(step, rehearse, most, longest, device, make())
+
+    def fits_one_graph(self, rows: Sequence[TrainingRow], most_tokens: int) -> bool:
         """Whether a step on these rows is replayed in one piece, of so many tokens at most."""
         if self._steps is None:
             return False
         if self._steps.shape_of(rows).tokens <= most_tokens:
             return True
         if self._make_parts is not None:
-            self._steps = None
-            self._begin_parts()
+            self._steps, self._parts = None, self._make_parts()
         return False
 
     def step(self, rows: Sequence[TrainingRow], most_tokens: int) -> Tensor | None:
         """Losses of a whole step; None: from now on steps are taken as they come."""
-        assert self._steps is not None, "is_whole has said so"
+        assert self._steps is not None, "fits_one_graph has said so"
         losses = self._steps.tried(rows, most_tokens)
         if losses is None:
-            self._way, self._steps = self._steps.way, None
+            self.way, self._steps = self._steps.way, None
         return losses
 
     def part(self, rows: Sequence[TrainingRow], targets: float, most_tokens: int) -> Tensor | None:
         """As `PartGraphs.run`."""
-        return None if self._parts is None else self._parts.run(rows, targets, most_tokens)
+        if self._parts is None:
+            return None
+        losses = self._parts.run(rows, targets, most_tokens)
+        self.way = self._parts.way
+        return losses
 
     def room(self, most_tokens: int) -> int:
         """Tokens of the rows of one pass, where it has so many with its padding."""
         return most_tokens if self._parts is None else room_in(most_tokens)
-
-    def _begin_parts(self) -> None:
-        self._parts = None if self._make_parts is None else self._make_parts()
-
-
-def recording_of(
-    settings: TrainingSettings,
-    adamw: AdamW,
-    gradients: Gradients,
-    parameters: Mapping[str, nn.Parameter],
-    in_lanes: bool,
-    longest: int,
-    device: torch.device,
-    recorder: Callable[[], Recorder] | None,
-) -> Recording:
-    """Of an engine on a device; parameters: those that are trained."""
-    piece = recorder_of(device)
-    recorder = recorder or piece.item
-    if not settings.batch_rows or recorder is None:
-        return Recording(KernelChoice("eager", piece.reason or UNRECORDED))
-    most = -(-settings.batch_rows // settings.lanes)
-    make = recorder
-
-    def parts() -> PartGraphs:
-        return PartGraphs(gradients, parameters.values(), most, longest, device, make())
-
-    if in_lanes:
-        return Recording(KernelChoice("recorded"), parts=parts)
-
-    def step(line: PackedRows, longest: int) -> Tensor:
-        losses = gradients(line, longest)
-        adamw.step(settings.max_grad_norm)
-        return losses
-
-    def rehearse(line: PackedRows, longest: int) -> Tensor:
-        losses = gradients(line, longest)
-        adamw.forget()
-        return losses
-
-    steps = StepGraphs(step, rehearse, most, longest, device, recorder())
-    return Recording(KernelChoice("recorded"), steps, parts)

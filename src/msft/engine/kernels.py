@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from msft import process
+
 NO_CUDA = "no CUDA device"
 NO_LABEL = -100
 """The label of a target that carries no loss, as `cross_entropy` knows it."""
@@ -123,6 +125,16 @@ class PlainLayers:
 
 
 PLAIN_LAYERS = PlainLayers()
+
+
+def device_here() -> torch.device:
+    """The device of this process."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if process.world() == 1:
+        return torch.device("cuda")
+    torch.cuda.set_device(process.local_rank() % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 @cache

@@ -158,6 +158,19 @@ class MovingAverage:
         self.told()
 
 
+def refuse_other_model(weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    """ValueError if the names or shapes of weights are not those of a model."""
+    if weights.keys() != parameters.keys():
+        odd = sorted(weights.keys() ^ parameters.keys())
+        raise ValueError(f"these weights are of another model: tensor {odd[0]!r} differs")
+    for name, parameter in parameters.items():
+        if weights[name].shape != parameter.shape:
+            raise ValueError(
+                f"these weights are of another model: {name!r} has shape "
+                f"{tuple(weights[name].shape)}, expected {tuple(parameter.shape)}"
+            )
+
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 KINDS = ("exp_avg", "exp_avg_sq")
@@ -232,7 +245,8 @@ class AdamW:
         return self.masters if self.average is None else self.average.tensors
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Masters and average from these weights."""
+        """Masters and average from these weights; ValueError if they are of another model."""
+        refuse_other_model(weights, self.masters)
         with torch.no_grad():
             given = [weights[name] for name in self.masters]
             torch._foreach_copy_(list(self.masters.values()), given, non_blocking=True)
@@ -266,7 +280,7 @@ class AdamW:
             self._update = self._update or self._new_update()
             self._update.ready()
 
-    def unready(self) -> None:
+    def cancel_step(self) -> None:
         """The step was not taken after all."""
         self._steps -= 1
 

@@ -32,36 +32,13 @@ import torch
 from torch import Tensor, nn
 
 from msft.engine.decode.decoder import question
-from msft.engine.optimizer import TrainingSettings
+from msft.engine.optimizer import TrainingSettings, refuse_other_model
 from msft.engine.ranks import Sharded
 from msft.errors import UsageError
 from msft.example import Encoded
-from msft.ranks import ALONE, Ranks
+from msft.ranks import Ranks
 from msft.run.engine import Generated, Likelihoods, Predictor, StopRow
 from msft.search.draws import number
-
-
-class SyncedPredictor:
-    """Calls `refresh` before every question; see `msft.run.engine.Predictor`."""
-
-    def __init__(self, predictor: Predictor, refresh: Callable[[], None]) -> None:
-        self._predictor = predictor
-        self._refresh = refresh
-
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        leaves: StopRow,
-        groups: Sequence[int],
-    ) -> Generated:
-        self._refresh()
-        return self._predictor.generate(prompts, limits, leaves, groups)
-
-    def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
-        self._refresh()
-        return self._predictor.measure(rows, groups)
-
 
 Item = TypeVar("Item")
 Node = tuple[int, int]
@@ -117,12 +94,19 @@ def units(prompts: Sequence[Sequence[int]], groups: Sequence[int]) -> list[int]:
 
 
 class LanePredictor:
-    """Asks a predictor lane by lane; see `msft.run.engine.Predictor`."""
+    """Asks a predictor lane by lane; see `msft.run.engine.Predictor`.
 
-    def __init__(self, predictor: Predictor, lanes: int, ranks: Ranks) -> None:
+    refresh: called before every question, in all ranks, since they meet there: also in one that
+        has no row of it.
+    """
+
+    def __init__(
+        self, predictor: Predictor, lanes: int, ranks: Ranks, refresh: Callable[[], None] | None
+    ) -> None:
         self._predictor = predictor
         self._lanes = lanes
         self._ranks = ranks
+        self._refresh = refresh or (lambda: None)
 
     def generate(
         self,
@@ -131,6 +115,7 @@ class LanePredictor:
         leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
+        self._refresh()
         found: list[tuple[list[int], list[list[int]], int]] = []
         for numbers in self._mine([*range(len(prompts))]):
             said = self._predictor.generate(
@@ -149,6 +134,7 @@ class LanePredictor:
         return Generated([rows[n] for n in range(len(prompts))], tokens)
 
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        self._refresh()
         asked = [
             (
                 numbers,
@@ -237,7 +223,7 @@ class Ownership:
     def _size(self, names: Iterable[str]) -> int:
         return sum(self._parameters[name].numel() for name in names)
 
-    def spread(self) -> None:
+    def broadcast(self) -> None:
         """Let every rank have the working weights of their owners."""
         if self.ranks.world > 1:
             self._travel(self._parameters)
@@ -257,9 +243,9 @@ class Ownership:
         with torch.no_grad():
             for turn, owned in enumerate(self._rounds):
                 for owner, names in enumerate(owned):
-                    self._spread(f"weights {turn}", [tensors[name] for name in names], owner)
+                    self._send_from(f"weights {turn}", [tensors[name] for name in names], owner)
 
-    def _spread(self, meeting: str, held: Sequence[Tensor], owner: int) -> None:
+    def _send_from(self, meeting: str, held: Sequence[Tensor], owner: int) -> None:
         if not held:
             return
         sizes = [tensor.numel() for tensor in held]
@@ -331,8 +317,8 @@ class Slices:
         self.rounds = rounds(self.owner, sizes, ranks.world)
         self.names = [name for name, owner in self.owner.items() if owner == ranks.rank]
 
-    def out(self, slices: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of tensors of which each rank has a slice, those that this one owns, whole."""
+    def gather_owned(self, slices: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The full tensors that this rank owns, gathered from all slices."""
         found: dict[str, Tensor] = {}
         for kind in _kinds(slices, self._whole):
             for place, turn in enumerate(self.rounds):
@@ -352,8 +338,8 @@ class Slices:
                         part.copy_(piece.view_as(part))
         return found
 
-    def back(self, whole: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The slices of this rank, from tensors that are whole in their owners.
+    def scatter(self, whole: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The slices of this rank, from the full tensors that each rank owns.
 
         here: slices of the same shapes.
         """
@@ -395,7 +381,7 @@ class Slices:
 
 
 def _kinds(tensors: Iterable[str], names: Container[str]) -> list[str]:
-    """What stands behind the names of weights: nothing, or what a moment is called."""
+    """Suffixes of tensor names: empty for weights, `.exp_avg` or `.exp_avg_sq` for moments."""
     ends = ("" if key in names else "." + key.rpartition(".")[2] for key in tensors)
     return sorted(set(ends))
 
@@ -420,57 +406,10 @@ class Optimizer(Protocol):
 
     @property
     def average(self) -> Average | None: ...
+    def load(self, weights: Mapping[str, Tensor]) -> None: ...
     def add_up(self) -> None: ...
     def take(self, gradients: Mapping[str, Tensor]) -> None: ...
     def forget(self) -> None: ...
-
-
-class OneLane:
-    """The whole batch in one process; what `DataParallel` does for several lanes.
-
-    mixed: the optimizer makes bf16 copies of the weights, for a model that computes so.
-    """
-
-    def __init__(self, model: Any, parameters: Mapping[str, nn.Parameter], bf16: bool) -> None:
-        self.evaluated = model
-        self.owned = parameters
-        self.names: Collection[str] = parameters
-        self.ranks: Ranks = ALONE
-        self.mixed = bf16
-
-    def serve(self, optimizer: Optimizer) -> None:
-        self.add_up, self.forget = optimizer.add_up, optimizer.forget
-
-    def gradients(
-        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
-    ) -> Tensor:
-        return backward(rows, targets)
-
-    def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
-        return measured(rows)
-
-    def predictor(self, predictor: Predictor) -> Predictor:
-        return predictor
-
-    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
-        return owned
-
-    def out(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return tensors
-
-    def back(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def like(self, masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return masters
-
-    def seed(self, seed: int) -> None: ...
-
-    def spread(self) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
 
 
 class DataParallel:
@@ -495,37 +434,37 @@ class DataParallel:
         self._ownership = ownership = Ownership(parameters, lanes, ranks)
         self.owned: Mapping[str, nn.Parameter] = ownership.owned
         self.names: Collection[str] = ownership.owned
-        self.spread, self.whole = ownership.spread, ownership.whole
+        self.broadcast, self.whole = ownership.broadcast, ownership.whole
         self.everywhere = ownership.everywhere
         self._sums: Gradients = {}
         self._places: Tensor | None = None
         self._seed = 0
         self._step = self._tried_at = 0
 
-    def serve(self, optimizer: Optimizer) -> None:
+    def bind(self, optimizer: Optimizer) -> None:
         """Let an optimizer of what this rank owns know of the others."""
         self._optimizer = optimizer
         optimizer.norm_of = self.norm
         optimizer.reseed = self._reseed
         if optimizer.average is not None:
-            optimizer.average.told = self.spread
+            optimizer.average.told = self.broadcast
         if self.mixed:
             for parameter in self._parameters.values():
                 parameter.data = parameter.data.bfloat16()
 
-    def predictor(self, predictor: Predictor) -> Predictor:
-        return LanePredictor(predictor, self.lanes, self.ranks)
+    def predictor(self, predictor: Predictor, refresh: Callable[[], None] | None) -> Predictor:
+        return LanePredictor(predictor, self.lanes, self.ranks, refresh)
 
-    def out(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What this rank owns, as it is kept outside of training: the same."""
+    def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The full tensors that this rank owns: it has them already."""
         return tensors
 
-    def back(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        self._optimizer.load(weights)
+        self.broadcast()
 
-    def like(self, masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Names and shapes of what is kept outside."""
-        return masters
+    def scatter(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
 
     # Rows.
 
@@ -651,7 +590,7 @@ class TreeReduce:
         self._ranks = ranks
         self._turn = turn
         self._micro: list[Tensor] = []
-        self._tree = Tree[Tensor](lanes, _added)
+        self._tree = Tree[Tensor](lanes, _sum_in_fp32)
         self.total: Tensor | None = None
 
     def __call__(self, given: Tensor, slice_size: int) -> None:
@@ -659,7 +598,7 @@ class TreeReduce:
         pieces = self._ranks.exchange("gradients of layers", given, sizes, sizes).split(slice_size)
         if self._micro:
             pairs = zip(self._micro, pieces, strict=True)
-            pieces = [_added(held, piece) for held, piece in pairs]
+            pieces = [_sum_in_fp32(held, piece) for held, piece in pairs]
         self._micro = list(pieces)
         turn = self._turn()
         if turn.ends_lane:
@@ -671,7 +610,7 @@ class TreeReduce:
         for lane in range(turn.lanes_from + self._ranks.world, self._lanes):
             self._tree.push((0, lane), given.new_zeros(slice_size))  # lanes without rows
         self.total = self._tree.parts[0][1]
-        self._tree = Tree[Tensor](self._lanes, _added)
+        self._tree = Tree[Tensor](self._lanes, _sum_in_fp32)
 
 
 @dataclass(slots=True)
@@ -693,7 +632,7 @@ class FullSharding:
         given = dict(model.named_parameters())
         self._whole = {name: p.shape for name, p in given.items()}
         self._slices = Slices(self._whole, ranks)
-        self.names, self.out = self._slices.names, self._slices.out
+        self.names, self.gather_owned = self._slices.names, self._slices.gather_owned
         self.owned = {
             name: nn.Parameter(self._slices.slice(p.detach(), ranks.rank).clone())
             for name, p in given.items()
@@ -712,11 +651,11 @@ class FullSharding:
         self._seed = 0
         self._step = self._tried_at = 0
 
-    def serve(self, optimizer: Any) -> None:
+    def bind(self, optimizer: Any) -> None:
         self._optimizer: Any = optimizer
         optimizer.norm_of = self.norm
         if optimizer.average is not None:
-            optimizer.average.told = self.spread
+            optimizer.average.told = self.broadcast
 
     # Rows.
 
@@ -774,9 +713,13 @@ class FullSharding:
         every: Tensor = self.ranks.total("losses of rows", losses)
         return every
 
-    def predictor(self, predictor: Predictor) -> Predictor:
-        lanes = LanePredictor(predictor, self.lanes, self.ranks)
-        return SyncedPredictor(lanes, self._refresh_all)
+    def predictor(self, predictor: Predictor, refresh: Callable[[], None] | None) -> Predictor:
+        def refresh_all() -> None:
+            if refresh is not None:
+                refresh()
+            self._refresh_all()
+
+        return LanePredictor(predictor, self.lanes, self.ranks, refresh_all)
 
     def seed(self, seed: int) -> None:
         self._seed, self._step = seed, 0
@@ -801,7 +744,7 @@ class FullSharding:
 
     # Weights.
 
-    def spread(self) -> None:
+    def broadcast(self) -> None:
         """The model that predicts is brought up to date when it is asked."""
         self._stale = True
 
@@ -836,13 +779,19 @@ class FullSharding:
             for parameter, rows in zip(self.owned.values(), self._rows, strict=True):
                 parameter.data = rows
 
-    def back(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The slices of this rank, from tensors that are whole in their owners."""
-        return self._slices.back(whole, self.owned)
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        shapes = {name: torch.empty(self._whole[name], device="meta") for name in self.names}
+        refuse_other_model(weights, shapes)
+        self._optimizer.load(self.scatter(weights))
+        self.broadcast()
 
-    def like(self, masters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What this rank owns outside, by its shape."""
-        return {name: torch.empty(self._whole[name], device="meta") for name in self.names}
+    def scatter(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The slices of this rank, from the full tensors that each rank owns."""
+        return self._slices.scatter(whole, self.owned)
+
+    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """For adapters, which are refused with `sharding: full`."""
+        return owned
 
     def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """All tensors in rank 0; None in the others."""
@@ -857,15 +806,15 @@ class FullSharding:
         return found if self.ranks.rank == 0 else None
 
 
-def _added(first: Tensor, second: Tensor) -> Tensor:
+def _sum_in_fp32(first: Tensor, second: Tensor) -> Tensor:
     """In fp32, in place of the first where it is fp32 already."""
     return first.add_(second) if first.dtype == torch.float32 else first.float().add_(second)
 
 
 def lanes_over(
     model: Any, parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, ranks: Ranks
-) -> OneLane | DataParallel | FullSharding:
-    """For the lanes of a recipe, by its `sharding`; one process has nothing to divide.
+) -> DataParallel | FullSharding:
+    """For the lanes of a recipe, by its `sharding`.
 
     UsageError where there is not a tensor for each process to own.
     """
@@ -876,13 +825,4 @@ def lanes_over(
         )
     if settings.full_sharding:
         return FullSharding(model, settings.lanes, ranks, settings.bf16)
-    if settings.lanes == 1 and ranks is ALONE:
-        return OneLane(model, parameters, settings.bf16)
     return DataParallel(model, parameters, settings.lanes, ranks, settings.bf16)
-
-
-def everywhere(
-    lanes: OneLane | DataParallel | FullSharding, owned: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
-    """Whole tensors that ranks own between them, in every rank."""
-    return lanes.everywhere(owned) if isinstance(lanes, DataParallel) else owned

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from msft import process
+from msft.engine.kernels import device_here
 from msft.errors import FAILED, RankFailed, RanksDisagree, Stopped, UsageError
 from msft.process import asked
 from msft.ranks import ALONE, LOST, Patience, Ranks
@@ -474,16 +475,6 @@ class _Reduction:
     ) -> None:
         self._begin(self._reduce)
         self._reduce(input_tensor, output_tensor.numel())
-
-
-def device_here() -> torch.device:
-    """The device of this process."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    if process.world() == 1:
-        return torch.device("cuda")
-    torch.cuda.set_device(process.local_rank() % torch.cuda.device_count())
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 @cache

@@ -11,19 +11,18 @@ from math import inf
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from msft.engine.adapters.lora import Adapted, merged_of
-from msft.engine.adapters.seams import files_of, trained_in
+from msft.engine.adapters.adapter_files import AdapterFiles
+from msft.engine.adapters.lora import Adapted, MergedModel, merged_of
 from msft.engine.decode.decoder import GeneratedRows
 from msft.engine.graphs import refuse_not_numbers
 from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS
-from msft.engine.model.loading import LoadedModel, end_tokens, recompute_activations
-from msft.engine.optimizer import RAW, MovingAverage, TrainingSettings
+from msft.engine.model.loading import LoadedModel, end_tokens, fingerprint_of, recompute_activations
+from msft.engine.optimizer import RAW, MovingAverage, TrainingSettings, refuse_other_model
 from msft.engine.packing import batches
-from msft.engine.parallel import SyncedPredictor
-from msft.engine.saving.model_files import Weights, averaged, refuse_other_model
+from msft.engine.saving.model_files import ModelFiles, TorchEngine, Weights
 from msft.example import Encoded
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.search.feeds import Batch, Losses, Update
@@ -31,8 +30,8 @@ from msft.search.feeds import Batch, Losses, Update
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class SimpleEngine:
-    """A model and AdamW. Implements `msft.run.engine.Engine`."""
+class SimpleEngine(TorchEngine):
+    """A model and AdamW."""
 
     def __init__(
         self,
@@ -45,7 +44,9 @@ class SimpleEngine:
         self._loaded, self._model = loaded, loaded.model
         self._rows = rows
         self._settings = settings
-        self._parameters = trained_in(self._model, adapted)
+        self._parameters: dict[str, nn.Parameter] = (
+            dict(self._model.named_parameters()) if adapted is None else adapted.trained
+        )
         self.num_trainable = sum(p.numel() for p in self._parameters.values())
         self.num_frozen = adapted.shape.parameters if adapted else 0
         self.num_parameters = self.num_frozen or self.num_trainable
@@ -57,15 +58,16 @@ class SimpleEngine:
         if settings.gradient_checkpointing:
             recompute_activations(self._model)
         self.load_optimizer(None)
-        files = files_of(loaded, adapted, self._base, self._model.device)
-        self.codec, self.export, self.memory = files.codec, files.export, files.memory
-        self.fingerprint, self.average = files.fingerprint, averaged
-        self.bytes_a_weight = files.bytes_a_weight
-        if files.links:
-            self.link = files.link
-        self._adapted = adapted
-        kept = self._raw if self._average is None else self._average.tensors
-        self._merged = merged_of(adapted, lambda: kept, PLAIN_LAYERS)
+        device = self._model.device
+        if adapted is None:
+            self._keep_in(ModelFiles(loaded, self._base, device), fingerprint_of(self._base))
+        else:
+            self._plain = adapted.evaluated
+            self._keep_in(AdapterFiles(adapted, self._base, device), adapted.fingerprint)
+        self._merged: MergedModel | None = None
+        if adapted is not None:
+            kept = self._raw if self._average is None else self._average.tensors
+            self._merged = merged_of(adapted, lambda: kept, PLAIN_LAYERS)
 
     def weights(self) -> dict[str, Tensor]:
         kept = self._raw if self._average is None else self._average.tensors
@@ -78,7 +80,7 @@ class SimpleEngine:
             weight.copy_(source[name])
         if self._average is not None:
             self._average.restart()
-        self._moved()
+        self._weights_changed()
 
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
@@ -125,7 +127,7 @@ class SimpleEngine:
         self._steps += 1
         if self._average is not None:
             self._average.move()
-        self._moved()
+        self._weights_changed()
         return Losses(losses, update=Update(rate, lambda: float(norm)))
 
     def _losses(self, rows: Sequence[Encoded], gradients: bool = False) -> list[float]:
@@ -165,20 +167,16 @@ class SimpleEngine:
         rows = "padded rows" if self._loaded.padded else "one row at a time"
         return f"simple engine: the model's own attention, {rows}, torch's AdamW"
 
-    def _moved(self) -> None:
+    def _weights_changed(self) -> None:
         if self._merged is not None:
             self._merged.outdate()
 
-    def predictor(self) -> "SimplePredictor | SyncedPredictor":
-        settings = self._settings
-        if self._adapted is not None and self._merged is not None:
-            plain = self._adapted.evaluated
-            merged = SimplePredictor(plain, settings.evaluated_tokens, settings.bf16)
-            return SyncedPredictor(merged, self._merged.refresh)
-        predictor = SimplePredictor(self._loaded, settings.evaluated_tokens, settings.bf16)
-        return (
-            predictor if self._average is None else SyncedPredictor(predictor, self._average.show)
-        )
+    def predictor(self) -> "SimplePredictor":
+        tokens, bf16 = self._settings.evaluated_tokens, self._settings.bf16
+        if self._merged is not None:
+            return SimplePredictor(self._plain, tokens, bf16, refresh=self._merged.refresh)
+        refresh = self._average.show if self._average is not None else None
+        return SimplePredictor(self._loaded, tokens, bf16, refresh=refresh)
 
 
 class SimplePredictor:
@@ -186,6 +184,7 @@ class SimplePredictor:
     where the model is not what it is alone (`LoadedModel.padded`).
 
     more_ends: tokens that end a text, besides those that the model knows.
+    refresh: called before every question; brings the model's weights up to date.
     """
 
     def __init__(
@@ -194,7 +193,9 @@ class SimplePredictor:
         most_tokens: int,
         bf16: bool = False,
         more_ends: Sequence[int] = (),
+        refresh: Callable[[], None] | None = None,
     ) -> None:
+        self._refresh = refresh or (lambda: None)
         self._model, self._padded = loaded.model, loaded.padded
         self._ends = sorted({*end_tokens(loaded), *more_ends})
         self._most_tokens = most_tokens
@@ -202,6 +203,7 @@ class SimplePredictor:
 
     @torch.inference_mode()
     def measure(self, rows: Sequence[Encoded], groups: Sequence[int]) -> Callable[[], Likelihoods]:
+        self._refresh()
         self._model.eval()
         sums: list[float] = []
         for part in _padded_batches(rows, self._most_tokens, self._padded):
@@ -217,6 +219,7 @@ class SimplePredictor:
         leaves: StopRow,
         groups: Sequence[int],
     ) -> Generated:
+        self._refresh()
         self._model.eval()
         texts = GeneratedRows(frozenset(self._ends), limits, leaves)
         for length in sorted({len(prompt) for prompt in prompts}):

@@ -23,9 +23,10 @@ from msft.engine.kernels import HALF
 from msft.engine.memory import EVALUATED_TOKENS
 from msft.engine.model.folders import write_facts
 from msft.engine.model.loading import LoadedModel, end_tokens
+from msft.engine.optimizer import refuse_other_model
 from msft.engine.packing import NAME as ATTENTION
 from msft.engine.packing import RowLayout, logits_of
-from msft.engine.saving.model_files import ModelFiles, Weights, averaged, refuse_other_model
+from msft.engine.saving.model_files import ModelFiles, TorchEngine, Weights
 from msft.engine.saving.weight_files import PIECE
 from msft.engine.simple import SimplePredictor
 from msft.errors import NotANumber, Stopped, UsageError
@@ -255,8 +256,8 @@ def _restore(halves: Sequence[tuple[Any, torch.dtype]]) -> None:
         tensor.data = tensor.data.to(kind)
 
 
-class TrainerEngine:
-    """A Trainer as a `msft.run.engine.Engine`.
+class TrainerEngine(TorchEngine):
+    """A Trainer as an engine.
 
     rows: what the trainer's collator takes, by sub-dataset and number.
     encoded: the tokens of the same rows.
@@ -286,18 +287,15 @@ class TrainerEngine:
         self.num_frozen = frozen if self._is_adapted() else 0
         self.num_parameters = self.num_frozen or frozen + self.num_trainable
         self._loaded = LoadedModel(model, trainer.processing_class, type(model).__name__)
-        files = ModelFiles(self._loaded, {}, _device(self._parameters))
-        self.codec, self.memory, self.average = files.codec, files.memory, averaged
+        self._files = files = ModelFiles(self._loaded, {}, _device(self._parameters))
+        self._optimizer = TrainerOptimizer(trainer, self._parameters)
         if start is not None:
             self._begin_at(start)
         self._base = self.weights()
         self._first: str | None = None
         adapted, weight = self._is_adapted(), next(iter(self._parameters.values()))
         self.bytes_a_weight = 0 if adapted else weight.element_size()  # an adapter is small
-        if self._is_whole() and files.links:  # checkpoints are what `best/` needs
-            self.link: Callable[[Path, Path], None] = files.link
-        held = TrainerOptimizer(trainer, self._parameters)
-        self._optimizer, self.optimizer, self.load_optimizer = held, held.state, held.load
+        self.links = self._is_whole() and files.links  # checkpoints are what `best/` needs
 
     def _begin_at(self, start: Path) -> None:
         """Take the weights that are kept there; where there are none, keep these."""
@@ -365,6 +363,12 @@ class TrainerEngine:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(source[name])
+
+    def optimizer(self) -> dict[str, Any]:
+        return self._optimizer.state()
+
+    def load_optimizer(self, moments: Mapping[str, Any] | None) -> None:
+        self._optimizer.load(moments)
 
     def seed(self, number: int) -> None:
         from transformers import set_seed

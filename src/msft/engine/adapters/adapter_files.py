@@ -23,7 +23,7 @@ from msft.store.disk import MANIFEST, Manifest
 
 
 class AdapterFiles:
-    """The verbs of an engine that concern files; see `msft.run.engine`.
+    """Files of an adapter; see `Files` in `saving/model_files.py`.
 
     first: the adapter's weights before training; of a rank, those that it owns.
     lanes: whose ranks have them between them.
@@ -73,9 +73,6 @@ class AdapterFiles:
 
     def memory(self, each: int, aside: int, most: int) -> Any:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
-
-    def fingerprint(self) -> str:
-        return self._adapted.fingerprint
 
     def _write(self, weights: Weights, folder: Path) -> None:
         TorchCodec(weights=ADAPTER_WEIGHTS).write(weights, folder)

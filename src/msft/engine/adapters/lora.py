@@ -31,9 +31,8 @@ from msft.engine.adapters.four_bit import FourBitLinear
 from msft.engine.kernels import Layers, layers_of
 from msft.engine.memory import merged_bytes
 from msft.engine.model.folders import ADAPTER, import_peft
-from msft.engine.model.loading import LoadedModel
+from msft.engine.model.loading import LoadedModel, fingerprint_of
 from msft.engine.model.shape import ModelShape, shape_of
-from msft.engine.saving.model_files import fingerprint_of
 from msft.errors import RecipeError
 from msft.ranks import ALONE, Ranks, least
 from msft.recipe.recipe import AdapterOptions
@@ -289,14 +288,14 @@ class MergedModel:
 
 
 def merged_of(
-    adapted: Adapted | None, kept: Callable[[], Weights], layers: Layers, ranks: Ranks = ALONE
+    adapted: Adapted, kept: Callable[[], Weights], layers: Layers, ranks: Ranks = ALONE
 ) -> MergedModel | None:
     """What is evaluated in place of the model that trains; None: that model itself.
 
     layers: of the model that trains; those of the plain one are like them.
     ranks: all of them go the same way, and meet at `kept`.
     """
-    if adapted is None or not least(ranks, "merged for scores", adapted.is_merged_for_scores()):
+    if not least(ranks, "merged for scores", adapted.is_merged_for_scores()):
         return None
     fused = layers.way.path == "fused"
     return MergedModel(adapted, kept, layers_of(adapted.evaluated.model, fused))

@@ -68,11 +68,9 @@ class ModelShape:
         """Weights that four bits can hold."""
         return sum(given * made for _, given, made in self.linears)
 
-    def refuse_adapter(self, options: AdapterOptions | None) -> None:
+    def refuse_adapter(self, options: AdapterOptions) -> None:
         """RecipeError where a named layer is not there, is no linear layer, or shares its weight;
         or where four bits are asked for, which can hold no layer."""
-        if options is None:
-            return
         if options.four_bit and not self.packs:
             raise RecipeError(
                 "load_in_4bit is true, but this model has no plain linear layers; leave it out",
@@ -141,7 +139,9 @@ def shape_for(recipe: Recipe, vocabulary: int) -> ModelShape:
     vocabulary: of its tokenizer.
     """
     shape = named_shape(recipe.model(), recipe.trust_remote_code, vocabulary)
-    shape.refuse_adapter(adapter_of(recipe))
+    adapter = adapter_of(recipe)
+    if adapter is not None:
+        shape.refuse_adapter(adapter)
     return shape
 
 

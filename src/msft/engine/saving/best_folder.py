@@ -27,7 +27,7 @@ from msft.files import (
     sync,
 )
 from msft.ranks import ALONE, Ranks, from_first, together
-from msft.run.engine import Engine, LinksWeights
+from msft.run.engine import Engine
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.disk import MANIFEST, Digest, Hashes, Manifest
@@ -85,7 +85,7 @@ class BestFolder:
             from_first(self._ranks, "best/ as it is", self._take_away_damaged)
             return False
         sources = [] if checkpoint == BASE else self._folders(checkpoint)
-        if len(_weights_in(sources)) == 1 and isinstance(self._engine, LinksWeights):
+        if len(_weights_in(sources)) == 1 and self._engine.links:
             from_first(self._ranks, f"best/ of {checkpoint}", lambda: self._link(sources[0], card))
         elif last or from_first(
             self._ranks, "time for best/", lambda: time.monotonic() >= self._next_write
@@ -124,12 +124,11 @@ class BestFolder:
 
     def _link(self, source: Path, card: str) -> None:
         """What is the same for all checkpoints is written once."""
-        engine: Any = self._engine
         again = self._holds is not None and self._owner() == self._source(self._holds).name
         if not again:
             self._empty()
         folder = self._folder if again else self._fresh
-        engine.link(source, folder)
+        self._engine.link(source, folder)
         linked = Manifest.from_bytes(read_bytes(source / MANIFEST)).files
         self._seal(folder, linked, source.name)
         if again:
@@ -226,7 +225,7 @@ class BestFolder:
         """Whether files have the tensors of a checkpoint; those of a merged model, or of one with
         the names that it was published with, are no checkpoint."""
         if self._ranks.world > 1:
-            return isinstance(self._engine, LinksWeights)
+            return self._engine.links
         held: dict[str, str] = {}
         for file in files:
             with safe_open(file, "pt") as tensors:

@@ -1,11 +1,11 @@
 """A model's weights outside of training: in memory, in checkpoints, in a folder of transformers.
 
-Both engines hand these verbs on, so they stand here once.
+`TorchEngine` is the base of all engines over a model of torch. It hands what concerns files on to
+`ModelFiles`, or to `AdapterFiles` (`adapters/adapter_files.py`) where an adapter is trained.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
 from msft.files import link_or_copy, remove
 from msft.ranks import Ranks
+from msft.run.engine import Engine
 from msft.store.disk import MemoryTier
 
 Weights = Mapping[str, Tensor]
@@ -33,12 +34,59 @@ class Divided(Protocol):
     def whole(self, owned: Weights) -> Weights | None: ...
 
 
+class Files(Protocol):
+    """What reads and writes the weights that are trained.
+
+    links: a checkpoint's file is that of the result; else the result is written.
+    bytes_a_weight: of a result that is written.
+    """
+
+    @property
+    def links(self) -> bool: ...
+    @property
+    def bytes_a_weight(self) -> int: ...
+    def codec(self) -> TorchCodec: ...
+    def export(self, weights: Weights | None, folder: Path) -> None: ...
+    def link(self, source: Path, folder: Path) -> None: ...
+    def memory(
+        self, each: int, aside: int, most: int
+    ) -> tuple[list[MemoryTier], Callable[[Any], Any]]: ...
+
+
+class TorchEngine(Engine):
+    """What engines over a model of torch have in common: how weights are kept and handed out."""
+
+    def _keep_in(self, files: Files, fingerprint: str) -> None:
+        """Let these files keep the weights. fingerprint: of the model before training."""
+        self._files, self._fingerprint = files, fingerprint
+        self.links, self.bytes_a_weight = files.links, files.bytes_a_weight
+
+    def codec(self) -> TorchCodec:
+        return self._files.codec()
+
+    def export(self, weights: Weights | None, folder: Path) -> None:
+        self._files.export(weights, folder)
+
+    def link(self, source: Path, folder: Path) -> None:
+        self._files.link(source, folder)
+
+    def memory(
+        self, each: int, aside: int, most: int
+    ) -> tuple[list[MemoryTier], Callable[[Any], Any]]:
+        return self._files.memory(each, aside, most)
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def average(self, weights: Iterable[Weights]) -> dict[str, Tensor]:
+        return averaged(weights)
+
+
 class ModelFiles:
-    """The verbs of an engine that concern files; see `msft.run.engine`.
+    """Files of a model, all of whose weights are trained.
 
     base: the base model's weights in fp32, by name; of a rank, those that it owns.
-    lanes: whose ranks have the base between them.
-    whole: the fingerprint of the whole base model, where `base` is not all of it.
+    lanes: whose ranks have the base between them; None: one rank has it.
     """
 
     def __init__(
@@ -47,31 +95,27 @@ class ModelFiles:
         base: Weights,
         device: torch.device,
         lanes: Divided | None = None,
-        whole: str | None = None,
     ) -> None:
         self._loaded = loaded
         self._base = base
         self._device = device
-        self._copies = Copies(device)
         self._lanes = lanes
-        self._whole = whole
-
-    def codec(self) -> TorchCodec:
-        return codec_of(self._copies, self._lanes)
+        self.bytes_a_weight = loaded.export_dtype.itemsize
 
     @cached_property
     def _published(self) -> PublishedModel:
         return PublishedModel(self._loaded)
 
-    @property
-    def links(self) -> bool:
-        """Whether a checkpoint's file is that of the result; else the result is written."""
-        return self._published.is_a_checkpoint
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies(self._device)
 
     @property
-    def bytes_a_weight(self) -> int:
-        """Of a result that is written."""
-        return self._loaded.export_dtype.itemsize
+    def links(self) -> bool:
+        return self._published.is_a_checkpoint
+
+    def codec(self) -> TorchCodec:
+        return codec_of(self._copies, self._lanes)
 
     def export(self, weights: Weights | None, folder: Path) -> None:
         weights = self._base if weights is None else weights
@@ -91,9 +135,6 @@ class ModelFiles:
     ) -> tuple[list[MemoryTier], Callable[[Any], Any]]:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
 
-    def fingerprint(self) -> str:
-        return self._whole or fingerprint_of(self._base)
-
 
 def codec_of(copies: Copies, lanes: Divided | None, weights: str = WEIGHTS) -> TorchCodec:
     """For the file of weights that ranks write between them, or one process alone."""
@@ -109,30 +150,6 @@ def link_weights(source: Path, folder: Path, name: str) -> None:
     remove(fresh)
     link_or_copy(source / name, fresh)
     fresh.replace(folder / name)
-
-
-def fingerprint_of(weights: Weights) -> str:
-    """Name, shape and up to 4,096 numbers of every tensor of a model."""
-    digest = sha256()
-    for name, weight in weights.items():
-        flat = weight.detach().flatten()
-        sample = flat[:: max(1, len(flat) // 4096)].float().cpu().contiguous()
-        digest.update(repr((name, tuple(weight.shape))).encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def refuse_other_model(weights: Weights, parameters: Weights) -> None:
-    """ValueError if the names or shapes of weights are not those of a model."""
-    if weights.keys() != parameters.keys():
-        odd = sorted(weights.keys() ^ parameters.keys())
-        raise ValueError(f"these weights are of another model: tensor {odd[0]!r} differs")
-    for name, parameter in parameters.items():
-        if weights[name].shape != parameter.shape:
-            raise ValueError(
-                f"these weights are of another model: {name!r} has shape "
-                f"{tuple(weights[name].shape)}, expected {tuple(parameter.shape)}"
-            )
 
 
 def averaged(weights: Iterable[Weights]) -> dict[str, Tensor]:
