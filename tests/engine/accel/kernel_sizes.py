@@ -12,7 +12,7 @@ from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from msft.engine.accel import adamw_kernel, short_rows, triton_attention
+from msft.engine.accel import adamw_kernel, short_rows
 from msft.engine.decode.step import tokens_ahead
 from msft.engine.optimizer import AdamW
 
@@ -58,7 +58,7 @@ def kind_of(value: Any) -> str:
 def main(dim: int, capability: int) -> None:
     sizes: dict[str, int] = {}
     kernels = {
-        triton_attention: ("forward", "backward_dq", "backward_dkdv", "decode"),
+        short_rows: ("forward", "backward_dq", "backward_dkdv", "decode"),
         adamw_kernel: ("update",),
     }
     for module, names in kernels.items():

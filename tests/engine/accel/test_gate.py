@@ -9,7 +9,7 @@ from test_joined_adapters import adapted_model, computed, is_same
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msft.engine.accel import gate
+from msft.engine.accel import gated_layers as gate
 from msft.engine.accel.fused_layers import decoder_layers
 from msft.engine.accel.gated_layers import WIDEST, is_gated
 from msft.engine.accel.joined_linears import JoinedProjections

@@ -44,7 +44,7 @@ def test_an_adapter_is_counted_and_refused_without_weights() -> None:
     head = 4 * (32 + 97)
     assert llama.adapter_weights(options("lm_head")) == head
     assert llama.adapter_weights(options("lm_head", "q_proj")) == head + 2 * 4 * (32 + 32)
-    for fine in (None, options("lm_head", "layers.1.self_attn.q_proj"), FOUR_BIT):
+    for fine in (options("lm_head", "layers.1.self_attn.q_proj"), FOUR_BIT):
         llama.refuse_adapter(fine)
     for wrong in ("qproj", "proj", "embed_tokens", "all-linear"):
         with pytest.raises(RecipeError, match=f"'{wrong}', but this model has no linear layer"):

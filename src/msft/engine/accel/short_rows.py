@@ -1,7 +1,15 @@
-"""Attention over short rows: what each token of a line sees, and the way to the kernels.
+"""Flash attention over short rows, in Triton, which comes with torch on a GPU.
 
-Needs Triton, which comes with torch on a GPU. `attention.py` takes flash attention where rows are
-long, or where there is no Triton.
+Flash attention is made for long rows: it gives each row of ninety tokens a tile of its own, most
+of it empty, and its backward pass copies what heads share. Here a tile is a piece of the *line*,
+wherever rows begin in it; each token says itself what it sees (`Sight`). Heads that share keys add
+up their gradients in one place and in one order, so the result is the same bits every time.
+`packing.py` takes torch's flash attention where rows are long, or where there is no Triton.
+
+Names in the kernels are those of the papers and of Triton's tutorial: tiles q, k, v, o, do, dq, dk,
+dv; the running maximum m_i, sum l_i and output acc of the softmax; lse its log-sum-exp; delta the
+row sums of o * do. M counts queries, N keys; H is the number of query heads, GROUP those that share
+a key.
 """
 
 from dataclasses import dataclass
@@ -9,9 +17,8 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
-
-from msft.engine.accel import triton_attention
 
 TILE = 64
 """Tokens of a tile."""
@@ -66,7 +73,7 @@ def _line(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> tuple[
     o = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
     starts = (sight.starts, *(sight.stems or (sight.starts, sight.starts)))
-    triton_attention.forward[triton.cdiv(tokens, TILE), heads](
+    forward[triton.cdiv(tokens, TILE), heads](
         *(q, k, v, o, lse, *starts, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),
@@ -104,7 +111,7 @@ class _Line(torch.autograd.Function):
         )
         strides = (*_strides(q, k, v), do.stride(1), do.stride(0))
         sizes, stages = _sizes(q, k), _stages(q.shape[-1])
-        triton_attention.backward_dq[triton.cdiv(tokens, TILE), heads](
+        backward_dq[triton.cdiv(tokens, TILE), heads](
             *(q, k, v, o, do, lse, delta, dq, starts, ctx.scale, tokens),
             *strides,
             *sizes,
@@ -113,7 +120,7 @@ class _Line(torch.autograd.Function):
             num_stages=stages,
         )
         tile = _dkdv_tile(q.shape[-1])
-        triton_attention.backward_dkdv[triton.cdiv(tokens, tile["BLOCK_N"]), k.shape[0]](
+        backward_dkdv[triton.cdiv(tokens, tile["BLOCK_N"]), k.shape[0]](
             *(q, k, v, do, lse, delta, dk, dv, starts, ends, ctx.scale, tokens),
             *strides,
             *sizes,
@@ -140,7 +147,7 @@ def step_attention(
     o = torch.empty(tokens, heads, dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(heads, tokens, dtype=torch.float32, device=q.device)
     scale = dim**-0.5 if scale is None else scale
-    triton_attention.decode[len(starts), k.shape[0]](
+    decode[len(starts), k.shape[0]](
         *(q, k, v, *store, o, lse, starts, lengths, scale, tokens),
         *_strides(q, k, v),
         *_sizes(q, k),
@@ -191,3 +198,207 @@ def _sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
     """Heads, those of them that share keys, numbers of a head, and these filled up."""
     heads, _, dim = q.shape
     return heads, heads // k.shape[0], dim, max(FEWEST, triton.next_power_of_2(dim))
+
+
+# Kernels.
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def _tile(base, offs, stride, offs_d, mask):  # type: ignore[no-untyped-def]
+    return tl.load(base + offs[:, None] * stride + offs_d[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _attend(q, k, v, visible, m_i, l_i, acc, qk_scale):  # type: ignore[no-untyped-def]
+    """One more tile of keys in the running softmax, in powers of two."""
+    qk = tl.where(visible, tl.dot(q, tl.trans(k)) * qk_scale, LOWEST)
+    m_ij = tl.maximum(m_i, tl.max(qk, 1))
+    p = tl.exp2(qk - m_ij[:, None])
+    alpha = tl.exp2(m_i - m_ij)
+    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v)
+    return m_ij, l_i * alpha + tl.sum(p, 1), acc
+
+
+@triton.jit
+def forward(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, starts_ptr, stem_starts_ptr, stem_ends_ptr,
+    sm_scale, tokens, stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn,
+    H: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_STEMS: tl.constexpr,
+):  # fmt: skip
+    """o and lse of a tile of queries of one head."""
+    start_m, off_h = tl.program_id(0), tl.program_id(1)
+    offs_m = start_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m = offs_m < tokens
+    mask_q = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
+    starts = tl.load(starts_ptr + offs_m, mask=mask_m, other=tokens)
+    q = _tile(q_ptr + off_h * stride_qh, offs_m, stride_qm, offs_d, mask_q)
+    k_base, v_base = k_ptr + (off_h // GROUP) * stride_kh, v_ptr + (off_h // GROUP) * stride_vh
+    m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    qk_scale = sm_scale * LOG2_E
+    end_n = tl.minimum((start_m + 1) * BLOCK_M, tokens)
+    for start_n in range(tl.min(starts) // BLOCK_N * BLOCK_N, end_n, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        mask_k = (offs_n < tokens)[:, None] & (offs_d < HEAD_DIM)[None, :]
+        k = _tile(k_base, offs_n, stride_kn, offs_d, mask_k)
+        v = _tile(v_base, offs_n, stride_vn, offs_d, mask_k)
+        visible = (offs_n[None, :] >= starts[:, None]) & (offs_n[None, :] <= offs_m[:, None])
+        m_i, l_i, acc = _attend(q, k, v, visible, m_i, l_i, acc, qk_scale)
+    if HAS_STEMS:
+        stem_starts = tl.load(stem_starts_ptr + offs_m, mask=mask_m, other=tokens)
+        stem_ends = tl.load(stem_ends_ptr + offs_m, mask=mask_m, other=0)
+        for start_n in range(tl.min(stem_starts) // BLOCK_N * BLOCK_N, tl.max(stem_ends), BLOCK_N):
+            offs_n = start_n + tl.arange(0, BLOCK_N)
+            mask_k = (offs_n < tokens)[:, None] & (offs_d < HEAD_DIM)[None, :]
+            k = _tile(k_base, offs_n, stride_kn, offs_d, mask_k)
+            v = _tile(v_base, offs_n, stride_vn, offs_d, mask_k)
+            after = offs_n[None, :] >= stem_starts[:, None]
+            visible = after & (offs_n[None, :] < stem_ends[:, None])
+            m_i, l_i, acc = _attend(q, k, v, visible, m_i, l_i, acc, qk_scale)
+    acc = acc / l_i[:, None]
+    o_ptrs = o_ptr + (offs_m[:, None] * H + off_h) * HEAD_DIM + offs_d[None, :]
+    tl.store(o_ptrs, acc.to(o_ptr.dtype.element_ty), mask=mask_q)
+    tl.store(lse_ptr + off_h * tokens + offs_m, (m_i + tl.log2(l_i)) / LOG2_E, mask=mask_m)
+
+
+@triton.jit
+def backward_dq(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, starts_ptr, sm_scale, tokens,
+    stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn, stride_doh, stride_dom,
+    H: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dq of a tile of queries of one head; delta is left for `backward_dkdv`."""
+    start_m, off_h = tl.program_id(0), tl.program_id(1)
+    offs_m = start_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_m = offs_m < tokens
+    mask_q = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
+    starts = tl.load(starts_ptr + offs_m, mask=mask_m, other=tokens)
+    q = _tile(q_ptr + off_h * stride_qh, offs_m, stride_qm, offs_d, mask_q)
+    o = _tile(o_ptr + off_h * HEAD_DIM, offs_m, H * HEAD_DIM, offs_d, mask_q)
+    do = _tile(do_ptr + off_h * stride_doh, offs_m, stride_dom, offs_d, mask_q)
+    lse = tl.load(lse_ptr + off_h * tokens + offs_m, mask=mask_m, other=0.0) * LOG2_E
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
+    tl.store(delta_ptr + off_h * tokens + offs_m, delta, mask=mask_m)
+    k_base, v_base = k_ptr + (off_h // GROUP) * stride_kh, v_ptr + (off_h // GROUP) * stride_vh
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    end_n = tl.minimum((start_m + 1) * BLOCK_M, tokens)
+    for start_n in range(tl.min(starts) // BLOCK_N * BLOCK_N, end_n, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        mask_k = (offs_n < tokens)[:, None] & (offs_d < HEAD_DIM)[None, :]
+        k = _tile(k_base, offs_n, stride_kn, offs_d, mask_k)
+        v = _tile(v_base, offs_n, stride_vn, offs_d, mask_k)
+        visible = (offs_n[None, :] >= starts[:, None]) & (offs_n[None, :] <= offs_m[:, None])
+        p = tl.exp2(tl.dot(q, tl.trans(k)) * (sm_scale * LOG2_E) - lse[:, None])
+        p = tl.where(visible, p, 0.0)
+        ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
+        dq += tl.dot(ds.to(k.dtype), k)
+    dq_ptrs = dq_ptr + off_h * stride_qh + offs_m[:, None] * stride_qm + offs_d[None, :]
+    tl.store(dq_ptrs, (dq * sm_scale).to(dq_ptr.dtype.element_ty), mask=mask_q)
+
+
+@triton.jit
+def backward_dkdv(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, starts_ptr, ends_ptr,
+    sm_scale, tokens,
+    stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn, stride_doh, stride_dom,
+    H: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of a tile of keys of one head, summed over the query heads that share it."""
+    start_n, off_h = tl.program_id(0), tl.program_id(1)
+    offs_n = start_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_d = tl.arange(0, BLOCK_D)
+    mask_n = offs_n < tokens
+    mask_k = mask_n[:, None] & (offs_d < HEAD_DIM)[None, :]
+    end_m = tl.max(tl.load(ends_ptr + offs_n, mask=mask_n, other=0))
+    k = _tile(k_ptr + off_h * stride_kh, offs_n, stride_kn, offs_d, mask_k)
+    v = _tile(v_ptr + off_h * stride_vh, offs_n, stride_vn, offs_d, mask_k)
+    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    for off_qh in range(off_h * GROUP, (off_h + 1) * GROUP):
+        for start_m in range(start_n * BLOCK_N // BLOCK_M * BLOCK_M, end_m, BLOCK_M):
+            offs_m = start_m + tl.arange(0, BLOCK_M)
+            mask_m = offs_m < tokens
+            mask_q = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
+            q = _tile(q_ptr + off_qh * stride_qh, offs_m, stride_qm, offs_d, mask_q)
+            do = _tile(do_ptr + off_qh * stride_doh, offs_m, stride_dom, offs_d, mask_q)
+            lse = tl.load(lse_ptr + off_qh * tokens + offs_m, mask=mask_m, other=0.0) * LOG2_E
+            delta = tl.load(delta_ptr + off_qh * tokens + offs_m, mask=mask_m, other=0.0)
+            starts = tl.load(starts_ptr + offs_m, mask=mask_m, other=tokens)
+            visible = (offs_n[:, None] >= starts[None, :]) & (offs_n[:, None] <= offs_m[None, :])
+            p_t = tl.exp2(tl.dot(k, tl.trans(q)) * (sm_scale * LOG2_E) - lse[None, :])
+            p_t = tl.where(visible, p_t, 0.0)
+            dv += tl.dot(p_t.to(do.dtype), do)
+            ds_t = p_t * (tl.dot(v, tl.trans(do)) - delta[None, :])
+            dk += tl.dot(ds_t.to(q.dtype), q)
+    dk_ptrs = dk_ptr + off_h * stride_kh + offs_n[:, None] * stride_kn + offs_d[None, :]
+    tl.store(dk_ptrs, (dk * sm_scale).to(dk_ptr.dtype.element_ty), mask=mask_k)
+    dv_ptrs = dv_ptr + off_h * stride_vh + offs_n[:, None] * stride_vn + offs_d[None, :]
+    tl.store(dv_ptrs, dv.to(dv_ptr.dtype.element_ty), mask=mask_k)
+
+
+@triton.jit
+def decode(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, o_ptr, lse_ptr, starts_ptr, lengths_ptr,
+    sm_scale, tokens, stride_qh, stride_qm, stride_kh, stride_kn, stride_vh, stride_vn,
+    H: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    AHEAD: tl.constexpr, BLOCK_NEW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Write a row's new k and v into the cache slots after those that it has filled, and attend
+    over all of them: each of its AHEAD tokens up to itself. A tile of queries is all tokens of the
+    row, of all query heads that share a key head."""
+    row, off_h = tl.program_id(0), tl.program_id(1)
+    key_heads = H // GROUP
+    offs_d = tl.arange(0, BLOCK_D)
+    offs_m = tl.arange(0, BLOCK_M)
+    turn, head = offs_m // GROUP, off_h * GROUP + offs_m % GROUP
+    token = row * AHEAD + turn
+    mask_q = (turn < AHEAD)[:, None] & (offs_d < HEAD_DIM)[None, :]
+    start = tl.load(starts_ptr + row)
+    end = start + tl.load(lengths_ptr + row)
+    q_ptrs = q_ptr + head[:, None] * stride_qh + token[:, None] * stride_qm + offs_d[None, :]
+    q = tl.load(q_ptrs, mask=mask_q, other=0.0)
+    qk_scale = sm_scale * LOG2_E
+    slot = (end * key_heads + off_h) * HEAD_DIM
+    k_base, v_base = k_ptr + off_h * stride_kh, v_ptr + off_h * stride_vh
+    if AHEAD == 1:
+        k = tl.load(k_base + row * stride_kn + offs_d, mask=offs_d < HEAD_DIM, other=0.0)
+        v = tl.load(v_base + row * stride_vn + offs_d, mask=offs_d < HEAD_DIM, other=0.0)
+        tl.store(k_cache_ptr + slot + offs_d, k, mask=offs_d < HEAD_DIM)
+        tl.store(v_cache_ptr + slot + offs_d, v, mask=offs_d < HEAD_DIM)
+        m_i = tl.sum(q.to(tl.float32) * k.to(tl.float32)[None, :], 1) * qk_scale
+        l_i = tl.full([BLOCK_M], 1.0, tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32) + v.to(tl.float32)[None, :]
+    else:
+        new = tl.arange(0, BLOCK_NEW)
+        mask_new = (new < AHEAD)[:, None] & (offs_d < HEAD_DIM)[None, :]
+        k = _tile(k_base, row * AHEAD + new, stride_kn, offs_d, mask_new)
+        v = _tile(v_base, row * AHEAD + new, stride_vn, offs_d, mask_new)
+        slots_new = slot + new[:, None] * key_heads * HEAD_DIM + offs_d[None, :]
+        tl.store(k_cache_ptr + slots_new, k, mask=mask_new)
+        tl.store(v_cache_ptr + slots_new, v, mask=mask_new)
+        visible_new = (new[None, :] <= turn[:, None]) & (new < AHEAD)[None, :]
+        m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
+        l_i = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        m_i, l_i, acc = _attend(q, k, v, visible_new, m_i, l_i, acc, qk_scale)
+    for start_n in range(start, end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        mask_k = (offs_n < end)[:, None] & (offs_d < HEAD_DIM)[None, :]
+        slots = (offs_n[:, None] * key_heads + off_h) * HEAD_DIM + offs_d[None, :]
+        k_old = tl.load(k_cache_ptr + slots, mask=mask_k, other=0.0)
+        v_old = tl.load(v_cache_ptr + slots, mask=mask_k, other=0.0)
+        visible = (offs_n < end)[None, :] & (offs_m >= 0)[:, None]
+        m_i, l_i, acc = _attend(q, k_old, v_old, visible, m_i, l_i, acc, qk_scale)
+    acc = acc / l_i[:, None]
+    o_ptrs = o_ptr + (token * H + head)[:, None] * HEAD_DIM + offs_d[None, :]
+    tl.store(o_ptrs, acc.to(o_ptr.dtype.element_ty), mask=mask_q)
+    lse = (m_i + tl.log2(l_i)) / LOG2_E
+    tl.store(lse_ptr + head * tokens + token, lse, mask=turn < AHEAD)

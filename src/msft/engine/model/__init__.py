@@ -1,6 +1,7 @@
-"""A model by its name: tokenizer, shape, weights.
+"""A model by its name: files, tokenizer, shape, weights.
 
-Read `loading.py` first, which loads it. `tokenizers.py` and `gguf.py` know a model without its
-weights and import no torch; `shape.py` has the sizes that memory and FLOPs depend on. It may not
-import training, decoding or the memory model, which stand above it; only `attention.py` beside it.
+Read `loading.py` first, which loads it. `folders.py` knows where the files of a model are, what is
+wrong with them and whether they have changed; it and `tokenizers.py` need no weights and import no
+torch. `shape.py` has the sizes that memory and FLOPs depend on. It may not import training,
+decoding or the memory model, which stand above it; only `packing.py` beside it.
 """

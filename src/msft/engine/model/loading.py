@@ -86,7 +86,7 @@ def load_model(
     """Find and load a model; every failure is a RecipeError that says what to do.
 
     tokenizer: the model's own, where it is loaded already.
-    own_attention: the model computes attention as transformers has it, not as `attention.py` does;
+    own_attention: the model computes attention as transformers has it, not as `packing.py` does;
         a model that cannot do without is `Unsuited`.
     """
     tokenizer = tokenizer or load_tokenizer(name, trust_remote_code)
