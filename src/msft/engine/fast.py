@@ -1,10 +1,23 @@
 """The fast engine: fine-tuning of any causal language model on torch and transformers.
 
-One step is one batch of *samples*, whatever the memory: rows are packed, the head and the loss
-are computed at answer tokens only, the loss is the mean over all answer tokens of the step, and
-micro-batches (when memory asks for them) add up to the same gradient. Small models on a GPU replay
-recorded steps (`graphs.py`); the losses of a step come later, so that the next one can be
-prepared while it runs. `simple.py` does the same without any of this.
+One step is one batch of *samples*, whatever the memory: its loss is the mean over all answer tokens
+of the batch, and micro-batches (when memory asks for them) add up to the same gradient. What makes
+it fast, and where that is:
+
+- Rows are packed into one line without padding, and head and loss are computed at answer tokens
+  only (`packing.py`).
+- Small models on a GPU replay recorded steps, and the losses of a step come later, so that the next
+  one is prepared while it runs (`graphs.py`).
+- The model computes with bf16 copies of fp32 masters, and one kernel takes AdamW's step
+  (`optimizer.py`).
+- Layers are compiled and projections joined (`Layers` in `kernels.py`).
+- Evaluation computes shared tokens once (`decode/decoder.py`).
+
+`_step` is a training step from top to bottom: replayed if it can be, else `_gradients` →
+`_backward_with_retry` (halves micro-batches where memory runs out) → `_backward_step` (adds
+micro-batches up) → `_backward_micro_batch` → `_backward`, and then AdamW. Where several lanes or
+processes share a step, `parallel.py` stands between `_gradients` and `_backward_with_retry`; in one
+process `OneLane` does. `simple.py` does the same without any of this.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,68 +59,8 @@ from msft.run.engine import Predictor
 from msft.search.feeds import Batch, Losses, Update
 
 
-def copies_of(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copies in fp32: on the device where that is cheap, else in host memory."""
-    size = 4 * sum(weight.numel() for weight in weights.values())
-    if device.type == "cuda" and size > BASE_ON_DEVICE * torch.cuda.mem_get_info(device)[1]:
-        return {name: weight.cpu() for name, weight in weights.items()}
-    return {name: weight.clone() for name, weight in weights.items()}
-
-
-class OneLane:
-    """The whole batch in one process: what `parallel.py` divides between lanes and ranks.
-
-    owned: the parameters whose masters and moments are here: all.
-    mixed: the optimizer makes bf16 copies of the weights, for a model that computes so.
-    evaluated: the model that predicts.
-    """
-
-    def __init__(self, model: Any, parameters: Mapping[str, nn.Parameter], bf16: bool) -> None:
-        self.evaluated = model
-        self.owned = parameters
-        self.names: Collection[str] = parameters
-        self.ranks: Ranks = ALONE
-        self.mixed = bf16
-
-    def bind(self, optimizer: AdamW) -> None:
-        """Let the optimizer have the gradients and the weights."""
-        self.add_up, self.forget, self.load = optimizer.add_up, optimizer.forget, optimizer.load
-
-    def gradients(
-        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
-    ) -> Tensor:
-        return backward(rows, targets)
-
-    def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
-        return measured(rows)
-
-    def predictor(self, decoder: Decoder, refresh: Callable[[], None] | None) -> Predictor:
-        decoder.refresh = refresh
-        return decoder
-
-    def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return tensors
-
-    def scatter(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return owned
-
-    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
-        return owned
-
-    def broadcast(self) -> None: ...
-
-    def seed(self, seed: int) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
 class FastEngine(TorchEngine):
-    """A model and AdamW; `recorder` makes what records steps."""
+    """A model and AdamW."""
 
     def __init__(
         self,
@@ -119,7 +72,11 @@ class FastEngine(TorchEngine):
         adapted: Adapted | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """adapted: the model with an adapter, which alone is trained."""
+        """rows: those that are trained, by sub-dataset.
+        layers: how the model's layers run.
+        recorder: makes what records steps; None: what this device has.
+        adapted: the model with an adapter, which alone is trained; None: all weights are.
+        """
         self.model = model = loaded.model
         self._layers = layers
         self.device: torch.device = next(model.parameters()).device
@@ -229,23 +186,23 @@ class FastEngine(TorchEngine):
         return self._lanes.predictor(self._decoder, refresh)
 
     def _step(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses:
-        """One optimizer step: losses of the rows before it."""
+        """Take one optimizer step. Losses of the rows before it."""
         replayed = self._replayed(rows, batch)
         if replayed is not None:
             return replayed
         losses = PendingLosses(self._gradients(rows), batch.rows)
         if self.device.type == "cpu":
             losses[0]  # raises before a step that must not be taken
-        self._adamw.ready(self._settings.rate(self._adamw.steps))
+        self._adamw.begin_step(self._settings.rate(self._adamw.steps))
         self._adamw.step(self._settings.max_grad_norm)
         self._lanes.broadcast()
         return losses
 
     def _replayed(self, rows: Sequence[TrainingRow], batch: Batch) -> PendingLosses | None:
-        """The same by a recorded step; None: it has to be taken as it comes."""
+        """Replay a recorded step. None: these rows fit no recorded step, or nothing is recorded."""
         if not self._recording.fits_one_graph(rows, self._micro_batch_tokens):
             return None
-        self._adamw.ready(self._settings.rate(self._adamw.steps))
+        self._adamw.begin_step(self._settings.rate(self._adamw.steps))
         losses = self._recording.step(rows, self._micro_batch_tokens)
         if losses is not None:
             return PendingLosses(losses, batch.rows)
@@ -256,7 +213,11 @@ class FastEngine(TorchEngine):
     def _padded_gradients(
         self, line: PackedRows, longest: int, targets: Tensor | None = None
     ) -> Tensor:
-        """targets: of the whole step, where the line is a lane of it."""
+        """The backward pass of a padded line, which a recorded step replays.
+
+        longest: no row is longer.
+        targets: answer tokens of the whole step, where the line is a lane of it.
+        """
         if targets is None:
             self._adamw.bad.zero_()
             targets = (line.labels != NO_LABEL).sum()
@@ -268,8 +229,8 @@ class FastEngine(TorchEngine):
             return self._backward(line, targets)
 
     def _gradients(self, rows: Sequence[TrainingRow]) -> Tensor:
-        """Losses of the rows; the gradient of their token mean is left in the parameters, or with
-        the optimizer where it is a sum over lanes."""
+        """Losses of the rows. The gradient of the mean over all their answer tokens is left in the
+        parameters; where it is a sum over lanes, the optimizer has it."""
         targets = sum(len(row.targets) for row in rows)
         self._adamw.bad.zero_()
         if not self.model.training:  # to tell all modules takes milliseconds
@@ -277,7 +238,7 @@ class FastEngine(TorchEngine):
         return self._lanes.gradients(rows, self._backward_with_retry, targets, self._micro_batches)
 
     def _backward_with_retry(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
-        """The gradient of some rows, over so many targets.
+        """Losses of some rows. Their gradient, divided by `targets`, is added to the parameters'.
 
         If memory does not hold a micro-batch, it is halved for good; the gradient is the same.
         """
@@ -303,7 +264,7 @@ class FastEngine(TorchEngine):
         return torch.cat(losses)
 
     def _backward_micro_batch(self, rows: Sequence[TrainingRow], targets: float) -> Tensor:
-        """Losses of a micro-batch, until the next one; its gradient is added."""
+        """Losses of a micro-batch, which the next one may overwrite; its gradient is added."""
         replayed = self._recording.part(rows, targets, self._micro_batch_tokens)
         if replayed is not None:
             return replayed
@@ -311,7 +272,7 @@ class FastEngine(TorchEngine):
             return self._backward(packed(rows, self.device), targets)
 
     def _backward(self, line: PackedRows, targets: float | Tensor) -> Tensor:
-        """Row losses of a line; its share of the gradient is added to the parameters'."""
+        """Losses of the rows of a line; its gradient, divided by `targets`, is added."""
         nll = self._nll(line, self.model)
         loss = nll.sum() / targets
         loss.backward()  # type: ignore[no-untyped-call]
@@ -334,7 +295,8 @@ class FastEngine(TorchEngine):
         return torch.cat(losses)
 
     def _look_ahead(self, rows: Sequence[TrainingRow], batch: Batch) -> Losses:
-        """Losses before and after a virtual step; everything is as it was afterwards."""
+        """Losses before and after a step that is taken back: weights, moments and random state are
+        what they were."""
         weights, moments = self.weights(), self.optimizer()
         before = self._watched(rows)
         refuse_not_numbers(before, batch.rows)
@@ -373,3 +335,64 @@ class FastEngine(TorchEngine):
     def _clear(self) -> None:
         self._lanes.forget()
         torch.cuda.empty_cache()
+
+
+def copies_of(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Copies in fp32: on the device where that is cheap, else in host memory."""
+    size = 4 * sum(weight.numel() for weight in weights.values())
+    if device.type == "cuda" and size > BASE_ON_DEVICE * torch.cuda.mem_get_info(device)[1]:
+        return {name: weight.cpu() for name, weight in weights.items()}
+    return {name: weight.clone() for name, weight in weights.items()}
+
+
+class OneLane:
+    """The whole batch in one process, which has nothing to divide: the plain case of what
+    `DataParallel` and `FullSharding` do between lanes and ranks (`parallel.py`).
+
+    owned: the parameters whose masters and moments are here: all.
+    mixed: the optimizer makes bf16 copies of the weights, for a model that computes so.
+    evaluated: the model that predicts.
+    """
+
+    def __init__(self, model: Any, parameters: Mapping[str, nn.Parameter], bf16: bool) -> None:
+        self.evaluated = model
+        self.owned = parameters
+        self.names: Collection[str] = parameters
+        self.ranks: Ranks = ALONE
+        self.mixed = bf16
+
+    def bind(self, optimizer: AdamW) -> None:
+        """Let the optimizer have the gradients and the weights."""
+        self.add_up, self.forget, self.load = optimizer.add_up, optimizer.forget, optimizer.load
+
+    def gradients(
+        self, rows: Sequence[Row], backward: Backward[Row], targets: int, split: Split[Row]
+    ) -> Tensor:
+        return backward(rows, targets)
+
+    def losses(self, rows: Sequence[Row], measured: Callable[[Sequence[Row]], Tensor]) -> Tensor:
+        return measured(rows)
+
+    def predictor(self, decoder: Decoder, refresh: Callable[[], None] | None) -> Predictor:
+        decoder.refresh = refresh
+        return decoder
+
+    def gather_owned(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return tensors
+
+    def scatter(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def everywhere(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return owned
+
+    def whole(self, owned: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        return owned
+
+    def broadcast(self) -> None: ...
+
+    def seed(self, seed: int) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...

@@ -44,7 +44,7 @@ from msft.search.feeds import Row
 
 
 class PendingNumbers:
-    """Numbers that a device hands over when it comes to them; the first look waits for it."""
+    """Numbers on their way from the device; the first look waits for them."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._host = torch.empty(numbers.shape, pin_memory=numbers.is_cuda)
@@ -84,7 +84,7 @@ class PendingLosses(Sequence[float]):
 
 
 def refuse_not_numbers(losses: Sequence[float], where: Sequence[Row]) -> None:
-    """NotANumber, with the first row whose loss is none."""
+    """NotANumber, with the first row whose loss is NaN or infinite."""
     for (name, number), loss in zip(where, losses, strict=True):
         if not isfinite(loss):
             raise NotANumber(
@@ -99,7 +99,7 @@ STAGES = 3
 """Host buffers in turn: one may still be on its way while the next is filled."""
 
 TrainingStep = Callable[[PackedRows, int], Tensor]
-"""step(line, longest): row losses, the weights moved on."""
+"""step(line, longest) takes an optimizer step and returns the row losses before it."""
 
 
 class StepGraphs:
@@ -136,8 +136,8 @@ class StepGraphs:
         return BufferShape.of(rows).rounded(TOKENS, TARGETS, self._rows)
 
     def tried(self, rows: Sequence[TrainingRow], most_tokens: int) -> Tensor | None:
-        """As `run`; None where it is to be done as it comes: it is too large to be recorded, or,
-        from now on and for the reason in `way`, nothing can be."""
+        """As `run`. None: nothing was computed, since the step is too large to be recorded, or
+        since nothing can be recorded any more, for the reason in `way`."""
         if self.way.reason or self.shape_of(rows).tokens > most_tokens:
             return None
         try:
@@ -172,7 +172,7 @@ class StepGraphs:
         self._graphs[shape] = graph
 
     def _send(self, rows: Sequence[TrainingRow], shape: BufferShape) -> None:
-        """Fill a host buffer and copy it over, behind whatever the device still does."""
+        """Fill a host buffer and start its copy, which the device makes after its present work."""
         host, sent = self._stages[self._turn]
         self._turn = (self._turn + 1) % STAGES
         sent.synchronize()
@@ -181,7 +181,7 @@ class StepGraphs:
         sent.record()
 
     def _room_for(self, size: int) -> None:
-        """Larger buffers where they are needed; what was recorded on the old ones is gone."""
+        """Make larger buffers where they are needed, and drop what was recorded on the old ones."""
         if size <= len(self._buffer):
             return
         self._graphs.clear()
@@ -196,8 +196,8 @@ class StepGraphs:
 
 
 PartGradients = Callable[[PackedRows, int, Tensor], Tensor]
-"""gradients(line, longest, targets): row losses; the gradient over so many targets is left in the
-parameters."""
+"""gradients(line, longest, targets) returns row losses and leaves their gradient, divided by
+`targets`, in the parameters."""
 
 
 class PartGraphs:
@@ -225,8 +225,8 @@ class PartGraphs:
         self.way = KernelChoice("recorded")
 
     def run(self, rows: Sequence[TrainingRow], targets: float, most_tokens: int) -> Tensor | None:
-        """Losses of a part's rows, with its gradients added to those in the parameters, until the
-        next part overwrites both; None: it has to be computed as it comes."""
+        """Losses of the rows of a part; its gradients are added to those in the parameters. The
+        next part overwrites both. None: nothing was computed: the part cannot be replayed."""
         if self._graphs is None:
             return None
         self._targets.fill_(targets)
@@ -270,7 +270,7 @@ class PartGraphs:
 
 
 def room_in(tokens: int) -> int:
-    """Tokens of rows for which a recorded part has no more than so many, with its padding."""
+    """The most tokens of rows that a recorded part of `tokens` tokens has beside its padding."""
     return max(tokens // TOKENS * TOKENS - 1, 1) if tokens > TOKENS else tokens
 
 
@@ -350,7 +350,7 @@ class Recording:
         return False
 
     def step(self, rows: Sequence[TrainingRow], most_tokens: int) -> Tensor | None:
-        """Losses of a whole step; None: from now on steps are taken as they come."""
+        """Losses of a whole step. None: no step was taken, and none is replayed from now on."""
         assert self._steps is not None, "fits_one_graph has said so"
         losses = self._steps.tried(rows, most_tokens)
         if losses is None:
@@ -366,5 +366,5 @@ class Recording:
         return losses
 
     def room(self, most_tokens: int) -> int:
-        """Tokens of the rows of one pass, where it has so many with its padding."""
+        """The most tokens of rows in one pass of `most_tokens` tokens with its padding."""
         return most_tokens if self._parts is None else room_in(most_tokens)

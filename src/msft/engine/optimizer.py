@@ -74,7 +74,7 @@ VECTOR = 64
 
 
 def pad_to_simd(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same, flat and with zeros behind them where they lie on the CPU and do not fill vectors.
+    """Tensors on the CPU whose size does not fill SIMD vectors, flat and padded with zeros.
 
     torch's fused AdamW takes what does not fill a vector number by number, and that rounds
     differently: a slice of a tensor would not get the bits that the whole gets.
@@ -88,7 +88,7 @@ def pad_to_simd(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def take_back(tensors: Sequence[Tensor], whole: Sequence[Tensor]) -> None:
-    """Into the tensors what became of them in whole vectors."""
+    """Copy what became of padded tensors back into the tensors."""
     for tensor, padded in zip(tensors, whole, strict=True):
         if padded is not tensor:
             tensor.copy_(padded[: tensor.numel()].view_as(tensor))
@@ -114,22 +114,22 @@ class MovingAverage:
         self._parameters = parameters
         self._shown: Mapping[str, Tensor] | None = raw
         self.told: Callable[[], None] = lambda: None
-        """Called when the parameters show something else; other ranks must then see it too."""
+        """Called when the parameters show other weights, which other ranks must then see too."""
 
     def restart(self) -> None:
-        """Be what the raw weights are now."""
+        """Set the average to the raw weights."""
         torch._foreach_copy_(list(self.tensors.values()), list(self._raw.values()))
         self._shown = None
 
     def take_raw(self, moments: Mapping[str, Tensor]) -> None:
-        """Raw weights from beside these moments; without any they stay."""
+        """Take the raw weights that are kept beside these moments, if there are any."""
         given = [moments[key] for name in self._raw if (key := f"{name}.{RAW}") in moments]
         if given:
             torch._foreach_copy_(list(self._raw.values()), given, non_blocking=True)
             self._shown = None
 
     def move(self, bad: Tensor | None = None, done: Collection[str] = ()) -> None:
-        """Follow a step, unless `bad` is 1; weights that are `done` have been moved already."""
+        """Follow a step, unless `bad` is 1. done: weights that the step itself has moved."""
         left = [name for name in self.tensors if name not in done]
         share = self.share * (1 - bad) if left and bad is not None else self.share
         for name in left:
@@ -144,7 +144,7 @@ class MovingAverage:
         self._bring(self._raw)
 
     def _bring(self, weights: Mapping[str, Tensor]) -> None:
-        """Nothing is done where the model has them already."""
+        """Let the parameters show these weights, unless they do already."""
         if weights is self._shown:
             return
         shown: list[Tensor] = [self._parameters[name] for name in weights]
@@ -227,13 +227,13 @@ class AdamW:
         self._steps = 0
         self._sums: dict[str, Tensor] = {}
         self.bad = torch.zeros((), device=device)
-        """1 where the step must not be taken; the engine sets it from the loss."""
+        """A flag that is set when a loss is NaN or infinite; then the step changes nothing."""
         self.norm_of: Callable[[Mapping[str, Tensor]], Tensor] = _norm
-        """Of gradients; where ranks own the weights between them, it is that over all of them."""
+        """The norm of gradients: where ranks own the weights between them, over all ranks."""
         self.reseed: Callable[[int, str], None] | None = None
-        """Is told the step and the tensor that is rounded at random next."""
+        """Called with the step and the name of the tensor that is rounded at random next."""
         self.norm = torch.zeros((), device=device)
-        """Of the gradient of the last step, before it was clipped."""
+        """The norm of the gradient of the last step, before clipping."""
 
     @property
     def steps(self) -> int:
@@ -272,8 +272,8 @@ class AdamW:
         if self._mixed:
             torch._foreach_copy_(list(self._working.values()), list(self.masters.values()))
 
-    def ready(self, rate: float) -> None:
-        """What a step needs from the host, before it is taken or replayed."""
+    def begin_step(self, rate: float) -> None:
+        """Hand over what a step needs from the host, before it is taken or replayed."""
         self._rate.fill_(rate)
         self._steps += 1
         if self._kernel:
@@ -281,11 +281,11 @@ class AdamW:
             self._update.ready()
 
     def cancel_step(self) -> None:
-        """The step was not taken after all."""
+        """Take `begin_step` back: the step was not taken."""
         self._steps -= 1
 
     def forget(self) -> None:
-        """No gradients."""
+        """Drop all gradients."""
         self._sums.clear()
         for parameter in self._working.values():
             parameter.grad = None
@@ -304,11 +304,11 @@ class AdamW:
             parameter.grad = None
 
     def take(self, gradients: Mapping[str, Tensor]) -> None:
-        """Let these be the gradients of the next step; the kernel widens by itself."""
+        """Use these gradients for the next step. The kernel widens them to fp32 by itself."""
         self._sums = {n: g if self._kernel else g.float() for n, g in gradients.items()}
 
     def step(self, max_grad_norm: float) -> None:
-        """Take the gradients of the working weights, which are gone afterwards."""
+        """Take a step with the gradients of the working weights, and drop them."""
         with torch.no_grad():
             gradients = self._gradients()
             self.norm.copy_(self.norm_of(gradients))
@@ -332,7 +332,7 @@ class AdamW:
         self.forget()
 
     def sgd(self, rate: float) -> None:
-        """A plain step down the gradients, which are gone afterwards; moments stay."""
+        """Take a plain step down the gradients, and drop them; moments stay."""
         with torch.no_grad():
             for name, gradient in self._gradients().items():
                 self.masters[name].sub_(gradient, alpha=rate)
@@ -340,7 +340,7 @@ class AdamW:
         self.forget()
 
     def _gradients(self) -> dict[str, Tensor]:
-        """The gradients that there are: in fp32, where moments are and no kernel widens them."""
+        """The gradients of this step, in fp32 where the moments are and no kernel widens them."""
         if self._sums:
             return dict(self._sums)
         gradients = {n: p.grad for n, p in self._working.items() if p.grad is not None}
@@ -360,7 +360,7 @@ class AdamW:
         return update_of(*tensors, BETAS, EPSILON, averages, self.average.share)
 
     def _numbers(self, shrink: Tensor | None) -> Tensor:
-        """What the kernel has to know of this step."""
+        """What the kernel reads from the device: rate, bias corrections, clipping."""
         count, rate = self._count.double(), self._rate.double()
         first, second = (1 - beta**count for beta in BETAS)
         by = torch.ones_like(rate) if shrink is None else shrink.double()
@@ -419,7 +419,7 @@ class AdamW:
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Private copies of tensors of one kind: parts of one, made by a few launches for all.
+    """Copies of tensors of one dtype: parts of one tensor, made by a few launches for all.
 
     In host memory, if the device has no room.
     """
@@ -442,12 +442,12 @@ def _norm(gradients: Mapping[str, Tensor]) -> Tensor:
 
 
 def _shrink(norm: Tensor, most: float) -> Tensor | None:
-    """What brings a norm down to at most `most`, as torch does; 0: nothing."""
+    """The factor that brings a norm down to `most`, as torch computes it; None: no clipping."""
     return (most / (norm + 1e-6)).clamp(max=1.0) if most else None
 
 
 def stochastic_round(wide: Tensor) -> Tensor:
-    """fp32 → bf16, up or down with the chances that keep the mean."""
+    """fp32 → bf16, rounded up or down with probabilities that keep the mean."""
     noise = torch.randint(0, 1 << 16, wide.shape, dtype=torch.int32, device=wide.device)
     bits = wide.view(torch.int32) + noise
     return bits.bitwise_and_(-(1 << 16)).view(torch.float32)

@@ -44,7 +44,7 @@ from msft.example import Encoded
 
 
 def to_device_async(numbers: Tensor, device: torch.device) -> Tensor:
-    """Numbers of the host on a device.
+    """Copy numbers from the host to a device without waiting for the device.
 
     A GPU takes them in turn, behind the work that it was given before. `to` alone would wait for
     that work, and then the GPU would wait for the host to launch the next.
@@ -97,7 +97,7 @@ class BufferShape:
 
     @property
     def sizes(self) -> list[int]:
-        """Of tokens, positions, bounds, targets, labels and owners."""
+        """How many tokens, positions, bounds, targets, labels and owners there are."""
         bounds = self.rows + 1 + self.padded
         return [self.tokens, self.tokens, bounds, self.targets, self.targets, self.targets]
 
@@ -191,7 +191,7 @@ def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 
 def row_means(nll: Tensor, line: PackedRows) -> Tensor:
-    """Mean over each row's targets, summed in one order always; 0 for a row without any."""
+    """Mean loss of each row over its targets, always added in one order; 0 without targets."""
     mine = (line.owners == torch.arange(line.rows, device=nll.device)[:, None]) & (
         line.labels != NO_LABEL
     )
@@ -202,7 +202,7 @@ def row_means(nll: Tensor, line: PackedRows) -> Tensor:
 
 NAME = "msft"
 SHORT = 1024
-"""Rows of up to so many tokens are short."""
+"""The most tokens of a row that counts as short."""
 
 
 class Layout(Protocol):
@@ -213,7 +213,7 @@ class Layout(Protocol):
 
 
 class How:
-    """A layer's own way: scale, dropout, window and soft cap."""
+    """The options of a layer's attention: scale, dropout, window and soft cap."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.scale: float | None = options.get("scaling")
@@ -289,7 +289,7 @@ def suits(q: Tensor, v: Tensor) -> bool:
 
 
 def attention_way(model: Any, longest: int) -> KernelChoice:
-    """The path that training's attention takes over rows of up to so many tokens, by the config."""
+    """The attention kernel of training for rows of up to `longest` tokens, by the config."""
     config, weight = model.config.get_text_config(), next(model.parameters())
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     names = {"dropout": "attention_dropout", "softcap": "attn_logit_softcapping"}
@@ -299,7 +299,7 @@ def attention_way(model: Any, longest: int) -> KernelChoice:
 
 
 def _kernel_for(tensor: Tensor, dim: int, how: How, longest: int) -> KernelChoice:
-    """For heads of so many numbers; tensor: says on which device and in which precision."""
+    """The kernel for heads of `dim` numbers; the tensor gives device and precision."""
     if not tensor.is_cuda or tensor.dtype not in HALF:
         return KernelChoice("sdpa", "fp32" if tensor.is_cuda else NO_CUDA)
     if how.softcap is not None or how.dropout or dim > 256:
@@ -367,7 +367,7 @@ class RowLayout:
 
 
 class Padding:
-    """Between tokens in one line and rows of equal length."""
+    """Turns tokens in one line into padded rows of equal length, and back."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         rows, longest = len(lengths), max(lengths)

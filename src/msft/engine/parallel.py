@@ -1,25 +1,44 @@
-"""Parallel training: lanes, and the two ways to divide a model between ranks.
+"""Parallel training: one gradient in several lanes and processes, and a model divided between them.
 
-Lanes make the gradient independent of the number of processes. Lane l has rows l, l+L, … of a
-batch. The gradient is a balanced binary tree over lanes, and the recipe alone decides its shape:
-node (k, i) is the sum of lanes i·2^k up to (i+1)·2^k, and a node without a sibling stands for its
-parent. A process sums the nodes whose lanes it has; the owner of a tensor gets the nodes of all
-processes and completes the tree. Floating-point sums depend on their order, so a fixed tree gives
-the same bits for 1, 2 or 8 processes. Evaluation deals rows out to the same lanes.
+**Why lanes.** A sum of floating-point numbers depends on its order. The usual all-reduce adds in
+another order on 2 ranks than on 8: losses part, then scores, and a method that decides by scores
+excludes another sub-dataset. Such a run can neither be repeated on other machines nor go on there
+after a stop. So the recipe says into how many *lanes* a batch is dealt, and processes share the
+lanes. Lane l of L has rows l, l+L, … of a batch. Its gradient is computed by one process, and how
+lanes are added is fixed: a balanced binary tree whose shape depends on L alone. Node (k, i) is the
+sum of lanes i·2^k up to (i+1)·2^k, and a node without a sibling stands for its parent:
 
-`sharding: optimizer` (`DataParallel`, as ZeRO-1): every rank has all working weights; each tensor
-has one owner, who alone has its fp32 master and moments (`Ownership`). Gradients travel to owners,
-updated weights travel to all.
+    (3, 0)                 0+1+2+3+4
+    (2, 0), (2, 1)      0+1+2+3      4
+    (1, 0), …, (1, 2)   0+1   2+3    4
+    (0, 0), …, (0, 4)   0  1  2  3   4
 
-`sharding: full` (`FullSharding`, FSDP2): a rank has a slice of the first dimension of every tensor,
-in fp32, which is its master. FSDP2 cuts the gradients of some layers into slices as soon as the
-backward pass has them; `TreeReduce` sums them as the tree does, in place of torch's own order, so
-the bits are those of `sharding: optimizer`. In pass j the ranks compute lanes j·W to (j+1)·W - 1
-side by side. Evaluation needs whole working weights, so they are always there, and training has the
-same ones: FSDP2 need not gather layers in each pass. A step moves a rank's rows of them; before the
-next pass the rows of all ranks travel to all. The model that predicts is a second one with the same
-weights, without FSDP2's hooks. In snapshots and files a rank has the full tensors that it owns
-(`Slices`).
+A process sums the nodes whose lanes it has; the owner of a tensor gets the nodes of all processes
+and completes the tree (`Tree`). So 1, 2 or 8 processes get the same bits. Dropout is seeded by
+lane. Evaluation deals its rows out to the same lanes (`LanePredictor`).
+
+**`sharding: optimizer`** (`DataParallel`) is ZeRO stage 1 (https://arxiv.org/abs/1910.02054). Every
+rank has all working weights. Each tensor has one owner, who alone has its fp32 master and its
+moments (`Ownership`). Gradients travel to owners, updated weights travel to all. A tensor is never
+cut, so a step rounds as it does in one process.
+
+**`sharding: full`** (`FullSharding`) uses FSDP2, torch's `fully_shard`. A rank has a slice of the
+first dimension of every tensor, in fp32, which is its master. FSDP2 cuts the gradients of some
+layers into slices as soon as the backward pass has them, so that they are never whole all at once.
+Its own reduce-scatter adds in an order of its own; `TreeReduce` takes its place and adds as the
+tree does, so the bits are those of `sharding: optimizer` (but for the norm that clips gradients).
+In pass j the ranks compute lanes j·W to (j+1)·W - 1 side by side.
+
+FSDP2 usually gathers the weights of a layer before each pass and frees them behind it. Here they
+stay: evaluation needs whole working weights, so they are always there, and training has the same
+ones. A step moves a rank's rows of them; before the next pass the rows of all ranks travel to all.
+The model that predicts is a second one with the same weights, without FSDP2's hooks.
+
+**Outside of training** a rank has the full tensors that it owns, in both cases: `gather_owned`
+makes them of slices, `scatter` goes back, `whole` brings all of them to rank 0 for an export.
+`bind` lets the optimizer of what a rank owns know of the others, and `broadcast` lets every rank
+have the weights that owners have moved. `OneLane` in `fast.py` has the same verbs for one process,
+which has nothing to divide. How ranks meet is in `ranks.py`.
 """
 
 import copy

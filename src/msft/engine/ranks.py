@@ -1,8 +1,25 @@
-"""Several processes of one run, by torch.distributed, which nobody else imports.
+"""Ranks: the processes of one run and how they meet, by torch.distributed, which nobody else
+imports.
 
-Gradients and weights travel by NCCL where each rank has a GPU of its own, else by gloo, through
-the host. Everything else is JSON by gloo: nothing is pickled. What must not depend on the number
-of ranks is never summed on the way, but for numbers of which all ranks but one have a zero.
+`Group` is what several processes have in place of `msft.ranks.ALONE`. All ranks run the same
+program and come by the same *meetings* in the same order: `gather` (what each rank has to say, as
+JSON), `total` (a sum), `exchange` (each rank has something for each) and `spread` (from one to
+all). Tensors travel by NCCL where each rank has a GPU of its own, else by gloo, through the host.
+Everything else is JSON by gloo: nothing is pickled. What must not depend on the number of ranks is
+never summed on the way, but for numbers of which all ranks but one have a zero.
+
+**Every meeting has a name.** If one rank is at "gradients 3" and another at "weights 0", torch
+would hang or mix their bytes. So each rank keeps the names of its meetings, `gather` compares a
+checksum of them, and a rank that waits longer than a second writes into the store where the
+processes have found each other at which meeting it is. Ranks at different meetings end with a
+message that names both places. A rank at long work (a checkpoint, compiling) says so there too, and
+is waited for longer.
+
+**Signals.** A stop may reach one process and not the others. Each `gather` carries the signal that
+a rank was asked to stop by; then all of them stop at the same place.
+
+`Sharded` is what `parallel.py` needs of FSDP2: gradients that are cut into slices while the
+backward pass goes on.
 """
 
 import atexit

@@ -82,7 +82,7 @@ def main(dim: int, capability: int) -> None:
         weight = torch.nn.Parameter(torch.zeros(64, dim))
         adamw = AdamW({"w": weight}, mixed=True, halved=halved, kernel=True)
         weight.grad = torch.zeros(64, dim, dtype=torch.bfloat16)
-        adamw.ready(0.1)
+        adamw.begin_step(0.1)
         adamw.step(0.0)
     print(json.dumps(sizes))
 

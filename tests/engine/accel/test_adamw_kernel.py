@@ -33,7 +33,7 @@ def stepped(adamw: AdamW, parameters: Sequence[nn.Parameter], steps: int, clip: 
     for step in range(steps):
         for parameter, gradient in zip(parameters, gradients(step), strict=True):
             parameter.grad = gradient.clone()
-        adamw.ready(1e-2)
+        adamw.begin_step(1e-2)
         adamw.step(clip)
 
 
@@ -72,7 +72,7 @@ def test_fp32_sums_of_micro_batches() -> None:
             for parameter, gradient in zip(mine.values(), gradients(part), strict=True):
                 parameter.grad = gradient.clone()
             adamw.add_up()
-        adamw.ready(1e-2)
+        adamw.begin_step(1e-2)
         adamw.step(0.0)
         found.append(adamw.masters)
     assert all(torch.allclose(found[0][n], found[1][n], atol=1e-6, rtol=1e-5) for n in found[0])
@@ -84,14 +84,14 @@ def test_what_has_no_gradient_or_a_bad_loss_stays(options: dict[str, Any]) -> No
     adamw = AdamW(mine, mixed=True, kernel=True, **options)
     before = {n: t.clone() for n, t in {**adamw.masters, **adamw.moments}.items()}
     mine["w1"].grad = torch.ones(7, device=DEVICE, dtype=torch.bfloat16)
-    adamw.ready(1e-2)
+    adamw.begin_step(1e-2)
     adamw.step(0.0)
     after = {**adamw.masters, **adamw.moments}
     assert {n.split(".")[0] for n in after if not torch.equal(after[n], before[n])} == {"w1"}
     before = {n: t.clone() for n, t in after.items()}
     mine["w1"].grad = torch.full((7,), torch.nan, device=DEVICE, dtype=torch.bfloat16)
     adamw.bad.fill_(1)
-    adamw.ready(1e-2)
+    adamw.begin_step(1e-2)
     adamw.step(0.0)
     assert all(torch.equal(tensor, before[n]) for n, tensor in after.items())
 
@@ -102,7 +102,7 @@ def test_gradients_may_lie_in_any_order() -> None:
     start = adamw.masters["w0"].clone()
     slope = gradients(0)[0]
     mine["w0"].grad = slope.t().contiguous().t()
-    adamw.ready(1e-2)
+    adamw.begin_step(1e-2)
     adamw.step(0.0)
     moved = adamw.masters["w0"] - start
     assert torch.equal(moved.sign(), -slope.float().sign()), "the first step goes against them"
@@ -143,7 +143,7 @@ def test_a_recorded_step_finds_its_gradients_again() -> None:
     for step in range(4):
         for source, gradient in zip(sources, gradients(step), strict=True):
             source.copy_(gradient)
-        adamw.ready(1e-2)
+        adamw.begin_step(1e-2)
         graph = graph or recorder.recorded(work)
         assert graph is not None
         graph.replay()

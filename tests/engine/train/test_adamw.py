@@ -47,7 +47,7 @@ def test_slices_are_stepped_as_the_whole_is(shape: tuple[int, ...], parts: int) 
         adamw = AdamW({"w": parameter}, weight_decay=0.1)
         for given in gradients:
             parameter.grad = given[rows].clone()
-            adamw.ready(1e-2)
+            adamw.begin_step(1e-2)
             adamw.step(0.0)
         return [adamw.masters["w"], *adamw.moments.values()]
 
@@ -69,7 +69,7 @@ def test_fp32_steps_are_torchs_bit_by_bit(decay: float, clip: float) -> None:
             nn.utils.clip_grad_norm_([reference], clip)
         torchs.step()
         parameter.grad = gradient(step)
-        adamw.ready(1e-2)
+        adamw.begin_step(1e-2)
         adamw.step(clip)
     assert torch.equal(parameter, reference)
     assert adamw.steps == 5
@@ -81,7 +81,7 @@ def test_a_bf16_model_moves_by_less_than_bf16_can_hold() -> None:
     assert parameter.dtype == torch.bfloat16
     for step in range(3):
         parameter.grad = gradient(step).bfloat16()
-        adamw.ready(1e-6)
+        adamw.begin_step(1e-6)
         adamw.step(0.0)
     moved = adamw.masters["w"] - before
     assert moved.abs().max() > 0
@@ -95,11 +95,11 @@ def test_micro_batches_add_up_in_fp32() -> None:
     for part in parts:
         one.grad = part.clone()
         added.add_up()
-    added.ready(1e-3)
+    added.begin_step(1e-3)
     added.step(0.0)
     exact, whole = pair()
     exact.grad = sum((part.float() for part in parts), torch.zeros(64, 32))
-    whole.ready(1e-3)
+    whole.begin_step(1e-3)
     whole.step(0.0)
     assert torch.equal(added.masters["w"], whole.masters["w"])
 
@@ -111,7 +111,7 @@ def test_a_bad_loss_leaves_weights_and_moments() -> None:
         before = {name: tensor.clone() for name, tensor in before.items()}
         adamw.bad.fill_(1)
         parameter.grad = torch.full((64, 32), float("nan"), dtype=parameter.dtype)
-        adamw.ready(1e-2)
+        adamw.begin_step(1e-2)
         adamw.step(0.0)
         for name, tensor in {**adamw.masters, **adamw.moments}.items():
             assert torch.equal(tensor, before[name]), (options, name)
@@ -125,7 +125,7 @@ def test_halved_moments_follow_the_full_ones_on_average() -> None:
     for step in range(200):
         for parameter, adamw in ((full, plain), (half, halved)):
             parameter.grad = gradient(step).bfloat16()
-            adamw.ready(1e-3)
+            adamw.begin_step(1e-3)
             adamw.step(0.0)
     moved = plain.masters["w"] - start
     apart = halved.masters["w"] - plain.masters["w"]

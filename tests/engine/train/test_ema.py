@@ -286,7 +286,7 @@ def test_the_optimizer_moves_it_whichever_way_it_takes(
                 slope = torch.randn(parameter.shape, generator=random)
                 parameter.grad = slope.to(DEVICE, torch.bfloat16)
         adamw.bad.fill_(1 if step == 4 else 0)
-        adamw.ready(1e-2)
+        adamw.begin_step(1e-2)
         adamw.step(0.0)
         if step != 4:
             for name, master in adamw.masters.items():

