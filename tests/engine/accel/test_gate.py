@@ -9,7 +9,7 @@ from test_joined_adapters import adapted_model, computed, is_same
 from torch import Tensor, nn
 from torch.nn import functional
 
-from msft.engine.accel import gated_layers as gate
+from msft.engine.accel import gated_layers
 from msft.engine.accel.fused_layers import decoder_layers
 from msft.engine.accel.gated_layers import WIDEST, is_gated
 from msft.engine.accel.joined_linears import JoinedProjections
@@ -48,7 +48,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         kernels = pytest.importorskip(
             "msft.engine.accel.triton_gate", reason="Triton is not installed", exc_type=ImportError
         )
-    monkeypatch.setattr(gate, "_kernels", lambda base: kernels)
+    monkeypatch.setattr(gated_layers, "_kernels", lambda base: kernels)
     return str(request.param)
 
 
@@ -61,8 +61,8 @@ def test_it_and_its_gradient(way: str, tokens: int, n: int, rank: int) -> None:
         adapter = [some(*size) for size in sizes]
     parts: list[Any] = adapter or [None] * 4
     low, up, back, down = parts
-    made = gate.opened(base, low, up, SCALE)
-    slope, again = gate.slopes(base, low, up, SCALE, grad, back, down)
+    made = gated_layers.opened(base, low, up, SCALE)
+    slope, again = gated_layers.slopes(base, low, up, SCALE, grad, back, down)
     act, expected = by_autograd(base, grad, adapter)
     pairs = [(made, act), (slope, expected), *([(again, act)] if rank else [])]
     for one, other in pairs:
@@ -99,14 +99,13 @@ def test_a_layer_whose_adapters_are_wide_takes_the_other_way(rank: int) -> None:
     seen = []
     joined = JoinedProjections(model)
     joined.fuse_projections()
-    opened = gate.opened
+    opened = gated_layers.opened
 
     def watched(*given: Any) -> Tensor:
         seen.append(given[1] is not None)
         return opened(*given)
 
     with pytest.MonkeyPatch.context() as patch, joined:
-        for module in ("gate", "gated_layers"):
-            patch.setattr(f"msft.engine.accel.{module}.opened", watched)
+        patch.setattr(gated_layers, "opened", watched)
         assert is_same(computed(model), expected)
     assert seen == [rank <= WIDEST] * 2, "one for each layer, with its adapter or without"
