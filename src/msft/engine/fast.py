@@ -89,6 +89,7 @@ class FastEngine(TorchEngine):
         self.num_trainable = sum(p.numel() for p in self._parameters.values())
         self.num_frozen = adapted.shape.parameters if adapted else 0
         self.num_parameters = self.num_frozen or self.num_trainable
+        # Before ranks cut the weights into slices, and before the model computes with bf16 copies.
         fingerprint = adapted.fingerprint if adapted else fingerprint_of(self._parameters)
         ends = end_tokens(loaded)
         alone = settings.lanes == 1 and ranks is ALONE
@@ -101,7 +102,7 @@ class FastEngine(TorchEngine):
         self._adamw = AdamW(self._lanes.owned, *how, settings.ema_decay)
         self._average = self._adamw.average
         self._lanes.bind(self._adamw)
-        if self._lanes.mixed:
+        if self._lanes.mixed:  # else the optimizer holds the parameters, which must stay apart
             layers.fuse_projections()
         self._base = base = copies_of(self._lanes.gather_owned(self._adamw.masters), self.device)
         where = (self.device, self._lanes)
@@ -109,6 +110,7 @@ class FastEngine(TorchEngine):
             AdapterFiles(adapted, base, *where) if adapted else ModelFiles(loaded, base, *where),
             fingerprint,
         )
+        # With `sharding: full` and with an adapter, the model that predicts is another one.
         evaluated: tuple[Any, Layers] = (self._lanes.evaluated, PLAIN_LAYERS)
         if self._lanes.evaluated is model:
             evaluated = (model, layers)
