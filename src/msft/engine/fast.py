@@ -21,6 +21,7 @@ process `OneLane` does. `simple.py` does the same without any of this.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -347,21 +348,24 @@ def copies_of(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, 
     return {name: weight.clone() for name, weight in weights.items()}
 
 
+@dataclass
 class OneLane:
     """The whole batch in one process, which has nothing to divide: the plain case of what
     `DataParallel` and `FullSharding` do between lanes and ranks (`parallel.py`).
 
+    evaluated: the model that predicts.
     owned: the parameters whose masters and moments are here: all.
     mixed: the optimizer makes bf16 copies of the weights, for a model that computes so.
-    evaluated: the model that predicts.
     """
 
-    def __init__(self, model: Any, parameters: Mapping[str, nn.Parameter], bf16: bool) -> None:
-        self.evaluated = model
-        self.owned = parameters
-        self.names: Collection[str] = parameters
-        self.ranks: Ranks = ALONE
-        self.mixed = bf16
+    evaluated: Any
+    owned: Mapping[str, nn.Parameter]
+    mixed: bool
+    ranks: Ranks = ALONE
+
+    @property
+    def names(self) -> Collection[str]:
+        return self.owned
 
     def bind(self, optimizer: AdamW) -> None:
         """Let the optimizer have the gradients and the weights."""

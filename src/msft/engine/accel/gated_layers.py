@@ -317,7 +317,7 @@ def _gate_grads_shape(whole: Tensor, grad: Tensor) -> Tensor:
 
 
 class Gate(torch.autograd.Function):
-    """The two above."""
+    """`gate`, with `gate_grads` as its gradient."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ Rows come in groups (a task with its few-shot exemplars). All rows of a group st
 tokens, the *prefix*. Its keys and values are computed once and then read by every row, so an
 evaluation with five exemplars costs little more than one without.
 
-`Decoder` is the door. It takes one of two paths that give the same answers:
+`Decoder` is the door. It takes one of two paths, which give the same answers but for rounding:
 
 - `PlainDecoder`, in this file, is exact on every device and for any attention. Groups that share a
   prefix go one after the other. Rows are padded for the attention alone, and a KV cache holds one
   line of columns for each row: a token at position p stands in column p.
 - `FastDecoder` (`fast.py`, with `plans.py` and `step.py`) needs CUDA in half precision. It keeps
   prefixes once for all rows, packs rows without padding, replays decoding steps as CUDA graphs,
-  and guesses tokens ahead. It is 140 times as fast as `generate` of transformers.
+  and guesses tokens ahead. docs/results/evaluation.md compares it with `generate` of transformers.
 
 If memory does not hold a batch, the decoder halves it for good; the answers stay the same. No
 answer is kept between calls, since weights may have changed.
