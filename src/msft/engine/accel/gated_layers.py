@@ -300,7 +300,7 @@ def gate(whole: Tensor) -> Tensor:
 
 
 @gate.register_fake
-def _gate_shape(whole: Tensor) -> Tensor:
+def _(whole: Tensor) -> Tensor:
     return whole.new_empty(*whole.shape[:-1], whole.shape[-1] // 2)
 
 
@@ -312,7 +312,7 @@ def gate_grads(whole: Tensor, grad: Tensor) -> Tensor:
 
 
 @gate_grads.register_fake
-def _gate_grads_shape(whole: Tensor, grad: Tensor) -> Tensor:
+def _(whole: Tensor, grad: Tensor) -> Tensor:
     return whole.new_empty(whole.shape)
 
 
