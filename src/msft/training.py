@@ -42,7 +42,16 @@ from msft.planning.admission import (
     run_folder,
 )
 from msft.process import graceful
-from msft.ranks import ALONE, Patience, Ranks, from_first, lost_ranks_named, together
+from msft.ranks import (
+    ALONE,
+    Patience,
+    Ranks,
+    attempt,
+    from_first,
+    lost_ranks_named,
+    settled,
+    together,
+)
 from msft.recipe.agreements import ADAPTER_KEYS
 from msft.recipe.recipe import Recipe, packages_of, with_rows
 from msft.report import write_report
@@ -109,7 +118,7 @@ def train(
     ranks: the processes of the run, where the caller has brought them together.
     """
     with lost_ranks_named():
-        ranks = ranks or joined(patience_of(recipe))
+        ranks = ranks or meet(lambda: recipe)[0]
         asked = with_rows(recipe, datasets) if datasets is not None else recipe
         job = admit(asked, out, notice, schedule, engine, shared, ranks)
         rows = read(job)
@@ -171,12 +180,14 @@ class Result:
     best: the folder of the best model; it loads in transformers.
     schedule: the content of schedule.json, which `msft replay` can train again.
     folder: the run folder.
+    was_finished: the run had ended before; nothing was trained.
     """
 
     summary: dict[str, Any]
     best: Path
     schedule: dict[str, Any]
     folder: Path
+    was_finished: bool = False
 
 
 # The stages, in their order.
@@ -291,7 +302,7 @@ def carry_out(
     summary, schedule = run.carry_out()
     for observer in run.observers:
         observer.finished(summary["best"]["checkpoint"])
-    return Result(summary, job.folder.best, schedule, job.folder.path)
+    return Result(summary, job.folder.best, schedule, job.folder.path, run.was_finished)
 
 
 # What the last stage puts together.
@@ -355,6 +366,7 @@ class TrainingRun:
             (lambda best: False) if result_is_loaded else self._best_folder.has_export
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
+        self.was_finished = False
         self._losses = LossesFile()
         files = [self._losses, TrackedRun(), StepsFile(), HubUpload(), SummaryFile()]
         self.observers = [*observers, *files] if ranks.rank == 0 else []
@@ -378,7 +390,8 @@ class TrainingRun:
         """Call the method; what the log has answered already is not done again."""
         self._settings = as_begun(self._settings, log.events)
         ended = log.events[-1] if log.events else None
-        if log.events and not isinstance(ended, EndEvent):
+        self.was_finished = isinstance(ended, EndEvent)
+        if log.events and not self.was_finished:
             self._refuse_other_circumstances()
         if self._ranks.rank == 0:
             write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
@@ -561,14 +574,12 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
     }:
         digest = source_digest(path)  # older logs do not have it and are not asked
         fingerprint |= {} if digest is None else {f"metric {path}": digest}
-    with_adapter = recipe.use_peft or getattr(
-        engine, "num_frozen", 0
-    )  # a Trainer has an adapter of its own
+    frozen: int = getattr(engine, "num_frozen", 0)  # a Trainer has an adapter of its own
     return replace(
         plan.settings,
         fingerprint=fingerprint,
         engine=built.name,
-        adapter=engine.num_trainable if with_adapter else 0,
+        adapter=engine.num_trainable if recipe.use_peft or frozen else 0,
         lanes=job.lanes,
     )
 
@@ -583,8 +594,7 @@ def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
     return [(key, getattr(recipe, key)) for key in keys]
 
 
-def patience_of(recipe: Recipe) -> Patience:
-    """How long the processes of a run wait for each other."""
+def _patience_of(recipe: Recipe) -> Patience:
     return Patience(recipe.rendezvous_timeout, recipe.ddp_timeout, recipe.saving_timeout)
 
 
@@ -598,13 +608,16 @@ def fingerprint_of(engine: Any) -> str:
     return sha256(repr((type(engine).__qualname__, engine.num_parameters)).encode()).hexdigest()
 
 
-def joined(patience: Patience) -> Ranks:
-    """The processes that do this run together; torch is loaded where there are several."""
+def meet(recipe: Callable[[], Recipe]) -> tuple[Ranks, Recipe]:
+    """The processes that do a run together, and its recipe, which says how long they wait for each
+    other. Where one of them cannot read the recipe, all end."""
     if process.world() == 1:
-        return ALONE
+        return ALONE, recipe()
     from msft.engine.ranks import joined
 
-    return joined(patience)
+    tried = attempt(recipe)
+    ranks = joined(_patience_of(*tried[0]) if tried[0] else Patience())
+    return ranks, settled(ranks, "the recipe", tried)
 
 
 def _silent(text: str) -> None:

@@ -261,7 +261,7 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
     """Trains what is missing, here and now; `say` is told what a person should know."""
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
-        from msft.app.terminal.progress import progress, watched_by
+        from msft.app.terminal.progress import ShownRun
         from msft.planning.admission import refuse_changed
         from msft.training import train
 
@@ -272,9 +272,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
             return read_history(folder)
         say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
-        with progress(folder.name, quiet, kept, folder) as shown:
-            kept_here = replace(recipe, push_to_hub=False)
-            train(kept_here, folder, watched_by(shown), lambda text: say(f"note: {text}"))
+        shown = [] if quiet else [ShownRun(folder.name, kept)]
+        kept_here = replace(recipe, push_to_hub=False)
+        train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
         return read_history(folder)
 
     return carry_out

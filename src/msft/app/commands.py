@@ -12,7 +12,6 @@ from msft.app.compare import print_missing, refuse_useless
 from msft.app.terminal.screen import say, show, show_path, show_paths, unguarded, width
 from msft.errors import LogError, UsageError
 from msft.planning.admission import refuse_places, refuse_unwritable
-from msft.ranks import Patience, attempt, settled
 from msft.run.folder import RunFolder, read_history, write_json
 
 if TYPE_CHECKING:
@@ -157,35 +156,26 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
-    from msft.planning.admission import run_folder
+    from msft.app.interface import shown_run
+    from msft.app.terminal.results import result_text
+    from msft.training import meet, train
 
-    tried = attempt(lambda: recipe_of(options))  # it says how long the ranks wait for each other
-    from msft.training import joined, patience_of, train
-
-    ranks = joined(patience_of(*tried[0]) if tried[0] else Patience())
-    recipe = settled(ranks, "the recipe", tried)
+    ranks, recipe = meet(lambda: recipe_of(options))
     options.quiet = options.quiet or ranks.rank > 0
     for note in recipe.notes:
         say(f"note: {note}", options.quiet)
-    folder = run_folder(recipe, out)
-    from msft.app.interface import shown_progress
-    from msft.app.terminal.progress import watched_by
-    from msft.app.terminal.results import result_text
-
-    finished = folder.is_finished()
-    showing = shown_progress(recipe, folder.path, options.quiet or finished, schedule is not None)
-    with aside(options.json), showing as shown:
+    shown = [] if options.quiet else [shown_run(recipe, schedule)]
+    with aside(options.json):
         shared = getattr(options, "shared", None)  # `msft replay` has none
-        seen = watched_by(shown)
-        tell = noting(options)
-        result = train(recipe, folder.path, seen, tell, schedule, shared=shared, ranks=ranks)
+        result = train(recipe, out, shown, noting(options), schedule, shared=shared, ranks=ranks)
     if ranks.rank:
         return
+    folder = RunFolder(result.folder)
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
         print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
         return
-    if finished:
+    if result.was_finished:
         show(f"{folder.path} is finished already; this is its result")
     history = read_history(folder.path)
     metrics = {name: history.unit_of(name) for name in history.start.datasets}

@@ -87,13 +87,12 @@ def _excluded(folder: Path) -> str:
 
 
 def _run(method: str, seed: int, recipe: Path, out: Path) -> None:
-    from msft.app.terminal.progress import progress, watched_by
+    from msft.app.terminal.progress import ShownRun
     from msft.training import train
 
     print(f"{METHODS[method][0]}:")
-    with progress(f"{method} on the demo mixture", folder=out / method) as shown:
-        asked = load_recipe(recipe, _overrides(method, seed))
-        train(asked, out / method, watched_by(shown))
+    asked = load_recipe(recipe, _overrides(method, seed))
+    train(asked, out / method, [ShownRun(f"{method} on the demo mixture")])
     print()
 
 

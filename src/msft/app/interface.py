@@ -3,12 +3,11 @@ path of its file, does what the command of that name does, and returns it as Pyt
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.evaluation import evaluation
-from msft.app.terminal.progress import Progress, progress, watched_by
+from msft.app.terminal.progress import Progress, ShownRun
 from msft.errors import UsageError, explaining
 from msft.planning.admission import (
     refuse_absent,
@@ -66,10 +65,8 @@ def train(
     folder = run_folder(recipe, out).path
     how: dict[str, Any] = {"schedule": schedule, "engine": engine, "datasets": datasets}
     how["notice"] = notice or printed(quiet)
-    if progress is not None:
-        return training.train(recipe, folder, watched_by(progress), **how)
-    with shown_progress(recipe, folder, quiet, replayed=schedule is not None) as shown:
-        return training.train(recipe, folder, watched_by(shown), **how)
+    shown = ShownRun(progress=progress) if progress else shown_run(recipe, schedule)
+    return training.train(recipe, folder, [] if quiet and not progress else [shown], **how)
 
 
 @explaining()
@@ -132,13 +129,10 @@ def plan(
     return forecast(recipe, folder, SECONDS if calibrate else 0, devices)
 
 
-def shown_progress(
-    recipe: Recipe, folder: Path, quiet: bool, replayed: bool
-) -> AbstractContextManager[Progress | None]:
+def shown_run(recipe: Recipe, schedule: Path | str | None) -> ShownRun:
     """What shows how a run goes on."""
-    title = f"{'replay' if replayed else recipe.method} on {recipe.model_name_or_path}"
-    kept = [spec.name for spec in recipe.datasets if spec.keep]
-    return progress(title, quiet, kept, folder)
+    title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
+    return ShownRun(title, [spec.name for spec in recipe.datasets if spec.keep])
 
 
 def _loaded(recipe: AnyRecipe) -> Recipe:
