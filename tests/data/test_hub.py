@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msft.data.hub import OFFLINE, ask_only_where_it_is
+from msft.data.sources import OFFLINE, ask_only_where_it_is
 
 
 @pytest.fixture

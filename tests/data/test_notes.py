@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from msft.data.notes import epoch_notes
+from msft.data.corpus import epoch_notes
 
 
 def notes(steps: int, decay: float | None, evals: int = 1) -> list[str]:

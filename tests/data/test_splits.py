@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from msft.data import readers
 from msft.data.formats import ALPACA, ALPACA_WITH_INPUT, format_of
-from msft.data.sources import Files
-from msft.data.splits import LoadedDataset, assembled, load_split, own_splits
+from msft.data.sources import Files, load_split, own_splits
+from msft.data.splits import LoadedDataset, assembled
 from msft.errors import DataError
 from msft.example import Example, Message
 from msft.recipe.dataset import DatasetSpec

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from msft.data.splits import assembled, own_splits
+from msft.data.sources import own_splits
+from msft.data.splits import assembled
 from msft.errors import DataError, RecipeError
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import load_recipe

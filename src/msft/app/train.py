@@ -15,7 +15,6 @@ from msft.app.processes import lanes_of_run, refuse_disagreement
 from msft.app.schedules import found_schedule, refuse_wrong_stages
 from msft.app.terminal.progress import Progress
 from msft.data.corpus import Corpus, load_corpus, settings_for
-from msft.data.notes import epoch_notes
 from msft.engine.model.base_files import BaseHashing
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.errors import RecipeError, UsageError
@@ -112,12 +111,7 @@ def train(
         else _own_engine(engine, recipe, corpus)
     )
     base = from_first(ranks, "base", lambda: hashing.record() if hashing else {})
-    for dataset in corpus.datasets.values():
-        for note in dataset.notes:
-            notice(f"{dataset.name}: {note}")
-    if corpus.note:
-        notice(corpus.note)
-    for note in epoch_notes(recipe, sum(each.epoch_rows for each in corpus.datasets.values())):
+    for note in corpus.notes:
         notice(note)
     from msft.app.session import Session
 

@@ -11,7 +11,6 @@ from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset import DatasetSpec
-from msft.text import shown
 
 POOLED = "other"
 
@@ -136,23 +135,3 @@ def _names(prefix: str, values: list[str]) -> list[str]:
         names.append(unique)
         taken.add(unique.casefold())
     return names
-
-
-def value_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
-    """The value by which a row is sorted; a benchmark's own `subject` and `group` need no column.
-
-    own: what the benchmark says of the row; a group may be empty, and is pooled then.
-    """
-    if column in row:
-        found = row[column]
-        if found is None or isinstance(found, str | int | bool):
-            return "" if found is None else str(found).strip()
-        raise DataError(
-            f"{where}: {column} is {shown(found)}; split_by needs text or a whole number"
-        )
-    if column in own:
-        return own[column]
-    raise DataError(
-        f"{where}: split_by is {column!r}, which is no column here (found "
-        f"{shown(sorted(map(str, row)))})"
-    )

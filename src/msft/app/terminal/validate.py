@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from msft.data.corpus import Corpus, SubDataset
+from msft.data.corpus import Corpus, SubDataset, epoch_notes
 from msft.data.encoding import Tokenizer
-from msft.data.notes import epoch_notes
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of

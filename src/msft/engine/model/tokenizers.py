@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from msft.data.hub import ask_only_where_it_is
+from msft.data.sources import ask_only_where_it_is
 from msft.engine.model.adapter_folders import base_of, is_adapter
 from msft.engine.model.folders import (
     CONFIG,
