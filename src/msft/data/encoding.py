@@ -10,7 +10,7 @@ model: it may fail, and it may never end.
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -35,14 +35,6 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
-
-
-def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """What tokens say, without special ones: `decode`, by the shortest way there is to it."""
-    core = getattr(tokenizer, "backend_tokenizer", None)
-    if core is None or getattr(tokenizer, "clean_up_tokenization_spaces", True):
-        return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
-    return lambda tokens: str(core.decode(tokens, skip_special_tokens=True))
 
 
 def encoded_examples(

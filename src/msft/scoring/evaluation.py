@@ -1,8 +1,19 @@
-"""Evaluation: sub-datasets × model → exact counts.
+"""Evaluation: what a model answers on the rows of each sub-dataset, and what the answers score.
 
-Three ways to score a row: generate greedily and compare with the reference (`accuracy`), pick the
-choice with the highest likelihood (`accuracy` where rows have choices), or the loss of the
-reference (`nll`).
+A row is scored in one of three ways.
+
+- *generate* (`accuracy`, or a metric of the user's own): the model writes on from the prompt, the
+  likeliest token each time. The answer is right if it equals the reference after trimming and case
+  folding. A benchmark with a grader compares the answers that the grader finds in both texts. A
+  user's metric says what a text is worth.
+- *choose* (`accuracy` of rows with choices): the choice with the highest likelihood by its length
+  (`choice_norm`) is the answer.
+- *measure* (`nll`): the score is the loss of the reference.
+
+All rows that are generated go through the model in one batch, and so do all rows whose likelihoods
+are asked for, whatever their sub-dataset. What is asked is encoded once for all evaluations of a
+run. A row leaves its batch early where nothing that the model may still write changes what the row
+is worth (`Endings`). Scores are counts, so they are exact.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,46 +26,19 @@ from typing import Any, Literal, TypeVar
 from msft.benchmarks.grading import QUESTION, Grader
 from msft.benchmarks.prompts import MARK
 from msft.data.corpus import ChoiceNorm, Task, generates, limits_of
-from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
+from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
-from msft.run.rows import LONGEST_ANSWER, LONGEST_PROMPT, Sample, cut, picked
+from msft.run.rows import Sample
 from msft.run.worker import Scored
-from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.search.scores import SELECTION, Score, accuracy, nll, value
-
-
-def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
-    """The blank between prompt and choice belongs to neither, as in the harness."""
-    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1
-
-
-def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
-    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
-    that they are on the scale of whole choices."""
-    scale = fsum(lengths) / len(lengths)
-    highest = max(likelihoods)
-    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
-    return shares[choice] / fsum(shares)
-
-
-def reference_losses(
-    tasks: Mapping[str, Task], names: Sequence[str], split: str, predictor: Predictor
-) -> tuple[dict[str, float], int]:
-    """Mean loss of an answer token of each sub-dataset, as training has it: without exemplars.
-    Also the tokens that went through the model."""
-    parts = [tasks[name].splits[split].rows for name in names]
-    groups = [group for group, part in enumerate(parts) for _ in part]
-    found = predictor.measure([row for part in parts for row in part], groups)()
-    losses = iter(found.rows)
-    means = {
-        name: fsum(next(losses) for _ in part) / sum(row.answer_tokens for row in part)
-        for name, part in zip(names, parts, strict=True)
-    }
-    return means, found.tokens
-
+from msft.scoring.metrics import judged_by, own_metric
+from msft.search.scores import SELECTION, Score
 
 Made = TypeVar("Made")
+
+LONGEST_PROMPT = 1200
+LONGEST_ANSWER = 600
+"""Characters of a sample that are kept; the middle of a longer text is cut out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +123,7 @@ class Evaluator:
         """Every row with the model's answer; `early`: a row may stop once its worth is known."""
         answers: dict[str, list[Answered]] = {}
         losses, tokens = self._losses(names, split)
-        generating = tuple(name for name in names if self._way(name, split) == "generate")
+        generating = tuple(name for name in names if self._scored_by(name, split) == "generate")
         weighing = tuple(name for name in names if name not in generating)
         weighed = self._begun(weighing, split) if weighing else None
         if generating:
@@ -152,7 +136,7 @@ class Evaluator:
 
     def _losses(self, names: Sequence[str], split: str) -> tuple[dict[str, float], int]:
         """Losses of the references, but for those whose score they are."""
-        asked = [n for n in names if self._tasks[n].loss and self._way(n, split) != "measure"]
+        asked = [n for n in names if self._tasks[n].loss and self._scored_by(n, split) != "measure"]
         if split != SELECTION or not asked:
             return {}, 0
         return reference_losses(self._tasks, asked, split, self._predictor)
@@ -161,7 +145,8 @@ class Evaluator:
         """Counts and verdicts of answers."""
         return tallied(self._tasks, answers)
 
-    def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
+    def _scored_by(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
+        """In which of the three ways a sub-dataset is scored."""
         task = self._tasks[name]
         if generates(task.metric, task.splits[split]):
             return "generate"
@@ -227,7 +212,7 @@ class Evaluator:
     ) -> tuple[dict[str, list[Answered]], int]:
         losses = iter(found.rows)
         ways = {"choose": self._chosen, "measure": self._measured}
-        answers = {n: ways[self._way(n, split)](n, split, losses) for n in names}
+        answers = {n: ways[self._scored_by(n, split)](n, split, losses) for n in names}
         if any(self._tasks[name].counts_rows for name in names):
             rows = [row for name in names for row in self._rows(name, split)]
             return answers, sum(len(row.tokens) for row in rows)
@@ -235,7 +220,7 @@ class Evaluator:
 
     def _rows(self, name: str, split: str) -> Sequence[Encoded]:
         """The rows whose likelihoods are asked for: of a row with choices, one for each."""
-        if self._way(name, split) == "measure":
+        if self._scored_by(name, split) == "measure":
             return self._tasks[name].splits[split].rows
         return [row for _, options in self._options(name, split) for row in options]
 
@@ -300,11 +285,49 @@ class Evaluator:
         return made
 
 
+def reference_losses(
+    tasks: Mapping[str, Task], names: Sequence[str], split: str, predictor: Predictor
+) -> tuple[dict[str, float], int]:
+    """Mean loss of an answer token of each sub-dataset, as training has it: without exemplars.
+    Also the tokens that went through the model."""
+    parts = [tasks[name].splits[split].rows for name in names]
+    groups = [group for group, part in enumerate(parts) for _ in part]
+    found = predictor.measure([row for part in parts for row in part], groups)()
+    losses = iter(found.rows)
+    means = {
+        name: fsum(next(losses) for _ in part) / sum(row.answer_tokens for row in part)
+        for name, part in zip(names, parts, strict=True)
+    }
+    return means, found.tokens
+
+
 def prompt_of(example: Example) -> str:
     """The prompt as text; of a conversation, its turns before the answer."""
     if example.messages:
         return "\n".join(f"{turn.role}: {turn.text}" for turn in example.messages[:-1])
     return example.prompt
+
+
+def normal(text: str) -> str:
+    """A text as answers are compared: trimmed and case folded."""
+    return text.strip().casefold()
+
+
+def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
+    """The blank between prompt and choice belongs to neither, as in the harness."""
+    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1
+
+
+def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
+    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
+    that they are on the scale of whole choices."""
+    scale = fsum(lengths) / len(lengths)
+    highest = max(likelihoods)
+    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
+    return shares[choice] / fsum(shares)
+
+
+# Counts, and rows to look at
 
 
 def tallied(tasks: Mapping[str, Task], answers: Answers) -> Scored:
@@ -318,11 +341,11 @@ def tallied(tasks: Mapping[str, Task], answers: Answers) -> Scored:
         worth = [row.worth for row in rows]
         if tasks[name].metric == "nll":
             row_tokens[name] = [row.weight for row in rows]
-            scores[name] = nll(fsum(worth), sum(row_tokens[name]))
+            scores[name] = Score("nll", fsum(worth), sum(row_tokens[name]))
         elif tasks[name].metric in numeric:
-            scores[name] = value(fsum(worth), len(worth))
+            scores[name] = Score("value", fsum(worth), len(worth))
         else:
-            scores[name] = accuracy(int(sum(worth)), len(worth))
+            scores[name] = Score("accuracy", int(sum(worth)), len(worth))
             if tasks[name].soft:
                 scores[name] = replace(scores[name], probability=_mean_probability(rows))
         right_or_wrong = scores[name].metric == "accuracy"
@@ -348,16 +371,34 @@ def sampled(task: Task, rows: Sequence[Answered], most: int) -> list[Sample]:
     return [
         Sample(
             number,
-            cut(rows[number].prompt.removeprefix(task.shots), LONGEST_PROMPT),
-            cut(rows[number].reference, LONGEST_ANSWER),
-            None if loss else cut(rows[number].prediction, LONGEST_ANSWER),
+            without_middle(rows[number].prompt.removeprefix(task.shots), LONGEST_PROMPT),
+            without_middle(rows[number].reference, LONGEST_ANSWER),
+            None if loss else without_middle(rows[number].prediction, LONGEST_ANSWER),
             rows[number].worth / rows[number].weight if loss else rows[number].worth,
         )
-        for number in picked(len(rows), most)
+        for number in evenly(len(rows), most)
     ]
 
 
-# FROM scoring/evaluation.py: Endings: where a generation may stop, since nothing that follows changes what it is worth.
+def evenly(rows: int, most: int) -> list[int]:
+    """Numbers of the rows that are shown: evenly over the split, whatever was answered."""
+    count = min(rows, most)
+    return [number * rows // count for number in range(count)]
+
+
+def without_middle(text: str, longest: int) -> str:
+    """A text without its middle, if it is too long."""
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    begin = longest - end
+    return f"{text[:begin]} [… {len(text) - longest:,} characters …] {text[-end:]}"
+
+
+# Where a generation may stop, since nothing that follows changes what it is worth
+#
+# Many rows are asked about after each of many tokens, so most of it is decided without decoding.
+
 NEAR = 4
 """A question's start takes fewer tokens than this, since each of them has a character of it."""
 
@@ -413,3 +454,11 @@ class Endings:
             return frozenset(n for n, text in enumerate(texts) if not signs.isdisjoint(text))
 
         return with_any("\r\n"), with_any(MARK), with_any(QUESTION[-1])
+
+
+def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
+    """What tokens say, without special ones: `decode`, by the shortest way there is to it."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None or getattr(tokenizer, "clean_up_tokenization_spaces", True):
+        return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
+    return lambda tokens: str(core.decode(tokens, skip_special_tokens=True))
