@@ -12,7 +12,7 @@ from math import log
 from typing import Literal
 
 from msft.benchmarks.grading import Grader
-from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts, on_every_token
+from msft.data.encoding import EncodedSplit, Tokenizer, encoded_splits, encoded_texts
 from msft.data.splits import LoadedDataset, forget_questions, load_datasets, shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Encoded, Example
@@ -198,52 +198,40 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     loaded = load_datasets(recipe)
     shared = shared_between({each.spec.name: each.splits for each in loaded})
     forget_questions()
-    datasets = {
-        each.spec.name: _encoded(each, recipe, tokenizer, context, shared[each.spec.name])
-        for each in loaded
-    }
+    datasets: dict[str, SubDataset] = {}
+    for each in loaded:
+        name = each.spec.name
+        encoded, too_long = encoded_splits(name, each.splits, recipe, tokenizer)
+        noted = [*shared[name], *too_long]
+        datasets[name] = _sub_dataset(each, encoded, noted, recipe, tokenizer, context)
+    rows = sum(each.epoch_rows for each in datasets.values())
+    steps = steps_of(rows, recipe.train_batch_size)
     corpus = Corpus(datasets, context, recipe.selection_split)
     notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
     notes += [corpus.note] if corpus.note else []
-    notes += epoch_notes(recipe, sum(each.epoch_rows for each in datasets.values()))
-    return replace(corpus, notes=tuple(notes))
+    return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
 
 
-def _encoded(
+def _sub_dataset(
     loaded: LoadedDataset,
+    encoded: Mapping[str, EncodedSplit],
+    noted: list[str],
     recipe: Recipe,
     tokenizer: Tokenizer,
     context: int | None,
-    shared: list[str],
 ) -> SubDataset:
-    """A sub-dataset in tokens, without the rows that are too long.
+    """A sub-dataset whose encoded rows can be trained and scored as the recipe says; DataError
+    where they cannot.
 
-    shared: notes on rows that other sub-datasets train.
+    noted: what there is to say of its rows beside `loaded.notes`.
     """
     spec, notes = loaded.spec, []
     if spec.columns is not None:  # they decide what is read
         read = ", ".join(f"{ours} from {column}" for ours, column in spec.columns.items())
         notes.append(f"columns: {read}; other columns are not read")
-    notes += [*loaded.notes, *shared]
-    splits: dict[str, EncodedSplit | None] = {}
-    for split, examples in loaded.splits.items():
-        most, every = recipe.max_length, split != "train"
-        encoded = encoded_split(examples, tokenizer, most, every) if examples else None
-        if encoded and encoded.too_long:
-            notes.append(
-                f"{split}: {len(encoded.too_long)} of {len(examples)} rows are longer than "
-                f"max_length {recipe.max_length} and are left out (first: {encoded.too_long[0]})"
-            )
-        if encoded and not encoded.rows:
-            raise DataError(
-                f"{spec.name}: every {split} row is longer than max_length "
-                f"{recipe.max_length} tokens; raise max_length"
-            )
-        if encoded and split == "train" and not recipe.completion_only_loss:
-            encoded = on_every_token(encoded)
-        splits[split] = encoded
-    train, validation, test = splits["train"], splits[SELECTION], splits[TEST]
-    selecting = splits[recipe.selection_split]
+    notes += [*loaded.notes, *noted]
+    train, validation, test = map(encoded.get, ("train", SELECTION, TEST))
+    selecting = encoded.get(recipe.selection_split)
     if train is None or selecting is None:
         empty = "train" if train is None else recipe.selection_split
         raise DataError(
@@ -259,10 +247,10 @@ def _encoded(
     notes += weight_note(spec, len(train.rows))
     scored = [rows for rows in (validation, test) if rows is not None]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
-    for split, encoded in ((SELECTION, validation), (TEST, test)):
-        if encoded and not exemplars and generates(spec.metric, encoded):
-            _refuse_no_prompt(split, encoded)
-            notes += limit_note(split, encoded.rows, spec.max_new_tokens, context)
+    for split, rows in ((SELECTION, validation), (TEST, test)):
+        if rows and not exemplars and generates(spec.metric, rows):
+            _refuse_no_prompt(split, rows)
+            notes += limit_note(split, rows.rows, spec.max_new_tokens, context)
     return SubDataset(
         spec,
         loaded.format,
@@ -402,9 +390,8 @@ USUAL_MEMORY = (0.1, 1.0)
 ADVISED_MEMORY = 1 / 3
 
 
-def epoch_notes(recipe: Recipe, rows: int) -> list[str]:
-    """Notes on settings that do not fit the steps of an epoch of so many rows."""
-    steps = steps_of(rows, recipe.train_batch_size)
+def epoch_notes(recipe: Recipe, steps: int) -> list[str]:
+    """Notes on settings that do not fit an epoch of so many steps."""
     notes = _memory_note(recipe.ema_decay, steps) if recipe.ema_decay is not None else []
     if steps < recipe.evals_per_epoch:
         notes.append(

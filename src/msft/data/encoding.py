@@ -10,7 +10,7 @@ model: it may fail, and it may never end.
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from msft.errors import DataError
 from msft.example import Encoded, Example, Message
+from msft.recipe.recipe import Recipe
 
 
 class Tokenizer(Protocol):
@@ -157,10 +158,32 @@ def encoded_split(
     )
 
 
-def on_every_token(split: EncodedSplit) -> EncodedSplit:
-    """The same rows with every token marked, so that prompts are trained too."""
-    rows = tuple(Encoded(row.tokens, (True,) * len(row.tokens)) for row in split.rows)
-    return replace(split, rows=rows)
+def encoded_splits(
+    name: str, splits: Mapping[str, Sequence[Example]], recipe: Recipe, tokenizer: Tokenizer
+) -> tuple[dict[str, EncodedSplit], list[str]]:
+    """The splits of a sub-dataset that have rows, and a note for each with rows that are too
+    long."""
+    encoded: dict[str, EncodedSplit] = {}
+    notes: list[str] = []
+    for split, examples in splits.items():
+        if not examples:
+            continue
+        found = encoded_split(examples, tokenizer, recipe.max_length, scored=split != "train")
+        if found.too_long:
+            notes.append(
+                f"{split}: {len(found.too_long)} of {len(examples)} rows are longer than "
+                f"max_length {recipe.max_length} and are left out (first: {found.too_long[0]})"
+            )
+        if not found.rows:
+            raise DataError(
+                f"{name}: every {split} row is longer than max_length {recipe.max_length} tokens; "
+                "raise max_length"
+            )
+        if split == "train" and not recipe.completion_only_loss:  # prompts are trained too
+            whole = tuple(Encoded(row.tokens, (True,) * len(row.tokens)) for row in found.rows)
+            found = replace(found, rows=whole)
+        encoded[split] = found
+    return encoded, notes
 
 
 def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example:
