@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from msft.benchmarks.science import MEDICAL_GROUPS
+from msft.benchmarks.public import MEDICAL_GROUPS
 from msft.data.splits import LoadedDataset, load_datasets, question_of
 from msft.errors import DataError
 from msft.example import Example

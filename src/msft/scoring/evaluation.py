@@ -23,8 +23,7 @@ from itertools import repeat
 from math import exp, fsum
 from typing import Any, Literal, TypeVar
 
-from msft.benchmarks.grading import QUESTION, Grader
-from msft.benchmarks.prompts import MARK
+from msft.benchmarks.grading import MARK, QUESTION, Grader
 from msft.data.corpus import ChoiceNorm, Task, generates, limits_of
 from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts
 from msft.example import Encoded, Example
