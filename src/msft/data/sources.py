@@ -81,11 +81,11 @@ def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bo
         return {split: made[split] for split in wanted}, False
     benchmark = PUBLIC.get(spec.benchmark or "")
     if benchmark is None:
-        return own_splits(spec, recipe.folder, _sorted_by(spec, renaming(spec), {}), wanted), False
+        reading = _keeping_subject(spec, _by_columns(spec), {})
+        return own_splits(spec, recipe.folder, reading, wanted), False
     sources, official = _benchmark_sources(spec, benchmark, recipe)
-    reading = _sorted_by(
-        spec, _benchmark_reading(spec, benchmark, recipe), benchmark.subject_groups
-    )
+    asked = _benchmark_reading(spec, benchmark, recipe)
+    reading = _keeping_subject(spec, asked, benchmark.subject_groups)
     lenient = official or spec.skip_bad_rows  # the hub's rows are not the user's to mend
     return {
         split: load_split(sources[split], f"{spec.name}, {split}", lenient, reading)
@@ -156,7 +156,7 @@ def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
     return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
 
 
-def renaming(spec: DatasetSpec) -> Reading:
+def _by_columns(spec: DatasetSpec) -> Reading:
     """Rows with the fields that `columns` names, and no others, read as usual."""
     columns = spec.columns
     if columns is None:
@@ -176,7 +176,7 @@ def renaming(spec: DatasetSpec) -> Reading:
     return read
 
 
-def _sorted_by(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:
+def _keeping_subject(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:
     """The same reading with each row's `split_by` value kept.
 
     broad: the groups of a benchmark's subjects, for `split_by: group`.
@@ -189,13 +189,13 @@ def _sorted_by(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) ->
         example, found = reading(row, where, form)
         own = {"subject": example.subject} if example.subject else {}
         own |= {"group": broad.get(example.subject, "")} if broad else {}
-        value = value_of(row, column, own, where)
+        value = _subject_of(row, column, own, where)
         return replace(example, subject=value), found
 
     return kept
 
 
-def value_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
+def _subject_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
     """The value by which a row is sorted; a benchmark's own `subject` and `group` need no column.
 
     own: what the benchmark says of the row; a group may be empty, and is pooled then.

@@ -141,8 +141,33 @@ class Evaluator:
         return reference_losses(self._tasks, asked, split, self._predictor)
 
     def scored(self, answers: Answers) -> Scored:
-        """Counts and verdicts of answers."""
-        return tallied(self._tasks, answers)
+        """Scores and verdicts. Where a metric of the user's own gives a number for any row, the
+        scores of all sub-datasets with this metric are sums of numbers."""
+        numeric = {
+            self._tasks[name].metric
+            for name, rows in answers.rows.items()
+            if not all(isinstance(row.worth, bool) for row in rows)
+        }
+        scores: dict[str, Score] = {}
+        verdicts: dict[str, str | list[float]] = {}
+        row_tokens: dict[str, list[int]] = {}
+        for name, rows in answers.rows.items():
+            task, worth = self._tasks[name], [row.worth for row in rows]
+            if task.metric == "nll":
+                row_tokens[name] = [row.weight for row in rows]
+                scores[name] = Score("nll", fsum(worth), sum(row_tokens[name]))
+            elif task.metric in numeric:
+                scores[name] = Score("value", fsum(worth), len(worth))
+            else:
+                scores[name] = Score("accuracy", int(sum(worth)), len(worth))
+                if task.soft:
+                    likely = fsum(row.probability or 0.0 for row in rows) / len(rows)
+                    scores[name] = replace(scores[name], probability=likely)
+            if scores[name].metric == "accuracy":
+                verdicts[name] = "".join("1" if right else "0" for right in worth)
+            else:
+                verdicts[name] = [float(number) for number in worth]
+        return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
 
     def _scored_by(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         """In which of the three ways a sub-dataset is scored."""
@@ -164,7 +189,13 @@ class Evaluator:
         rows, prompts, limits, groups = self._once(("ask", names, split), ask)
 
         def leaves(number: int, tokens: Sequence[int], known: int) -> int | None:
-            return self._leaves(rows[number], tokens, known, early)
+            """After how many tokens nothing that a row may still say changes its worth."""
+            row, task = rows[number], rows[number].task
+            if task.name in self._own or (task.grader is None and not early):
+                return None
+            if task.grader is not None:
+                return self._endings.graded(task.grader, tokens, known)
+            return self._endings.wrong(row.example.completion, row.reference, tokens, known)
 
         generated = self._predictor.generate(prompts, limits, leaves, groups)
         answers: dict[str, list[Answered]] = {name: [] for name in names}
@@ -174,15 +205,6 @@ class Evaluator:
             said = sum(max(0, len(tokens) - 1) for tokens in generated.rows)  # the last is not read
             return answers, sum(map(len, prompts)) + said
         return answers, generated.tokens
-
-    def _leaves(self, row: _Question, tokens: Sequence[int], known: int, early: bool) -> int | None:
-        """After how many tokens nothing that a row may still say changes its worth."""
-        task = row.task
-        if task.name in self._own or (task.grader is None and not early):
-            return None
-        if task.grader is not None:
-            return self._endings.graded(task.grader, tokens, known)
-        return self._endings.wrong(row.example.completion, row.reference, tokens, known)
 
     def _judged(self, row: _Question, said: str) -> Answered:
         task, example = row.task, row.example
@@ -326,42 +348,7 @@ def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[
     return shares[choice] / fsum(shares)
 
 
-# Counts, and rows to look at
-
-
-def tallied(tasks: Mapping[str, Task], answers: Answers) -> Scored:
-    """Scores and verdicts. Where a metric of the user's own gives a number for any row, the
-    scores of all sub-datasets with this metric are sums of numbers."""
-    numeric = {tasks[name].metric for name, rows in answers.rows.items() if not _truths(rows)}
-    scores: dict[str, Score] = {}
-    verdicts: dict[str, str | list[float]] = {}
-    row_tokens: dict[str, list[int]] = {}
-    for name, rows in answers.rows.items():
-        worth = [row.worth for row in rows]
-        if tasks[name].metric == "nll":
-            row_tokens[name] = [row.weight for row in rows]
-            scores[name] = Score("nll", fsum(worth), sum(row_tokens[name]))
-        elif tasks[name].metric in numeric:
-            scores[name] = Score("value", fsum(worth), len(worth))
-        else:
-            scores[name] = Score("accuracy", int(sum(worth)), len(worth))
-            if tasks[name].soft:
-                scores[name] = replace(scores[name], probability=_mean_probability(rows))
-        right_or_wrong = scores[name].metric == "accuracy"
-        verdicts[name] = _marks(worth) if right_or_wrong else [float(number) for number in worth]
-    return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
-
-
-def _truths(rows: Sequence[Answered]) -> bool:
-    return all(isinstance(row.worth, bool) for row in rows)
-
-
-def _mean_probability(rows: Sequence[Answered]) -> float:
-    return fsum(row.probability or 0.0 for row in rows) / len(rows)
-
-
-def _marks(worth: Sequence[float | bool]) -> str:
-    return "".join("1" if mark else "0" for mark in worth)
+# Rows to look at
 
 
 def sampled(task: Task, rows: Sequence[Answered], most: int) -> list[Sample]:
