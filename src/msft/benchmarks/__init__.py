@@ -13,9 +13,9 @@ from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.public import COMMONSENSE, LANGUAGE, MATHEMATICS, SCIENCE
 
 PUBLIC: dict[str, Benchmark] = SCIENCE | COMMONSENSE | MATHEMATICS | LANGUAGE
-"""Those with a dataset on the hub."""
+"""Benchmarks with a dataset on the hub."""
 
 MADE = {f"demo_{name}": partial(synthetic.splits, name) for name in synthetic.TASKS}
-"""Those made by code, as functions from a seed to the splits."""
+"""Benchmarks made by code, as functions from a seed to the splits."""
 
 BENCHMARKS = (*PUBLIC, *MADE)

@@ -97,7 +97,7 @@ class SubDataset:
             object.__setattr__(self, key, value)
 
     def rows_of(self, split: str) -> EncodedSplit:
-        """Its rows of a split that it has."""
+        """The rows of a split, which must be there."""
         found = {"train": self.train, SELECTION: self.validation, TEST: self.test}[split]
         assert found is not None, f"{self.name} has {split} rows"
         return found
@@ -147,7 +147,7 @@ class Corpus:
         return Mixture(tuple(d.part for d in self.datasets.values()), rehearsal_fraction)
 
     def tasks(self, recipe: Recipe) -> dict[str, Task]:
-        """What is scored, and how."""
+        """What is scored of each sub-dataset, and how."""
         return {
             name: Task(
                 name,
@@ -170,7 +170,7 @@ class Corpus:
         }
 
     def fingerprint(self) -> str:
-        """Changes when a token of a row does, or what the row is judged by."""
+        """A hash of every token of every row, and of what each row is judged by."""
         digest = hashlib.sha256()
         for name, dataset in self.datasets.items():
             digest.update(repr((name, dataset.shots, dataset.spec.metric)).encode())
@@ -265,7 +265,7 @@ def _sub_dataset(
 
 
 def _refuse_no_prompt(split: str, encoded: EncodedSplit) -> None:
-    """DataError for rows that leave a generation nothing to start from."""
+    """DataError for rows without a prompt, from which nothing can be generated."""
     pairs = zip(encoded.examples, encoded.rows, strict=True)
     silent = [example.where for example, row in pairs if not row.prompt]
     if silent:
@@ -334,10 +334,10 @@ def limits_of(
     max_new_tokens: int | None,
     context: int | None,
 ) -> list[int]:
-    """Of each row. A prompt that leaves no place can still be answered with one token.
+    """The most new tokens of each row; at least one, even where the prompt leaves no place.
 
     prompts: as the model reads them, exemplars included.
-    max_new_tokens: None: as many as the longest reference, and a little more.
+    max_new_tokens: None: as many as the longest reference has, and SLACK more.
     context: how many tokens the model has places for; None: not known.
     """
     most = max_new_tokens or max(len(row.tokens) - len(row.prompt) for row in rows) + SLACK
@@ -349,7 +349,7 @@ def limits_of(
 def limit_note(
     split: str, rows: Sequence[Encoded], max_new_tokens: int | None, context: int | None
 ) -> list[str]:
-    """A note on rows, without exemplars, whose generation ends with the model's places."""
+    """A note on rows without exemplars whose answers the model's places cut short."""
     prompts = [row.prompt for row in rows]
     whole, left = (limits_of(rows, prompts, max_new_tokens, most) for most in (None, context))
     cut = [few for few, most in zip(left, whole, strict=True) if few < most]
@@ -366,7 +366,7 @@ def limit_note(
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
-    """The settings of a run, as far as recipe and data say."""
+    """The settings of a run, as far as recipe and data decide them."""
     return Settings(
         mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
         compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),

@@ -22,7 +22,7 @@ from msft.recipe.recipe import Recipe
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
+    """The part of a transformers tokenizer that msft uses."""
 
     eos_token_id: int | None
     chat_template: Any
@@ -130,7 +130,7 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
 
 @dataclass(frozen=True, slots=True)
 class EncodedSplit:
-    """The rows of a split that fit, and the numbers of those left out because they do not."""
+    """The rows of a split that fit `max_length`, and the places of the rows that do not."""
 
     examples: tuple[Example, ...]
     rows: tuple[Encoded, ...]
@@ -187,7 +187,7 @@ def encoded_splits(
 
 
 def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example:
-    """Where the last turn calls a tool, the example with what the model has to write there."""
+    """The example; if its last turn calls a tool, with the text of the call as its completion."""
     if not example.messages or not example.messages[-1].calls:
         return example
     answer = row.tokens[len(row.prompt) :]
@@ -195,7 +195,8 @@ def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example
 
 
 def _longest(example: Example, row: Encoded, tokenizer: Tokenizer, most: int) -> int:
-    """Tokens of a row with the longest of its choices; those that must fit are not counted."""
+    """Tokens of a row with its longest choice. Choices are encoded only where their bytes do not
+    already show that they fit `most`."""
     bytes_of = [len(choice.encode()) for choice in example.choices]  # a token has a byte at least
     if not example.choices or len(row.prompt) + max(bytes_of) <= most:
         return len(row.tokens)
@@ -212,7 +213,7 @@ MAX_TEXT = 100_000_000
 
 
 class _TooSlow(Exception):
-    """The time is up."""
+    """A chat template took more than SECONDS."""
 
 
 def templated(
@@ -282,8 +283,8 @@ def _poorer(example: Example) -> Iterator[tuple[str, Example]]:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raise `_TooSlow` after so many seconds; only the main thread can be interrupted, and only
-    where nobody else has set the alarm."""
+    """Raise `_TooSlow` after SECONDS. Only the main thread can be interrupted, and only while no
+    other code uses the alarm."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(
         signal.ITIMER_REAL
     ) != (0.0, 0.0):
@@ -303,7 +304,7 @@ def _limited() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """Where in the template it happened, if the error knows."""
+    """The line of the template that failed, where the error has it."""
     number = getattr(error, "lineno", None)
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -314,7 +315,7 @@ def _line(error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    """One line of what it said."""
+    """The first line of an error's text."""
     first = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     kind = type(error).__name__
     return first if kind == "TemplateError" else f"{kind}: {first}" if first else kind

@@ -35,7 +35,7 @@ def text_in(row: Row, key: str, prefix: str = "") -> str:
 
 
 def answer_in(row: Row, key: str, prefix: str = "") -> str:
-    """The same, and it may not be blank."""
+    """A field that must be text and may not be blank."""
     text = text_in(row, key, prefix)
     if not text.strip():
         raise DataError(f"{prefix}{key} is {shown(text)}; expected text that is not blank")
@@ -170,7 +170,7 @@ def _content(turn: Row, style: Style, at: str) -> str:
 
 
 def _calls(calls: Any, at: str) -> list[dict[str, Any]]:
-    """Tool calls as chat templates expect them: arguments as an object, not as text of one."""
+    """Tool calls as chat templates expect them: the arguments are an object, not its JSON text."""
     if not isinstance(calls, list | tuple):
         raise DataError(f"{at} is {shown(calls)}; expected a list of calls")
     found = []

@@ -57,7 +57,7 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
 
 
 def _without_skipped(piece: Piece) -> Piece:
-    """Rows that were skipped have no value, so they are told of once, with the first piece."""
+    """The piece without skipped rows: these have no value, so only the first piece has them."""
     spec, splits, notes = piece
     return spec, {split: replace(read, skipped=()) for split, read in splits.items()}, notes
 
@@ -111,7 +111,7 @@ def _piece(
 
 
 def _cap(spec: DatasetSpec, split: str, read: Split) -> int | None:
-    """The most rows of a piece; none where it has fewer, which need not be said of each."""
+    """The cap on a piece's rows; None where the piece has fewer, which needs no note."""
     most: int | None = getattr(spec, f"{split}_rows")
     return None if most is None or len(read.examples) <= most else most
 
@@ -121,7 +121,7 @@ def _listed(values: list[tuple[str, int]]) -> str:
 
 
 def _names(prefix: str, values: list[str]) -> list[str]:
-    """A name for each value: letters, digits, dots and dashes; a number where two would agree."""
+    """A name for each value: letters, digits, dots and dashes; a number where two are equal."""
     names: list[str] = []
     taken: set[str] = set()
     for value in values:

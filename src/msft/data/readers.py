@@ -50,7 +50,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 def kind_of(path: Path) -> str:
-    """`.jsonl` of `rows.jsonl` and of `rows.jsonl.gz`; empty where it is no kind that is read."""
+    """`.jsonl` of `rows.jsonl` and of `rows.jsonl.gz`; empty for files of rows of no known kind."""
     name = path.name.lower()
     found = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
     return found.removesuffix(PACKED)
@@ -60,7 +60,7 @@ def is_packed(path: Path) -> bool:
     return path.suffix.lower() == PACKED
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_unpacked(path: Path) -> IO[bytes]:
     """The file's bytes, unpacked if it is packed."""
     return gzip.open(path, "rb") if is_packed(path) else path.open("rb")  # type: ignore[return-value]
 
@@ -95,7 +95,7 @@ def refuse_gzip_bomb(path: Path, marks: bytes, rows: bool) -> None:
         return
     most, unpacked, found = most_unpacked(path), 0, 0
     most_marks = most_rows(path) if rows else most // MOST_PACKED * MARKS_A_BYTE
-    with opened(path) as stream:
+    with open_unpacked(path) as stream:
         while piece := stream.read(_PIECE):
             unpacked += len(piece)
             refuse_bomb(path, unpacked, most)
@@ -104,10 +104,10 @@ def refuse_gzip_bomb(path: Path, marks: bytes, rows: bool) -> None:
 
 
 def files_named(written: str, folder: Path) -> list[Path]:
-    """The file that this names, or those that fit the pattern, by name; from `folder`."""
+    """The file of this name, or the files that fit this pattern in order of name; from `folder`."""
     path = folder / expanded(written)
     _refuse_endless(path)
-    with in_words(path):  # a name may be too long to be asked for
+    with errors_named(path):  # a name may be too long to be asked for
         is_name = not _PATTERN.search(written) or path.exists()
     if is_name:
         return [path]
@@ -120,9 +120,9 @@ def files_named(written: str, folder: Path) -> list[Path]:
 
 
 def fixed_name(written: str, folder: Path, or_name: bool = False) -> str:
-    """The same file or pattern, named so that it holds wherever it is read from.
+    """An absolute name of a file or pattern, which holds wherever the recipe is read from.
 
-    or_name: what is no file here may be a name of something else, and stays as it was written.
+    or_name: a name that is no file may name something on the hub, so it stays as it was written.
     """
     path = folder / expanded(written)
     if path.exists():
@@ -133,9 +133,9 @@ def fixed_name(written: str, folder: Path, or_name: bool = False) -> str:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """DataError where a file is missing, or cannot be one of rows by its first four bytes."""
+    """DataError where a file is missing, or its first four bytes say that it holds no rows."""
     _refuse_endless(path)
-    with in_words(path):  # a name may be too long to be asked for
+    with errors_named(path):  # a name may be too long to be asked for
         is_folder = path.is_dir()
     if is_folder:
         raise DataError(
@@ -146,12 +146,12 @@ def refuse_unreadable(path: Path) -> None:
         suffix = path.suffix.lower()
         hint = "; unpack it first" if suffix in (".gz", ".zip", ".zst", ".xz", ".bz2") else ""
         raise DataError(f"{path}: unknown kind of file; expected {', '.join(SUFFIXES)}{hint}")
-    with in_words(path):
+    with errors_named(path):
         _refuse_special(path)
 
 
 def _refuse_endless(path: Path) -> None:
-    """DataError, in a few words, for a path that no system has."""
+    """DataError, in a few words, for a path that is longer than any system allows."""
     if len(os.fsencode(path)) > LONGEST_PATH:
         raise DataError(
             f"{str(path)[:60]}…: a path of {len(str(path)):,} characters, which is longer than any "
@@ -160,8 +160,8 @@ def _refuse_endless(path: Path) -> None:
 
 
 @contextmanager
-def in_words(path: Path) -> Iterator[None]:
-    """What the system says about a file, as a DataError."""
+def errors_named(path: Path) -> Iterator[None]:
+    """Errors of the system about a file become DataErrors that name the file."""
     try:
         yield
     except FileNotFoundError:
@@ -195,7 +195,7 @@ def _refuse_special(path: Path) -> None:
     if is_packed(path):
         if archive != "gzip":
             raise DataError(f"{path}: this is no gzip file, but named {suffix}; rename it")
-        with opened(path) as stream:
+        with open_unpacked(path) as stream:
             start, archive = stream.read(4), None
     if archive:
         cure = f"name it {kind}{PACKED}, or unpack it" if archive == "gzip" else "unpack it first"
@@ -222,11 +222,11 @@ MAX_LINE = 10_000_000
 MAX_JSON = 1_000_000_000
 """Bytes of a .json file, which has to be read at once."""
 PARQUET_ROWS = 32
-"""Rows that are unpacked at a time, since nobody knows before how long they are."""
+"""Rows that are unpacked at a time: how long they are is known only afterwards."""
 LARGE_BATCH = 1_000_000
 
 RawRow = tuple[str, Any]
-"""Where it stands, and what was found there: nothing about it is checked yet."""
+"""The row's place for messages, and the row as it was read, unchecked."""
 
 Bad = Callable[[DataError], None]
 """Told about a row that cannot be read; raises, or returns to go on with the next row."""
@@ -235,7 +235,7 @@ Bad = Callable[[DataError], None]
 def read_rows(path: Path, bad: Bad) -> Iterator[RawRow]:
     """Every row of a .jsonl, .json, .csv or .parquet file; the first three may be packed (.gz)."""
     refuse_unreadable(path)
-    with in_words(path):
+    with errors_named(path):
         rows = _READERS[kind_of(path)](path, bad)
         most = most_rows(path) if is_packed(path) or kind_of(path) == ".parquet" else None
         for number, row in enumerate(rows, 1):
@@ -245,8 +245,8 @@ def read_rows(path: Path, bad: Bad) -> Iterator[RawRow]:
 
 
 def _lines(path: Path, bad: Bad) -> Iterator[tuple[str, str]]:
-    """The lines as text with their places; a line that is no text is bad."""
-    with opened(path) as stream:
+    """The lines as text with their places; a line that is not UTF-8 is a bad row."""
+    with open_unpacked(path) as stream:
         number = 0
         while line := stream.readline(MAX_LINE + 1):
             number += 1
@@ -277,7 +277,7 @@ def _decoded(line: bytes, where: str, first: bool) -> str:
 
 def _jsonl(path: Path, bad: Bad) -> Iterator[RawRow]:
     """One object per line. One list of all rows is read too, since other tools take either."""
-    with opened(path) as stream:
+    with open_unpacked(path) as stream:
         is_list = stream.read(1000).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
     if is_list:
         yield from _listed(path, "expected one JSON object per line, or one list of them")
@@ -300,7 +300,7 @@ def _json(path: Path, bad: Bad) -> Iterator[RawRow]:
 def _listed(path: Path, hint: str) -> Iterator[RawRow]:
     """The rows of a file that is one JSON value."""
     refuse_gzip_bomb(path, b",{[", rows=False)
-    with opened(path) as stream:
+    with open_unpacked(path) as stream:
         raw = stream.read(MAX_JSON + 1)
     if len(raw) > MAX_JSON:
         raise DataError(f"{path}: more than {MAX_JSON:,} bytes; convert it to one object per line")
@@ -378,7 +378,7 @@ def _csv(path: Path, bad: Bad) -> Iterator[RawRow]:
 
 
 def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
-    parquet, arrow = needed("pyarrow.parquet", path), needed("pyarrow", path)
+    parquet, arrow = import_optional("pyarrow.parquet", path), import_optional("pyarrow", path)
     number = 0
     most, unpacked = most_unpacked(path), 0
     try:
@@ -441,8 +441,8 @@ def _length(value: Any) -> int:
     return sum(map(_length, value)) if isinstance(value, list) else 8
 
 
-def needed(module: str, what: object) -> Any:
-    """An optional dependency, imported when something needs it."""
+def import_optional(module: str, what: object) -> Any:
+    """An optional dependency, imported when a source needs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -26,8 +26,8 @@ from msft.data.readers import (
     Bad,
     RawRow,
     files_named,
+    import_optional,
     kind_of,
-    needed,
     read_rows,
     refuse_unreadable,
     split_file,
@@ -60,7 +60,7 @@ class Files:
 
 
 Sources = Mapping[str, Files | Rows]
-"""Of each split there is, its files or its rows."""
+"""The files or the rows of each split that a sub-dataset has."""
 
 
 Reading = Callable[[Any, str, str | None], tuple[Example, str]]
@@ -70,7 +70,7 @@ Reading = Callable[[Any, str, str | None], tuple[Example, str]]
 def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bool]:
     """The splits of a sub-dataset as they are read, and whether they are a benchmark's official
     ones on the hub."""
-    wanted = splits_read(recipe)
+    wanted = wanted_splits(recipe)
     if spec.benchmark in MADE:
         if spec.split_by is not None:
             raise DataError(
@@ -94,7 +94,7 @@ def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bo
     }, official
 
 
-def splits_read(recipe: Recipe) -> tuple[str, ...]:
+def wanted_splits(recipe: Recipe) -> tuple[str, ...]:
     """The splits that a recipe reads: no validation rows where test rows select."""
     on_test = recipe.selection_split == TEST
     return tuple(split for split in SPLITS if split != SELECTION or not on_test)
@@ -157,7 +157,7 @@ def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
 
 
 def _by_columns(spec: DatasetSpec) -> Reading:
-    """Rows with the fields that `columns` names, and no others, read as usual."""
+    """A reading of rows of which only the fields that `columns` names are kept."""
     columns = spec.columns
     if columns is None:
         return example_of
@@ -177,7 +177,7 @@ def _by_columns(spec: DatasetSpec) -> Reading:
 
 
 def _keeping_subject(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:
-    """The same reading with each row's `split_by` value kept.
+    """A reading that keeps each row's value of `split_by` as its subject.
 
     broad: the groups of a benchmark's subjects, for `split_by: group`.
     """
@@ -196,7 +196,7 @@ def _keeping_subject(spec: DatasetSpec, reading: Reading, broad: Mapping[str, st
 
 
 def _subject_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
-    """The value by which a row is sorted; a benchmark's own `subject` and `group` need no column.
+    """A row's value of `split_by`; a benchmark's own `subject` and `group` need no column.
 
     own: what the benchmark says of the row; a group may be empty, and is pooled then.
     """
@@ -239,7 +239,7 @@ def own_sources(
     """The splits of the user's own data; relative files are looked for in `folder`.
 
     splits: those that are read.
-    hub: without it, what is not here is left out.
+    hub: False: leave out what is not on this machine.
     """
     found = {s: source for s, source in path_sources(spec, folder, hub).items() if s in splits}
     for split in splits:
@@ -296,8 +296,8 @@ def folder_sources(path: Path) -> Sources:
 def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
     """The splits of a dataset on the hub; `splits` says how the hub calls each of ours."""
     name, _, configuration = path.partition(":")
-    ask_only_where_it_is()
-    datasets = needed("datasets", path)
+    stay_offline_without_hub()
+    datasets = import_optional("datasets", path)
     try:
         loaded = _from_hub(datasets, name, configuration or None)
         return {ours: loaded[theirs] for ours, theirs in splits.items() if theirs in loaded}
@@ -314,8 +314,8 @@ def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
 
 
 def _from_hub(datasets: Any, name: str, configuration: str | None) -> Any:
-    """A dataset of the hub. Where it is a script, which is not run any more, the tables that the
-    hub has made of it."""
+    """A dataset of the hub. Scripts are not run any more: of a dataset that is one, the tables
+    that the hub has made of it."""
     try:
         return datasets.load_dataset(name, configuration)
     except RuntimeError as error:
@@ -324,10 +324,10 @@ def _from_hub(datasets: Any, name: str, configuration: str | None) -> Any:
         return datasets.load_dataset(name, configuration, revision="refs/convert/parquet")
 
 
-def ask_only_where_it_is() -> None:
-    """Where nobody knows the hub's address, its libraries would ask again for most of a minute.
-    They are told to look into their cache only, as HF_HUB_OFFLINE=1 tells them."""
-    if OFFLINE in os.environ or getproxies() or _is_known():
+def stay_offline_without_hub() -> None:
+    """Where the hub's address is not known, tell the hub's libraries to use their cache only, as
+    HF_HUB_OFFLINE=1 does: they would repeat their requests for most of a minute."""
+    if OFFLINE in os.environ or getproxies() or _hub_is_known():
         return
     os.environ[OFFLINE] = "1"
     for name in ("huggingface_hub.constants", "datasets.config"):  # where they have read it already
@@ -335,7 +335,7 @@ def ask_only_where_it_is() -> None:
             setattr(sys.modules[name], OFFLINE, True)
 
 
-def _is_known() -> bool:
+def _hub_is_known() -> bool:
     host = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
     for _ in range(_TRIES):
         try:
@@ -351,7 +351,7 @@ def _benchmark_sources(
     """Where a benchmark's rows are, and whether those are its official splits on the hub.
 
     A `path` of its own comes first, then the recipe's data folder, then the hub.
-    hub: without it, what is not here is left out.
+    hub: False: leave out what is not on this machine.
     """
     if spec.path is not None:
         path = (recipe.folder or Path()) / expanded(spec.path)
@@ -382,8 +382,8 @@ def _inside(folder: Path, spec: DatasetSpec) -> Path:
 
 
 def refuse_missing_files(recipe: Recipe) -> None:
-    """DataError where files or folders of rows are missing or are none: all of them, each with the
-    sub-dataset and the line of the recipe. No row is read yet, and the hub is not asked."""
+    """DataError where files or folders of rows are missing, or hold no rows: a list of them all,
+    each with its sub-dataset and the line of the recipe. No row is read, no hub is asked."""
     wrong: list[str] = []
 
     @contextmanager
@@ -394,7 +394,7 @@ def refuse_missing_files(recipe: Recipe) -> None:
             at = place_of(("datasets", number, key), "", recipe.places)
             wrong.append(f"{at}sub-dataset {recipe.datasets[number].name!r}, {key}: {error}")
 
-    folder, splits = recipe.folder or Path(), splits_read(recipe)
+    folder, splits = recipe.folder or Path(), wanted_splits(recipe)
     for number, spec in enumerate(recipe.datasets):
         with noted(number, "benchmark" if spec.path is None else "path"):
             benchmark = PUBLIC.get(spec.benchmark or "")
@@ -423,7 +423,7 @@ def _refuse_unreadable(source: Files | Rows) -> None:
 
 def may_have(recipe: Recipe, split: str) -> bool:
     """Whether any sub-dataset can have rows of this split, as far as its keys and folders say."""
-    folder, splits = recipe.folder or Path(), splits_read(recipe)
+    folder, splits = recipe.folder or Path(), wanted_splits(recipe)
     if split not in splits:
         return False
     return any(

@@ -83,15 +83,15 @@ def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
     groups = _groups(benchmark, pieces, alone=len(recipe.datasets) == 1)
     loaded: list[LoadedDataset] = []
     for (own, read, notes), group in zip(pieces, groups, strict=True):
-        found = assembled(own, read, recipe.seed, shots, official, recipe.selection_split)
+        found = divided(own, read, recipe.seed, shots, official, recipe.selection_split)
         grader = benchmark.grader if benchmark else None
         loaded.append(replace(found, notes=(*notes, *found.notes), grader=grader, group=group))
     return loaded
 
 
 def _groups(benchmark: Benchmark | None, pieces: Sequence[Piece], alone: bool) -> list[str]:
-    """The group of each piece: of a benchmark's subjects the broad ones, if it is alone in its
-    recipe, since beside others they would stand next to groups of benchmarks."""
+    """The group of each piece, for tables. The pieces of a benchmark that is alone in its recipe
+    have its broad subjects as groups; beside other benchmarks, groups are of benchmarks."""
     usual = benchmark.group if benchmark else ""
     broad = benchmark.subject_groups if benchmark and alone else {}
     found = []
@@ -109,7 +109,7 @@ def _holding_out(spec: DatasetSpec, splits: Mapping[str, Split]) -> DatasetSpec:
     return replace(spec, validation_fraction=min(0.2, rows / len(splits["train"].examples)))
 
 
-def assembled(
+def divided(
     spec: DatasetSpec,
     splits: dict[str, Split],
     seed: int,
@@ -117,7 +117,8 @@ def assembled(
     official: bool = False,
     selection: str = SELECTION,
 ) -> LoadedDataset:
-    """Hold out, set `shots` exemplars aside, cap and check the splits that were read.
+    """The splits that were read, divided: validation rows held out of train, splits cut to their
+    `*_rows`, `shots` exemplars set aside, overlap refused.
 
     official: splits as the authors published them, whose overlap is not the user's to mend.
     selection: the split that selects; where it is test, no validation rows are held out.
@@ -158,7 +159,7 @@ def assembled(
         )
     exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
     refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
-    notes += [*repeats(rows), *variations(rows)]
+    notes += [*repeat_notes(rows), *variation_notes(rows)]
     train = with_wrong_labels(rows["train"], spec, seed, notes)
     return LoadedDataset(
         given, train, rows["validation"], rows["test"], form, tuple(notes), exemplars
@@ -166,7 +167,7 @@ def assembled(
 
 
 def _skipped(splits: dict[str, Split]) -> list[str]:
-    """A note on the rows that were skipped; formats must agree."""
+    """Notes on rows that were skipped; DataError where the splits have different formats."""
     form, notes = splits["train"].format, []
     for split, read in splits.items():
         if read.format != form:
@@ -294,7 +295,7 @@ def _bare(text: str) -> str:
 
 
 def forget_questions() -> None:
-    """Give back the memory of what rows ask, which is needed while they are compared."""
+    """Free the cache of `question_of`, which is needed only while rows are compared."""
     _letters.cache_clear()
 
 
@@ -318,7 +319,7 @@ def refuse_overlap(rows: Rows, name: str) -> None:
 
 
 def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ...]]:
-    """Official splits that overlap: the test keeps its rows, and others lose them."""
+    """Official splits without overlap: a row that a later split has, too, is left out."""
     kept: dict[str, tuple[Example, ...]] = {}
     scored: set[str] = set()
     for split in reversed(list(rows)):
@@ -334,7 +335,7 @@ def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ..
     return {split: kept[split] for split in rows}
 
 
-def repeats(rows: Rows) -> list[str]:
+def repeat_notes(rows: Rows) -> list[str]:
     """A note for each split with rows that repeat an earlier one of it."""
     counts = {s: len(found) - len(set(map(question_of, found))) for s, found in rows.items()}
     return [
@@ -344,8 +345,8 @@ def repeats(rows: Rows) -> list[str]:
     ]
 
 
-def variations(rows: Rows) -> list[str]:
-    """A note for each scored split with rows that are trained ones with other numbers."""
+def variation_notes(rows: Rows) -> list[str]:
+    """A note for each scored split with rows that differ from trained rows only in numbers."""
     scored = {s: [_but_for_numbers(row) for row in rows[s]] for s in SCORED if s in rows}
     if not any(map(any, scored.values())):
         return []
@@ -363,14 +364,14 @@ def variations(rows: Rows) -> list[str]:
 
 
 def _but_for_numbers(row: Example) -> str:
-    """What a row asks without its numbers; nothing if it has none, or is short."""
+    """What a row asks without its numbers; empty if it has no number, or few letters."""
     asked = question_of(row)
     letters = _bare(_DIGITS.sub("", asked))
     return letters if _DIGITS.search(asked) and len(letters) >= SHORT else ""
 
 
 def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
-    """Notes for each sub-dataset that is scored on what another one trains."""
+    """Notes for each sub-dataset whose scored rows ask what another one trains."""
     trained_by: dict[str, list[str]] = {}
     for name, splits in datasets.items():
         for asked in _long(splits.get("train", ())):

@@ -13,7 +13,7 @@ from typing import Any
 
 from msft.data.corpus import Corpus, SubDataset, weight_note
 from msft.data.encoding import EncodedSplit
-from msft.data.splits import refuse_overlap, repeats, shared_between, variations
+from msft.data.splits import refuse_overlap, repeat_notes, shared_between, variation_notes
 from msft.engine.packing import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
@@ -157,7 +157,7 @@ def corpus_of(
         for row in encoded[selection]:
             marks = [token for token in row.tokens[len(row.prompt) :] if token in special]
             ends.update(marks[-1:])
-        notes = [*repeats(examples[spec.name]), *variations(examples[spec.name])]
+        notes = [*repeat_notes(examples[spec.name]), *variation_notes(examples[spec.name])]
         notes += [*shared[spec.name], *weight_note(spec, len(encoded["train"]))]
         datasets[spec.name] = SubDataset(
             spec,

@@ -97,7 +97,7 @@ class Evaluator:
         samples: int = 0,
         selection: str = SELECTION,
     ) -> None:
-        """samples: rows per sub-dataset that a score of the split that selects comes with."""
+        """samples: rows of each sub-dataset that are kept to look at, of the split that selects."""
         self._tasks = tasks
         self._selection = selection
         self._most_samples = samples
@@ -124,17 +124,17 @@ class Evaluator:
         losses, tokens = self._losses(names, split)
         generating = tuple(name for name in names if self._scored_by(name, split) == "generate")
         weighing = tuple(name for name in names if name not in generating)
-        weighed = self._begun(weighing, split) if weighing else None
+        weighed = self._begin_weighing(weighing, split) if weighing else None
         if generating:
             answers, took = self._generated(generating, split, early)
             tokens += took
         if weighed is not None:
-            likely, took = self._likely(weighing, split, weighed())
+            likely, took = self._weighed(weighing, split, weighed())
             answers, tokens = {**answers, **likely}, tokens + took
         return Answers({name: answers[name] for name in names}, tokens, losses)
 
     def _losses(self, names: Sequence[str], split: str) -> tuple[dict[str, float], int]:
-        """Losses of the references, but for those whose score they are."""
+        """Losses of the references, but for sub-datasets whose score is this loss."""
         asked = [n for n in names if self._tasks[n].loss and self._scored_by(n, split) != "measure"]
         if split != SELECTION or not asked:
             return {}, 0
@@ -179,7 +179,7 @@ class Evaluator:
     def _generated(
         self, names: tuple[str, ...], split: str, early: bool
     ) -> tuple[dict[str, list[Answered]], int]:
-        """All rows of several sub-datasets in one batch."""
+        """Written answers of all rows of several sub-datasets, in one batch."""
 
         def ask() -> tuple[list[_Question], list[Sequence[int]], list[int], list[int]]:
             rows = [row for name in names for row in self._questions(name, split)]
@@ -218,8 +218,8 @@ class Evaluator:
         right = extracted is not None and extracted == task.grader.extracted(reference)
         return Answered(prompt, said, reference, right, extracted)
 
-    def _begun(self, names: tuple[str, ...], split: str) -> Callable[[], Likelihoods]:
-        """Begin with sub-datasets that are answered by likelihood, all in one batch."""
+    def _begin_weighing(self, names: tuple[str, ...], split: str) -> Callable[[], Likelihoods]:
+        """Begin to measure the likelihoods of several sub-datasets, all in one batch."""
 
         def weigh() -> tuple[list[Encoded], list[int]]:
             rows = [self._rows(name, split) for name in names]
@@ -228,7 +228,7 @@ class Evaluator:
 
         return self._predictor.measure(*self._once(("weigh", names, split), weigh))
 
-    def _likely(
+    def _weighed(
         self, names: tuple[str, ...], split: str, found: Likelihoods
     ) -> tuple[dict[str, list[Answered]], int]:
         losses = iter(found.rows)
@@ -299,7 +299,7 @@ class Evaluator:
         return self._once(("question", name, split), encode)
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
-        """What does not change from one evaluation to the next."""
+        """A value that is the same in every evaluation, made once."""
         if key not in self._known:
             self._known[key] = make()
         made: Made = self._known[key]
@@ -335,7 +335,8 @@ def normal(text: str) -> str:
 
 
 def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
-    """The blank between prompt and choice belongs to neither, as in the harness."""
+    """By what a likelihood is divided. The blank before a choice does not count, as in the
+    harness."""
     return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1
 
 
@@ -390,9 +391,10 @@ NEAR = 4
 
 
 class Endings:
-    """After how many of its tokens a row is over; what was `known` before is not asked about again.
+    """After how many of its tokens a row is over.
 
-    text: what tokens say.
+    known: how many of a row's tokens were looked at before.
+    text: the text of tokens.
     vocabulary: the number of tokens there are.
     """
 
@@ -401,14 +403,15 @@ class Endings:
         self._vocabulary = vocabulary
 
     def graded(self, grader: Grader, tokens: Sequence[int], known: int) -> int | None:
-        """Where a grader has all it will look at."""
+        """After how many tokens the text has all that a grader looks at."""
         ends = self._breaks(tokens, known)
         return next((end for end in ends if grader.finished(self._text(tokens[:end]))), None)
 
     def wrong(
         self, completion: str, reference: Sequence[int], tokens: Sequence[int], known: int
     ) -> int | None:
-        """Where a text is no longer the start of the completion, whose tokens are the reference."""
+        """After how many tokens the text is no longer the start of the completion, whose tokens are
+        the reference."""
         if tokens == reference[: len(tokens)]:
             return None
         whole = normal(completion)
@@ -419,7 +422,7 @@ class Endings:
         return None
 
     def _breaks(self, tokens: Sequence[int], known: int) -> Iterator[int]:
-        """Where a line ends behind a mark, or a next question starts."""
+        """After how many tokens a line ends behind a mark, or a next question starts."""
         lines, marks, questions = self._signs
         new = tokens[known:]
         if lines.isdisjoint(new) and questions.isdisjoint(new):
@@ -443,7 +446,7 @@ class Endings:
 
 
 def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """What tokens say, without special ones: `decode`, by the shortest way there is to it."""
+    """The text of tokens, without special ones: the tokenizer's `decode`, or its faster core."""
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None or getattr(tokenizer, "clean_up_tokenization_spaces", True):
         return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
