@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.admission import refuse_foreign, refuse_run, refuse_untrainable, resolved
 from msft.cli import main
 from msft.data import splits
 from msft.errors import DataError, RecipeError, UsageError
+from msft.planning.admission import refuse_foreign, refuse_run, refuse_untrainable, resolved
 from msft.recipe.recipe import load_recipe
 from msft.report import write_report
 from msft.run.folder import RunFolder

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import msft
-from msft.app.admission import refuse_no_rows, resolved
 from msft.cli import main
 from msft.data.corpus import Corpus, load_corpus
 from msft.data.formats import FORMATS
@@ -17,6 +16,7 @@ from msft.data.sources import refuse_missing_files
 from msft.data.splits import load_datasets
 from msft.engine.model.tokenizers import tiny_tokenizer, tokenizer_for
 from msft.errors import DataError, Diverged, RecipeError
+from msft.planning.admission import refuse_no_rows, resolved
 from msft.recipe.dataset import FIELDS
 from msft.recipe.recipe import Recipe, load_recipe, with_rows
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout, sup
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.compare import print_missing, refuse_useless
 from msft.app.terminal.screen import say, show, show_path, show_paths, unguarded, width
 from msft.errors import LogError, UsageError
+from msft.planning.admission import refuse_places, refuse_unwritable
 from msft.ranks import Patience, attempt, settled
 from msft.run.folder import RunFolder, read_history, write_json
 
@@ -69,7 +69,7 @@ def init(options: argparse.Namespace) -> None:
 
 def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
-    from msft.app.admission import refuse_untrainable
+    from msft.planning.admission import refuse_untrainable
 
     recipe = recipe_of(options)
     with aside(options.json):
@@ -77,9 +77,10 @@ def validate(options: argparse.Namespace) -> None:
             show(f"note: {note}")
         refuse_untrainable(recipe)
         from msft.app.terminal.validate import shown_rows, validation_content, validation_text
-        from msft.app.train import load_data
+        from msft.engine.rows import load_rows
 
-        tokenizer, corpus = load_data(recipe)
+        rows = load_rows(recipe)
+        tokenizer, corpus = rows.tokenizer, rows.corpus
         if recipe.use_peft:
             from msft.engine.model.shape import shape_for
 
@@ -94,7 +95,7 @@ def validate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost, or those of a comparison, before any training."""
-    from msft.app.admission import refuse_absent, refuse_no_packages, run_folder
+    from msft.planning.admission import refuse_absent, refuse_no_packages, run_folder
 
     if options.side_by_side is not None:
         _plan_side_by_side(options)
@@ -121,9 +122,9 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def _plan_side_by_side(options: argparse.Namespace) -> None:
-    from msft.app.admission import refuse_absent, refuse_no_packages
     from msft.app.compare import planned, seeds_of
     from msft.app.variants import models_named
+    from msft.planning.admission import refuse_absent, refuse_no_packages
 
     overrides, seeds = overrides_of(options), seeds_of(options.seeds, recipe_of(options))
     out, models = Path(options.out or "runs/compare"), models_named(options.models)
@@ -156,10 +157,11 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
-    from msft.app.admission import run_folder
-    from msft.app.train import joined, patience_of
+    from msft.planning.admission import run_folder
 
     tried = attempt(lambda: recipe_of(options))  # it says how long the ranks wait for each other
+    from msft.training import joined, patience_of, train
+
     ranks = joined(patience_of(*tried[0]) if tried[0] else Patience())
     recipe = settled(ranks, "the recipe", tried)
     options.quiet = options.quiet or ranks.rank > 0
@@ -167,14 +169,16 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
         say(f"note: {note}", options.quiet)
     folder = run_folder(recipe, out)
     from msft.app.interface import shown_progress
+    from msft.app.terminal.progress import watched_by
     from msft.app.terminal.results import result_text
-    from msft.app.train import train
 
     finished = folder.is_finished()
     showing = shown_progress(recipe, folder.path, options.quiet or finished, schedule is not None)
     with aside(options.json), showing as shown:
         shared = getattr(options, "shared", None)  # `msft replay` has none
-        result = train(recipe, folder.path, shown, noting(options), schedule, shared=shared)
+        seen = watched_by(shown)
+        tell = noting(options)
+        result = train(recipe, folder.path, seen, tell, schedule, shared=shared, ranks=ranks)
     if ranks.rank:
         return
     if options.json:
@@ -192,7 +196,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
-    from msft.app.admission import refuse_absent, refuse_no_rows
+    from msft.planning.admission import refuse_absent, refuse_no_rows
 
     recipe = recipe_of(options)
     refuse_absent(recipe, options.model)

@@ -5,23 +5,24 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msft.app.admission import (
+from msft.app.evaluation import evaluation
+from msft.app.terminal.progress import Progress, progress, watched_by
+from msft.errors import UsageError, explaining
+from msft.planning.admission import (
     refuse_absent,
     refuse_no_packages,
     refuse_no_rows,
     refuse_unwritable,
     run_folder,
 )
-from msft.app.evaluation import evaluation
-from msft.app.terminal.progress import Progress, progress
-from msft.app.train import EngineSource, Result
-from msft.app.train import train as carry_out
-from msft.errors import UsageError, explaining
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.search.scores import SELECTION, TEST
 from msft.text import shown
+
+if TYPE_CHECKING:
+    from msft.training import EngineSource, Result
 
 AnyRecipe = Recipe | Path | str
 """A recipe, or where its file is."""
@@ -36,9 +37,9 @@ def train(
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
     schedule: Path | str | None = None,
-    engine: EngineSource | None = None,
+    engine: "EngineSource | None" = None,
     datasets: Mapping[str, Any] | None = None,
-) -> Result:
+) -> "Result":
     """Train a recipe, or go on with it: the same call on the same folder resumes.
 
     Args:
@@ -59,13 +60,16 @@ def train(
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
         and `folder`.
     """
+    from msft import training
+
     recipe = _loaded(recipe)
     folder = run_folder(recipe, out).path
-    told = notice or printed(quiet)
+    how: dict[str, Any] = {"schedule": schedule, "engine": engine, "datasets": datasets}
+    how["notice"] = notice or printed(quiet)
     if progress is not None:
-        return carry_out(recipe, folder, progress, told, schedule, engine, datasets=datasets)
+        return training.train(recipe, folder, watched_by(progress), **how)
     with shown_progress(recipe, folder, quiet, replayed=schedule is not None) as shown:
-        return carry_out(recipe, folder, shown, told, schedule, engine, datasets=datasets)
+        return training.train(recipe, folder, watched_by(shown), **how)
 
 
 @explaining()

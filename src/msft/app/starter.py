@@ -9,13 +9,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from msft.app.admission import refuse_unwritable
 from msft.data.encoding import encoded_examples
 from msft.data.sources import Files, own_sources
 from msft.data.splits import load_datasets
 from msft.engine.model.tokenizers import SMOLLM2, TINY, tokenizer_for
 from msft.errors import DataError, Explained, RecipeError, UsageError
 from msft.example import Example
+from msft.planning.admission import refuse_unwritable
 from msft.recipe.draft import MOST_VALUES, Draft
 from msft.recipe.importer import drafted, tool_of
 from msft.recipe.importer_datasets import LARGEST

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
 from msft.app.terminal.screen import unguarded
+from msft.observers.observer import Observer
 from msft.report.wording import metric_name
 from msft.run.history import History
 from msft.run.log import (
@@ -51,6 +52,23 @@ class Progress(Protocol):
     def event(self, event: Event, live: bool) -> None: ...
 
     def step(self, step: Step) -> None: ...
+
+
+class ProgressObserver(Observer):
+    """Hands every event and step to what shows them."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def event(self, history: History, event: Event, live: bool) -> None:
+        self._progress.event(event, live)
+
+    def step(self, step: Step) -> None:
+        self._progress.step(step)
+
+
+def watched_by(progress: Progress | None) -> list[Observer]:
+    return [] if progress is None else [ProgressObserver(progress)]
 
 
 class PlainLines:
