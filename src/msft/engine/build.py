@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from msft.data.corpus import Corpus
-from msft.data.generation_limits import SLACK
+from msft.data.corpus import SLACK, Corpus
 from msft.engine.adapters.injection import adapted
 from msft.engine.decode.decoder import Decoder
 from msft.engine.fast import FastEngine

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.data.notes import epoch_notes
 from msft.engine.model.tokenizers import load_context, tokenizer_for
 from msft.recipe.recipe import Recipe
 
@@ -26,8 +25,4 @@ def load_rows(recipe: Recipe, model: str | None = None) -> Rows:
     name = model or recipe.model()
     tokenizer = tokenizer_for(recipe, name)
     corpus = load_corpus(recipe, tokenizer, load_context(name, recipe.trust_remote_code))
-    datasets = corpus.datasets.values()
-    notes = [f"{each.name}: {note}" for each in datasets for note in each.notes]
-    notes += [corpus.note] if corpus.note else []
-    notes += epoch_notes(recipe, sum(each.epoch_rows for each in datasets))
-    return Rows(tokenizer, corpus, tuple(notes))
+    return Rows(tokenizer, corpus, corpus.notes)

@@ -18,7 +18,7 @@ from typing import Any
 from msft.app.interface import printed
 from msft.app.terminal.progress import PlainLines
 from msft.data.corpus import Corpus, settings_for
-from msft.data.sources import splits_read
+from msft.data.sources import wanted_splits
 from msft.engine.rows import Rows
 from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
@@ -161,7 +161,7 @@ def train(
     if recipe.peak_rule.by == "probability":
         raise RecipeError("peaks.by is probability, but these rows have no choices; use score")
     refuse_run(recipe, folder)
-    rows = prepared_rows(trainer, recipe.datasets, quiet, splits_read(recipe))
+    rows = prepared_rows(trainer, recipe.datasets, quiet, wanted_splits(recipe))
     specs, tokenizer = recipe.datasets, trainer.processing_class
     corpus, ends = corpus_of(rows, specs, tokenizer, recipe.selection_split)
     places = getattr(getattr(trainer.model, "config", None), "max_position_embeddings", None)

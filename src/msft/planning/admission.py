@@ -12,9 +12,8 @@ from typing import Any
 import yaml
 
 from msft.data.corpus import Corpus
-from msft.data.data_files import fixed_name
-from msft.data.loading import may_have, refuse_missing_files
-from msft.data.sources import SPLITS
+from msft.data.readers import fixed_name
+from msft.data.sources import SPLITS, may_have, refuse_missing_files
 from msft.engine.model.adapter_folders import (
     base_of,
     is_adapter,
