@@ -140,7 +140,8 @@ def end_tokens(loaded: LoadedModel) -> list[int]:
     texts and turns with. A chat model may end with the token of its base, and a base with that of a
     template; its answer is over there, and what it says behind is no part of it."""
     ends = {loaded.tokenizer.eos_token_id}
-    ends |= {token for name, token in loaded.tokenizer.get_added_vocab().items() if name in ENDS}
+    added = getattr(loaded.tokenizer, "get_added_vocab", dict)  # not every tokenizer has it
+    ends |= {token for name, token in added().items() if name in ENDS}
     configured = getattr(loaded.model.generation_config, "eos_token_id", None)
     ends |= set(configured if isinstance(configured, list) else [configured])
     return sorted(end for end in ends if end is not None)
