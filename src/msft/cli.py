@@ -5,13 +5,14 @@
 """
 
 import sys
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import print_exception
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, RankFailed, Stopped
+from msft.files import expanded
 from msft.launch import signals_wait, take_rank
 from msft.layout import fitted, screen_width
 from msft.own_code import in_words
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
         with stop_on_signals(), signals_wait(), explaining():
+            _expand(options)
             getattr(commands, options.function)(options)
     except BrokenPipeError:
         return DONE
@@ -54,6 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             sys.stdout = sys.stderr  # for libraries that say something as the process ends
     return DONE
+
+
+_PLACES = ("out", "answers", "file", "source", "recipe", "schedule", "folder", "folders")
+"""Arguments that are files or folders."""
+
+
+def _expand(options: Namespace) -> None:
+    """Put the home folder in place of `~` in files and folders, as shells do not in `--out=~/x`."""
+
+    def whole(given: str) -> str:
+        return str(expanded(given)) if given.startswith("~") else given
+
+    for name in _PLACES:
+        given = getattr(options, name, None)
+        if isinstance(given, list):
+            setattr(options, name, [whole(each) for each in given])
+        elif isinstance(given, str):
+            setattr(options, name, whole(given))
 
 
 def _reported(error: BaseException, debug: bool) -> int:
