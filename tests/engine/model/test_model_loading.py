@@ -11,12 +11,12 @@ import torch
 from families import model_of
 
 from msft.benchmarks.grading import LETTER
-from msft.data.encoding import texts_of
 from msft.engine.decode.plans import GeneratedRows
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.shape import named_shape
 from msft.engine.model.tokenizers import load_tokenizer, tiny_tokenizer
 from msft.errors import RecipeError
+from msft.scoring.evaluation import texts_of
 
 CPU = torch.device("cpu")
 
