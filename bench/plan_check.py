@@ -36,7 +36,7 @@ from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import ScoresEvent
 from msft.run.summary import disk_of, flops_of
-from msft.search.scores import Score
+from msft.search.curves import Score
 from msft.text import duration, si, table
 
 PAUSE = 0.02

@@ -15,6 +15,7 @@ from msft.run.log import Log, PointEvent, ScoresEvent
 from msft.run.recorded_run import RecordedRun
 from msft.run.summary import disk_of
 from msft.run.worker import Question, Scored, Work
+from msft.search.curves import SELECTION, Score, Scores
 from msft.search.feeds import SHUFFLED, Feed, Losses, Place
 from msft.search.methods import PreparedMethod
 from msft.search.methods.dynamix import Dynamix
@@ -29,7 +30,6 @@ from msft.search.rollout import (
     Tokens,
     checkpoint_id,
 )
-from msft.search.scores import SELECTION, Score, Scores
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 

@@ -16,8 +16,8 @@ from msft.report.compare.paper import fork_of
 from msft.run.history import History
 from msft.run.summary import summary_of
 from msft.run.worker import Scored
+from msft.search.curves import nll
 from msft.search.rollout import CheckpointId
-from msft.search.scores import nll
 from msft.testing import scripted
 from msft.testing.simulated import Learner, SimulatedEngine, simulate
 

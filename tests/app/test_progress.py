@@ -26,8 +26,8 @@ from msft.run.folder import read_history
 from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.worker import Step
+from msft.search.curves import Metric, nll
 from msft.search.rollout import checkpoint_id
-from msft.search.scores import Metric, nll
 from msft.testing.simulated import Learner, simulate
 from msft.text import fitted
 

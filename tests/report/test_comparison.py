@@ -77,9 +77,9 @@ from msft.run.log import (
 )
 from msft.run.rows import Verdict, Verdicts
 from msft.run.summary import summary_of
+from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import Score, Scores, accuracy, nll, value
 from msft.store.store import Disk
 
 FIRST = CheckpointId("r0-t1")

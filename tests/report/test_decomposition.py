@@ -28,8 +28,8 @@ from msft.run.log import (
     RunEvent,
     ScoresEvent,
 )
+from msft.search.curves import Score, accuracy, nll
 from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
-from msft.search.scores import Score, accuracy, nll
 from msft.store.store import Disk
 
 Table = Mapping[str, list[Score]]

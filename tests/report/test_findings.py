@@ -26,9 +26,9 @@ from msft.report.findings import (
 from msft.run import log as events
 from msft.run.history import History
 from msft.run.log import Log
+from msft.search.curves import SELECTION
 from msft.search.falls import Fall
 from msft.search.rollout import BASE, CheckpointId, Run, Tokens, checkpoint_id
-from msft.search.scores import SELECTION
 from msft.testing import scripted
 
 ROWS = 200

@@ -47,9 +47,9 @@ from msft.report.sections import comparison_figures, run_figures, run_sections, 
 from msft.run.environment import record_environment
 from msft.run.history import History
 from msft.run.log import EndEvent, Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, to_line
+from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, Tokens, checkpoint_id
-from msft.search.scores import Score, Scores, accuracy, nll, value
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
 

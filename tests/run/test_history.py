@@ -2,8 +2,8 @@
 
 from msft.run.history import Exclusion, History
 from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
+from msft.search.curves import Scores, accuracy, nll
 from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import Scores, accuracy, nll
 from msft.store.store import Disk
 
 SETTINGS = {"evals_per_epoch": 1, "mean": "macro"}

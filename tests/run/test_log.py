@@ -26,8 +26,8 @@ from msft.run.log import (
     read_log,
     to_line,
 )
+from msft.search.curves import accuracy, nll, value
 from msft.search.rollout import BASE, Tokens, checkpoint_id
-from msft.search.scores import accuracy, nll, value
 from msft.store.store import Disk
 
 EVENTS: list[Event] = [

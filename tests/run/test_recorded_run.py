@@ -26,11 +26,11 @@ from msft.run.history import History
 from msft.run.log import EndEvent, Log, PointEvent, read_log, to_line
 from msft.run.summary import summary_of
 from msft.run.worker import Scored
+from msft.search.curves import nll
 from msft.search.draws import shuffled
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
-from msft.search.scores import nll
 from msft.testing import Learner, SimulatedEngine, simulate
 
 

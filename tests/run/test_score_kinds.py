@@ -15,8 +15,8 @@ from msft.run.history import History
 from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, read_log
 from msft.run.rows import read_verdicts
 from msft.run.worker import Scored, coerce_kind
+from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import SELECTION, Score, accuracy, value
 from msft.testing import Learner, SimulatedEngine, simulate
 
 LEARNERS = {"a": Learner(rows=16), "b": Learner(rows=16)}

@@ -25,7 +25,7 @@ from msft.example import Encoded, Example
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.scoring.evaluation import Evaluator
 from msft.scoring.metrics import normal
-from msft.search.scores import accuracy, value
+from msft.search.curves import accuracy, value
 
 TOKENIZER = tiny_tokenizer()
 

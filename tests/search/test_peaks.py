@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from msft.errors import OptionError
-from msft.search.peaks import Follower, Leader, PeakRule
-from msft.search.scores import Number, Score, accuracy, nll, value
+from msft.search.curves import Follower, Leader, Number, PeakRule, Score, accuracy, nll, value
 
 curves = st.lists(st.integers(0, 6).map(lambda n: n / 10), min_size=2, max_size=12)
 rules = st.builds(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.scores import (
+from msft.search.curves import (
     Score,
     accuracy,
     mean,

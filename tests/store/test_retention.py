@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.search.peaks import Follower, PeakRule
+from msft.search.curves import Follower, PeakRule, accuracy
 from msft.search.rollout import BASE, CheckpointId, Keep, checkpoint_id
-from msft.search.scores import accuracy
 from msft.store.disk import DiskTier, MemoryTier, NoDisk
 from msft.store.store import CheckpointStore, retained, wanted
 from msft.testing import JsonCodec

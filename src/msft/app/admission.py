@@ -26,7 +26,7 @@ from msft.recipe.values import is_template
 from msft.recipe.yaml import parse
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
 DEFAULTS |= {"options_by_method": {}}

@@ -19,8 +19,8 @@ from msft.report.wording import MEAN_OF_GAINS
 from msft.run.folder import RunFolder, write_json
 from msft.run.history import Exclusion, History
 from msft.run.summary import adapter_of, schedule_of, summary_of
+from msft.search.curves import SELECTION, TEST
 from msft.search.rollout import BASE, place_of
-from msft.search.scores import SELECTION, TEST
 from msft.store.disk import MANIFEST
 from msft.text import (
     SELECTED_ON_TEST,

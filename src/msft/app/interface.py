@@ -20,7 +20,7 @@ from msft.app.train import EngineSource, Result
 from msft.app.train import train as carry_out
 from msft.errors import UsageError, explaining
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 AnyRecipe = Recipe | Path | str

@@ -24,11 +24,11 @@ from msft.recipe.recipe import Recipe, with_rows
 from msft.run.engine import Engine
 from msft.run.environment import read_base
 from msft.run.folder import RunFolder
+from msft.search.curves import SELECTION, TEST
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
 from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import FAST
-from msft.search.scores import SELECTION, TEST
 
 EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
 """An engine of the user's own, or a function that makes one."""

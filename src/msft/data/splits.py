@@ -16,8 +16,8 @@ from msft.data.sources import SPLITS, Files, own_sources, rows_of
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset import DatasetSpec, Rows
+from msft.search.curves import SELECTION, TEST
 from msft.search.draws import sampled
-from msft.search.scores import SELECTION, TEST
 from msft.text import counted
 
 Reading = Callable[[Any, str, str | None], tuple[Example, str]]

@@ -44,10 +44,10 @@ from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
 from msft.run.worker import Step
+from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION, TEST, Score
 
 
 class TrainerLog:

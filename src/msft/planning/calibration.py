@@ -15,9 +15,9 @@ from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine
 from msft.run.worker import Scorer
 from msft.scoring.evaluation import Evaluator
+from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import SHUFFLED, Place
 from msft.search.rollout import Tokens
-from msft.search.scores import SELECTION, TEST
 
 SECONDS = 5.0
 """For training, and again for scoring."""

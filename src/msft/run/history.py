@@ -24,8 +24,21 @@ from msft.run.log import (
     read_log,
     selection_of,
 )
+from msft.search.curves import (
+    SELECTION,
+    TEST,
+    Curve,
+    MeanRule,
+    Metric,
+    Number,
+    PeakRule,
+    Score,
+    Scores,
+    SelectionSplit,
+    overall,
+    overall_height,
+)
 from msft.search.falls import Fall
-from msft.search.peaks import Curve, PeakRule
 from msft.search.rollout import (
     BASE,
     LEAN,
@@ -34,18 +47,6 @@ from msft.search.rollout import (
     Tokens,
     checkpoint_id,
     place_of,
-)
-from msft.search.scores import (
-    SELECTION,
-    TEST,
-    MeanRule,
-    Metric,
-    Number,
-    Score,
-    Scores,
-    SelectionSplit,
-    overall,
-    overall_height,
 )
 from msft.store.store import Disk
 from msft.text import shown

@@ -32,9 +32,9 @@ from msft.files import (
     replace_bytes,
     shown_text,
 )
+from msft.search.curves import SELECTION, Score, Scores
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
-from msft.search.scores import SELECTION, Score, Scores
 from msft.store.store import Disk
 from msft.text import shown
 

@@ -30,11 +30,11 @@ from msft.run.log import (
 from msft.run.recovery import Recovery
 from msft.run.rows import Samples, Verdicts, fits_score, rollout_falls, trained_ticks
 from msft.run.worker import Question, Scored, Worker, checked, coerce_kind
+from msft.search.curves import SELECTION, TEST, Follower, Scores
 from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec, described
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture
-from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
     COMPUTED,
@@ -54,7 +54,6 @@ from msft.search.rollout import (
     is_average,
     place_of,
 )
-from msft.search.scores import SELECTION, TEST, Scores
 from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
 from msft.text import shown
 

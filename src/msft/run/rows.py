@@ -34,9 +34,9 @@ from msft.files import (
 )
 from msft.run.history import History, Stage
 from msft.run.log import Event, PointEvent, ScoresEvent
+from msft.search.curves import SELECTION, Score
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, Score
 
 Verdict = str | Sequence[float]
 """Per row: "1" right and "0" wrong, or a number where rows are not right or wrong."""

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from msft.run.history import History
+from msft.search.curves import TEST
 from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id, place_of
-from msft.search.scores import TEST
 
 TRAIN, INFERENCE, LOOK_AHEAD, FROZEN = 6, 2, 8, 4
 

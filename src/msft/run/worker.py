@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from msft.errors import BadScore
 from msft.run.engine import Trainer
 from msft.run.rows import SamplesByName, Verdict
+from msft.search.curves import Score, accuracy, value
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
 from msft.search.mixture import Mixture
 from msft.search.rollout import CheckpointId, Tokens
-from msft.search.scores import Score, accuracy, value
 
 
 @dataclass(frozen=True, slots=True)

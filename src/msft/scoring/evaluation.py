@@ -20,7 +20,7 @@ from msft.run.rows import LONGEST_ANSWER, LONGEST_PROMPT, Sample, cut, picked
 from msft.run.worker import Scored
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.search.scores import SELECTION, Score, accuracy, nll, value
+from msft.search.curves import SELECTION, Score, accuracy, nll, value
 
 
 def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:

@@ -9,10 +9,10 @@ from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
 from msft.run.worker import Question, Scored, Work
+from msft.search.curves import PeakRule, value
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture
 from msft.search.options import checked
-from msft.search.peaks import PeakRule
 from msft.search.rollout import (
     BASE,
     CheckpointId,
@@ -22,7 +22,6 @@ from msft.search.rollout import (
     checkpoint_id,
     ticks_of,
 )
-from msft.search.scores import value
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 

@@ -10,8 +10,8 @@ from msft.data.encoding import Tokenizer
 from msft.data.notes import epoch_notes
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
+from msft.search.curves import TEST
 from msft.search.feeds import steps_of
-from msft.search.scores import TEST
 from msft.text import WIDTH, broken, counted, fitted, table
 
 COLUMNS = (
