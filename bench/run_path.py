@@ -16,10 +16,9 @@ from msft.run.recorded_run import RecordedRun
 from msft.run.summary import disk_of
 from msft.run.worker import Question, Scored, Work
 from msft.search.curves import SELECTION, Score, Scores
-from msft.search.feeds import SHUFFLED, Feed, Losses, Place
+from msft.search.feeds import SHUFFLED, Feed, Losses, Mixture, Part, Place
 from msft.search.methods import PreparedMethod
 from msft.search.methods.dynamix import Dynamix
-from msft.search.mixture import Mixture, Part
 from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import (
     BASE,

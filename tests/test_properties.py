@@ -19,10 +19,9 @@ from msft.run.summary import summary_of
 from msft.run.worker import Scored
 from msft.search.curves import Leader, Number, PeakRule, accuracy
 from msft.search.draws import stream
-from msft.search.feeds import Batch, Losses
+from msft.search.feeds import Batch, Losses, Mixture
 from msft.search.methods import METHODS
 from msft.search.methods.soft_sro import proportioned
-from msft.search.mixture import Mixture
 from msft.testing import Learner, SimulatedEngine, simulate
 
 thorough = settings(max_examples=120, deadline=None, derandomize=True)

@@ -29,8 +29,7 @@ from msft.integrations.engine import TrainerEngine
 from msft.integrations.trainer import train
 from msft.report import write_report
 from msft.run.folder import read_history
-from msft.search.feeds import Place, shuffled_epoch
-from msft.search.mixture import Mixture
+from msft.search.feeds import Mixture, Place, shuffled_epoch
 from msft.text import SELECTED_ON_TEST
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for the first runs

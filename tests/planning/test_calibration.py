@@ -6,8 +6,7 @@ import pytest
 
 from msft.planning.calibration import scoring_rate, training_rate
 from msft.run.worker import Scored
-from msft.search.feeds import Batch, Losses, Place
-from msft.search.mixture import Mixture
+from msft.search.feeds import Batch, Losses, Mixture, Place
 
 
 class Slow:

@@ -13,6 +13,8 @@ from msft.search.feeds import (
     Cycles,
     Feed,
     Losses,
+    Mixture,
+    Part,
     Place,
     Row,
     described,
@@ -20,7 +22,6 @@ from msft.search.feeds import (
     steps_of,
 )
 from msft.search.methods.ies import Ies
-from msft.search.mixture import Mixture, Part
 from msft.search.rollout import CheckpointId
 from msft.testing import Learner, simulate
 

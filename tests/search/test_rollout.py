@@ -3,7 +3,7 @@
 import pytest
 
 from msft.search.curves import PeakRule, accuracy
-from msft.search.mixture import Mixture
+from msft.search.feeds import Mixture
 from msft.search.rollout import BASE, Point, Rollout, checkpoint_id
 
 

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.feeds import Batch, Cycles, Losses, Place, shuffled_epoch
-from msft.search.looks import Looks
+from msft.search.feeds import Batch, Cycles, Looks, Losses, Mixture, Part, Place, shuffled_epoch
 from msft.search.methods.ies import Ies
 from msft.search.methods.replay import _mixture
 from msft.search.methods.soft_sro import proportioned
-from msft.search.mixture import Mixture, Part
 
 HALF, TWICE, USUAL = (
     Part.weighted("half", 10, 0.5),

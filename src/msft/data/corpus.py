@@ -16,8 +16,8 @@ from msft.example import Example
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.curves import SELECTION, TEST
+from msft.search.feeds import Mixture, Part
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, ticks_of
 from msft.text import SELECTED_ON_TEST, counted, no_test_mean
 

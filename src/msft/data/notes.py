@@ -5,8 +5,7 @@ from math import log
 
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
-from msft.search.feeds import steps_of
-from msft.search.mixture import Part
+from msft.search.feeds import Part, steps_of
 from msft.text import counted
 
 USUAL_MEMORY = (0.1, 1.0)

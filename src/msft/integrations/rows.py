@@ -20,7 +20,7 @@ from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
 from msft.search.curves import SELECTION, TEST
-from msft.search.mixture import Part
+from msft.search.feeds import Part
 from msft.search.options import refuse_unknown
 from msft.text import counted, shown
 

@@ -39,9 +39,8 @@ from msft.run.worker import EngineWorker, Question, Scored, Work
 from msft.scoring.evaluation import Evaluator
 from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
-from msft.search.feeds import SHUFFLED, Batch, Losses, Place, epoch_and_steps
+from msft.search.feeds import SHUFFLED, Batch, Losses, Mixture, Part, Place, epoch_and_steps
 from msft.search.methods import METHODS, PreparedMethod, prepare
-from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, Tokens, ticks_of
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore

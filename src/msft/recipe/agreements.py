@@ -14,8 +14,8 @@ from msft.recipe.mistakes import Mistakes
 from msft.recipe.values import is_template
 from msft.recipe.yaml import place_of
 from msft.search.curves import TEST, PeakRule
+from msft.search.feeds import Mixture
 from msft.search.methods import METHODS, ROLLING_BACK, PreparedMethod, prepare
-from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
 from msft.text import listed, shown

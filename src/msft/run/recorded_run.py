@@ -32,9 +32,8 @@ from msft.run.rows import Samples, Verdicts, fits_score, rollout_falls, trained_
 from msft.run.worker import Question, Scored, Worker, checked, coerce_kind
 from msft.search.curves import SELECTION, TEST, Follower, Scores
 from msft.search.falls import Fall
-from msft.search.feeds import SHUFFLED, FeedSpec, described
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture, described
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture
 from msft.search.rollout import (
     BASE,
     COMPUTED,

@@ -14,8 +14,7 @@ from msft.run.engine import Trainer
 from msft.run.rows import SamplesByName, Verdict
 from msft.search.curves import Score, accuracy, value
 from msft.search.draws import number
-from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
-from msft.search.mixture import Mixture
+from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Mixture, Place
 from msft.search.rollout import CheckpointId, Tokens
 
 

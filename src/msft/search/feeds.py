@@ -1,19 +1,142 @@
-"""Feeds: which rows come next inside a roll-out.
+"""The mixture: which rows of which sub-datasets make up one epoch.
 
-The shuffled feed goes through the mixture epoch by epoch, as the paper does. DynamixSFT and IES
-are feeds too: they watch the losses and choose other rows. A feed asks for work by yielding
-batches and is shown the losses of each batch before the next one is asked for.
+A mixture is a value. A method never changes one, it asks for another: without a sub-dataset,
+with only one, or with other sizes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from fractions import Fraction
-from math import fsum
+from math import ceil, fsum
 from typing import Any, Literal, Protocol
 
 from msft.search.draws import sampled, shuffled
-from msft.search.mixture import Mixture, Part
 
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sub-dataset's share of an epoch.
+
+    size: rows that the sub-dataset has.
+    rows: rows taken from it in an epoch: whole copies, then a sample without replacement.
+    rehearsed: it was excluded and only a sample, drawn anew each epoch, is shown (see
+        `rehearsal_fraction`).
+    keep: it may never be excluded.
+    anew: its sample is drawn anew each epoch, as where the recipe gives it a weight; otherwise
+        once.
+    """
+
+    name: str
+    size: int
+    rows: int
+    rehearsed: bool = False
+    keep: bool = False
+    anew: bool = False
+
+    @staticmethod
+    def weighted(name: str, size: int, weight: float, keep: bool = False) -> "Part":
+        """A sub-dataset with `weight` rows an epoch for each that it has, one at least."""
+        rows = max(1, round(Fraction(repr(float(weight))) * size))
+        return Part(name, size, rows, keep=keep, anew=weight != 1)
+
+    def epoch(self, seed: int, rollout: int, epoch: int) -> list[int]:
+        """The row numbers of one epoch, before shuffling."""
+        copies, rest = divmod(self.rows, self.size)
+        numbers = list(range(self.size)) * copies
+        if rest:
+            when: tuple[str | int, ...] = ("once",)
+            if self.rehearsed or self.anew:
+                when = ("rehearsal" if self.rehearsed else "weight", rollout, epoch)
+            numbers += sampled(self.size, rest, seed, "sample", self.name, *when)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Sub-datasets in recipe order. Truthy while at least one is active.
+
+    rehearsal_fraction: this share of each excluded sub-dataset's rows of an epoch stays in every
+        later one, against forgetting (0, the paper's setting: nothing stays).
+    """
+
+    parts: tuple[Part, ...]
+    rehearsal_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rehearsal_fraction < 1:
+            raise ValueError(
+                f"rehearsal_fraction is {self.rehearsal_fraction}; expected 0 or more, less than 1"
+            )
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], rehearsal_fraction: float = 0.0) -> "Mixture":
+        """Every row of every sub-dataset once an epoch."""
+        parts = tuple(Part(name, size, size) for name, size in sizes.items())
+        return Mixture(parts, rehearsal_fraction)
+
+    def __bool__(self) -> bool:
+        return any(not part.rehearsed for part in self.parts)
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The sub-datasets that are being learned, in recipe order."""
+        return tuple(part.name for part in self.parts if not part.rehearsed)
+
+    @property
+    def droppable(self) -> tuple[str, ...]:
+        """The active sub-datasets that may be excluded."""
+        return tuple(part.name for part in self.parts if not part.rehearsed and not part.keep)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Whose peaks decide: those that may leave; once only kept ones are left, theirs."""
+        return self.droppable or self.active
+
+    @property
+    def rows(self) -> int:
+        """Rows in one epoch, rehearsal included."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {part.name: part.size for part in self.parts}
+
+    def only(self, name: str, after: tuple[str, ...] = ()) -> "Mixture":
+        """Only this sub-dataset active, the ones in `after` rehearsed, the others gone."""
+        parts = (
+            part if part.name == name else self._rehearsed(part)
+            for part in self.parts
+            if part.name == name or part.name in after
+        )
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def without(self, names: tuple[str, ...]) -> "Mixture":
+        """These sub-datasets excluded: gone, or rehearsed where the recipe asks for it."""
+        unknown = set(names) - set(self.active)
+        if unknown:
+            raise ValueError(f"not active, cannot be excluded: {sorted(unknown)}")
+        parts = (self._rehearsed(part) if part.name in names else part for part in self.parts)
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def resized(self, rows: Mapping[str, int]) -> "Mixture":
+        """Other numbers of rows an epoch; a sub-dataset left with none is gone."""
+        parts = (replace(part, rows=rows[part.name]) for part in self.parts)
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def epoch(self, seed: int, rollout: int, epoch: int) -> list[tuple[str, int]]:
+        """Every row of an epoch as (sub-dataset, row number), before shuffling."""
+        return [
+            (part.name, number)
+            for part in self.parts
+            for number in part.epoch(seed, rollout, epoch)
+        ]
+
+    def _rehearsed(self, part: Part) -> Part:
+        share = Fraction(repr(float(self.rehearsal_fraction)))
+        return replace(part, rows=ceil(share * part.rows), rehearsed=True)
+
+
+# FROM search/feeds.py: Feeds: which rows come next inside a roll-out.
 Row = tuple[str, int]
 """Sub-dataset and row number."""
 
@@ -222,3 +345,38 @@ def described(spec: FeedSpec) -> dict[str, Any]:
         asdict(spec) if is_dataclass(spec) and not isinstance(spec, type) else {}
     )
     return {"name": type(spec).__name__.lower(), **settings}
+
+
+# FROM search/feeds.py: Looks: the loss of every row, once an epoch, for feeds that compare epochs.
+class Looks:
+    """The losses of each row over the epochs in which it was seen.
+
+    A weight in the recipe may let a row come more than once in an epoch: its last loss counts.
+    """
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._repeats = any(part.rows > part.size for part in mixture.parts)
+        self._seen = set[Row]()  # in this epoch; kept where rows come more than once
+        self.losses = dict[Row, list[float]]()
+
+    def begin_epoch(self) -> None:
+        self._seen.clear()
+
+    def add(self, rows: Sequence[Row], losses: Sequence[float]) -> None:
+        for row, loss in zip(rows, losses, strict=True):
+            looks = self.losses.setdefault(row, [])
+            if row in self._seen:
+                looks[-1] = loss
+            else:
+                looks.append(loss)
+            if self._repeats:
+                self._seen.add(row)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON, a copy."""
+        losses = [[name, number, list(seen)] for (name, number), seen in self.losses.items()]
+        return {"losses": losses, **({"seen": sorted(self._seen)} if self._repeats else {})}
+
+    def restore(self, state: Any) -> None:
+        self.losses = {(name, number): list(seen) for name, number, seen in state["losses"]}
+        self._seen = {(name, number) for name, number in state.get("seen", ())}

@@ -13,8 +13,7 @@ from typing import Literal, NewType, Protocol
 from msft.errors import OptionError
 from msft.search.curves import SELECTION, Curve, MeanRule, PeakRule, Scores, SelectionSplit
 from msft.search.falls import Fall
-from msft.search.feeds import SHUFFLED, FeedSpec
-from msft.search.mixture import Mixture
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 
 CheckpointId = NewType("CheckpointId", str)
 """`base`, `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1, or `a<n>`: the

@@ -10,8 +10,8 @@ from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
 from msft.run.worker import Question, Scored, Work
 from msft.search.curves import PeakRule, value
+from msft.search.feeds import Mixture
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture
 from msft.search.options import checked
 from msft.search.rollout import (
     BASE,

@@ -24,9 +24,8 @@ from msft.run.recorded_run import RecordedRun
 from msft.run.rows import Sample, Samples, Verdicts
 from msft.run.worker import EngineWorker, Scored
 from msft.search.curves import SELECTION, TEST, PeakRule, Score, SelectionSplit, accuracy
-from msft.search.feeds import Batch, Losses, Row
+from msft.search.feeds import Batch, Losses, Mixture, Part, Row
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture, Part
 from msft.search.options import checked
 from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
 from msft.store.disk import DiskTier, MemoryTier

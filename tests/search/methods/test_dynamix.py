@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.run.summary import summary_of
-from msft.search.feeds import Batch, Losses, Place
+from msft.search.feeds import Batch, Losses, Mixture, Place
 from msft.search.methods.dynamix import Dynamix, DynamixFeed, probabilities
-from msft.search.mixture import Mixture
 from msft.testing import Learner, scripted, simulate
 
 SIZES = {"a": 30, "b": 10, "c": 20}

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.feeds import SHUFFLED, Batch, Losses, Place, Row
+from msft.search.feeds import SHUFFLED, Batch, Losses, Mixture, Place, Row
 from msft.search.methods.ies import Ies, IesFeed
-from msft.search.mixture import Mixture
 from msft.testing import Learner, scripted, simulate
 
 SPEC = Ies(threshold=0.01, smoothing_window=1, permanent=False, track_excluded=True)

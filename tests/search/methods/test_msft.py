@@ -17,9 +17,8 @@ from msft.run.recorded_run import RecordedRun
 from msft.run.summary import summary_of
 from msft.run.worker import EngineWorker, Scored
 from msft.search.curves import SELECTION, MeanRule, Score, accuracy, nll
-from msft.search.feeds import Batch, Losses
+from msft.search.feeds import Batch, Losses, Mixture
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture
 from msft.search.rollout import BASE, CheckpointId, Settings, Tokens
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msft.errors import OptionError
-from msft.search.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
-from msft.search.looks import Looks
+from msft.search.feeds import (
+    Batch,
+    Looks,
+    Losses,
+    Place,
+    Row,
+    batches_of,
+    epoch_and_steps,
+    shuffled_epoch,
+)
 from msft.search.options import Ge, Gt
 from msft.search.rollout import Run
 
