@@ -42,9 +42,9 @@ CORE: dict[str, str] = {
     "search/falls.py": "tests/search/test_fall_values.py tests/search/test_falls.py "
     "tests/run/test_fall_test.py",
     "search/student.py": "tests/search/test_student.py",
-    "search/feeds.py": "tests/search/test_mixture.py tests/search/test_weighted_rows.py " + METHODS,
+    "search/feeds.py": "tests/search/test_feeds.py tests/search/test_mixture.py "
+    "tests/search/test_weighted_rows.py " + METHODS,
     "search/rehearsal.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py " + METHODS,
-    "search/feeds.py": "tests/search/test_feeds.py " + METHODS,
     "run/summary.py": "tests/run/test_flops.py tests/run/test_summary.py",
     "report/compare/paper.py": "tests/report/test_decomposition.py",
     "report/compare/statistics.py": "tests/report/test_statistics.py tests/report/test_headroom.py",

@@ -16,7 +16,7 @@ from msft.run.engine import Engine
 from msft.run.worker import Scorer
 from msft.scoring.evaluation import Evaluator
 from msft.search.curves import SELECTION, TEST
-from msft.search.feeds import SHUFFLED, Place
+from msft.search.feeds import SHUFFLED, FeedContext
 from msft.search.rollout import Tokens
 
 SECONDS = 5.0
@@ -58,7 +58,7 @@ def calibrate(
     engine = engine_of(recipe, sample, tokenizer, device)
     evaluator = Evaluator(sample.tasks(recipe), engine.predictor(), tokenizer)
     loading = time.perf_counter() - begun
-    place = Place(
+    place = FeedContext(
         settings.mixture,
         settings.train_ticks,
         settings.evals_per_epoch,
@@ -88,7 +88,7 @@ def _first(split: EncodedSplit) -> EncodedSplit:
 
 def training_rate(
     engine: Engine,
-    place: Place,
+    place: FeedContext,
     compiling: bool,
     seconds: float,
     clock: Clock = time.perf_counter,

@@ -14,7 +14,7 @@ from msft.run.engine import Trainer
 from msft.run.rows import SamplesByName, Verdict
 from msft.search.curves import Score, accuracy, value
 from msft.search.draws import number
-from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Mixture, Place
+from msft.search.feeds import Batch, Feed, FeedContext, FeedSpec, Losses, Mixture
 from msft.search.rollout import CheckpointId, Tokens
 
 
@@ -157,9 +157,9 @@ class EngineWorker:
         self.load = engine.load
         self.average = engine.average
 
-    def place_of(self, question: Question) -> Place:
+    def place_of(self, question: Question) -> FeedContext:
         """Where the feed of a roll-out works."""
-        return Place(
+        return FeedContext(
             mixture=question.mixture,
             ticks=question.ticks,
             evals_per_epoch=self._evals_per_epoch,

@@ -1,4 +1,4 @@
-"""Scores, the curves that they make over a roll-out, and the one rule that says where a curve peaks.
+"""Scores, their curves over a roll-out, and the one rule that says where a curve peaks.
 
 A decision of a method hangs on comparisons between scores, so counts stay integers and their
 means are exact fractions; only what is a float by nature (a loss, a user's own metric) is summed

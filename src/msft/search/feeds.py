@@ -1,7 +1,12 @@
-"""The mixture: which rows of which sub-datasets make up one epoch.
+"""Which rows are trained, and in which order: mixtures and feeds.
 
-A mixture is a value. A method never changes one, it asks for another: without a sub-dataset,
-with only one, or with other sizes.
+A mixture says which rows of which sub-datasets make up one epoch. It is a value: a method never
+changes one, it asks for another: without a sub-dataset, with only one, or with other sizes.
+
+A feed says which rows come next inside a roll-out. The shuffled feed goes through the mixture epoch
+by epoch, as the paper does. DynamixSFT and IES are feeds too: they watch the losses and choose
+other rows. A feed asks for work by yielding batches and is shown the losses of each batch before
+the next one is asked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,8 +141,9 @@ class Mixture:
         return replace(part, rows=ceil(share * part.rows), rehearsed=True)
 
 
-# FROM search/feeds.py: Feeds: which rows come next inside a roll-out.
-Row = tuple[str, int]
+# Feeds: which rows come next inside a roll-out.
+
+RowId = tuple[str, int]
 """Sub-dataset and row number."""
 
 Use = Literal["train", "look_ahead", "track"]
@@ -148,7 +154,7 @@ StepRule = Literal["optimizer", "sgd"]
 class Batch:
     """Rows, and what to do with them: one step, a look-ahead step, or only their losses."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RowId, ...]
     use: Use = "train"
     step: StepRule = "optimizer"
 
@@ -185,7 +191,7 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FeedContext:
     """Where a feed works: everything its choices are a function of, the losses apart."""
 
     mixture: Mixture
@@ -213,7 +219,18 @@ class Place:
             interval *= self.steps
         return step % max(interval, Fraction(1)) < 1
 
-    def sample(self, part: Part, size: int, *where: str | int) -> tuple[Row, ...]:
+    def shuffled_epoch(self, epoch: int) -> list[RowId]:
+        """An epoch's rows in training order."""
+        rows = self.mixture.epoch(self.seed, self.rollout, epoch)
+        order = shuffled(len(rows), self.seed, "order", self.rollout, epoch)
+        return [rows[number] for number in order]
+
+    def in_steps(self, rows: Sequence[RowId]) -> list[tuple[RowId, ...]]:
+        """The rows cut into steps, the last may be smaller."""
+        size = self.batch_size
+        return [tuple(rows[i : i + size]) for i in range(0, len(rows), size)]
+
+    def sample(self, part: Part, size: int, *where: str | int) -> tuple[RowId, ...]:
         """`size` rows of a sub-dataset (all, if it has fewer), without replacement."""
         numbers = sampled(part.size, size, self.seed, self.rollout, part.name, *where)
         return tuple((part.name, number) for number in numbers)
@@ -246,7 +263,7 @@ class Feed(Protocol):
 class FeedSpec(Protocol):
     """A feed's settings: a frozen dataclass, which the log records by name and fields."""
 
-    def open(self, place: Place) -> Feed: ...
+    def open(self, place: FeedContext) -> Feed: ...
 
 
 def steps_of(rows: int, batch_size: int) -> int:
@@ -267,23 +284,11 @@ def epoch_and_steps(tick: int, steps_per_epoch: int, evals_per_epoch: int) -> tu
     return epoch, range(first, last)
 
 
-def shuffled_epoch(place: Place, epoch: int) -> list[Row]:
-    """An epoch's rows in training order."""
-    rows = place.mixture.epoch(place.seed, place.rollout, epoch)
-    order = shuffled(len(rows), place.seed, "order", place.rollout, epoch)
-    return [rows[number] for number in order]
-
-
-def batches_of(rows: Sequence[Row], batch_size: int) -> list[tuple[Row, ...]]:
-    """The rows cut into steps, the last may be smaller."""
-    return [tuple(rows[i : i + batch_size]) for i in range(0, len(rows), batch_size)]
-
-
 @dataclass(frozen=True, slots=True)
 class Shuffled:
     """Every row of the mixture once an epoch, in a new order each epoch."""
 
-    def open(self, place: Place) -> "ShuffledFeed":
+    def open(self, place: FeedContext) -> "ShuffledFeed":
         return ShuffledFeed(place)
 
 
@@ -295,17 +300,17 @@ class ShuffledFeed:
 
     blind = True
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: FeedContext) -> None:
         self._place = place
         self._epoch = -1
-        self._batches: list[tuple[Row, ...]] = []
+        self._batches: list[tuple[RowId, ...]] = []
 
     def batches(self, tick: int) -> Iterator[Batch]:
         place = self._place
         epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
         if epoch != self._epoch:
             self._epoch = epoch
-            self._batches = batches_of(shuffled_epoch(place, epoch), place.batch_size)
+            self._batches = place.in_steps(place.shuffled_epoch(epoch))
         for step in steps:
             yield Batch(self._batches[step])
 
@@ -325,8 +330,8 @@ class Cycles:
     Of a part with a weight these are all rows that it has: its weight says how often it is drawn.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._rows: list[list[Row]] = []
+    def __init__(self, place: FeedContext) -> None:
+        self._rows: list[list[RowId]] = []
         for part in place.mixture.parts:
             every = range(part.size) if part.anew and not part.rehearsed else None
             rows = every or part.epoch(place.seed, place.rollout, 0)
@@ -334,7 +339,7 @@ class Cycles:
             self._rows.append([(part.name, rows[number]) for number in order])
         self.taken = [0] * len(self._rows)
 
-    def next(self, part: int) -> Row:
+    def next(self, part: int) -> RowId:
         self.taken[part] += 1
         return self._rows[part][(self.taken[part] - 1) % len(self._rows[part])]
 
@@ -347,22 +352,21 @@ def described(spec: FeedSpec) -> dict[str, Any]:
     return {"name": type(spec).__name__.lower(), **settings}
 
 
-# FROM search/feeds.py: Looks: the loss of every row, once an epoch, for feeds that compare epochs.
-class Looks:
-    """The losses of each row over the epochs in which it was seen.
+class RowLosses:
+    """The losses of each row over the epochs in which it was seen, for feeds that compare epochs.
 
     A weight in the recipe may let a row come more than once in an epoch: its last loss counts.
     """
 
     def __init__(self, mixture: Mixture) -> None:
         self._repeats = any(part.rows > part.size for part in mixture.parts)
-        self._seen = set[Row]()  # in this epoch; kept where rows come more than once
-        self.losses = dict[Row, list[float]]()
+        self._seen = set[RowId]()  # in this epoch; kept where rows come more than once
+        self.losses = dict[RowId, list[float]]()
 
     def begin_epoch(self) -> None:
         self._seen.clear()
 
-    def add(self, rows: Sequence[Row], losses: Sequence[float]) -> None:
+    def add(self, rows: Sequence[RowId], losses: Sequence[float]) -> None:
         for row, loss in zip(rows, losses, strict=True):
             looks = self.losses.setdefault(row, [])
             if row in self._seen:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.run.summary import summary_of
-from msft.search.feeds import Batch, Losses, Mixture, Place
+from msft.search.feeds import Batch, FeedContext, Losses, Mixture
 from msft.search.methods.dynamix import Dynamix, DynamixFeed, probabilities
 from msft.testing import Learner, scripted, simulate
 
@@ -32,8 +32,8 @@ def chosen(**options: Any) -> Dynamix:
     return Dynamix(**feed)
 
 
-def place(ticks: int = 4, sizes: Mapping[str, int] = SIZES, batch_size: int = 6) -> Place:
-    return Place(Mixture.of(sizes), ticks, 4, batch_size, seed=20, rollout=0)
+def place(ticks: int = 4, sizes: Mapping[str, int] = SIZES, batch_size: int = 6) -> FeedContext:
+    return FeedContext(Mixture.of(sizes), ticks, 4, batch_size, seed=20, rollout=0)
 
 
 def drive(feed: DynamixFeed, ticks: range, reward: Reward = lambda name: 0.0) -> list[Batch]:
