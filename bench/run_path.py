@@ -10,25 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from msft.run.history import History, Stage
-from msft.run.log import Log, PointEvent, ScoresEvent
+from msft.run.history import History, Stage, disk_of
+from msft.run.log import Log, PointEvent, ScoresEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.summary import disk_of
-from msft.run.worker import Question, Scored, Work
+from msft.run.rows import Scored
+from msft.run.worker import Question, Work
 from msft.search.curves import SELECTION, Score, Scores
 from msft.search.feeds import SHUFFLED, Feed, FeedContext, Losses, Mixture, Part
 from msft.search.methods import PreparedMethod
 from msft.search.methods.dynamix import Dynamix
 from msft.search.options import MixtureOptions, RolloutOptions
-from msft.search.rollout import (
-    BASE,
-    CheckpointId,
-    OptimizerStart,
-    Run,
-    Settings,
-    Tokens,
-    checkpoint_id,
-)
+from msft.search.rollout import BASE, CheckpointId, OptimizerStart, Run, Settings, checkpoint_id
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 

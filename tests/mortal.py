@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from msft.run.history import History
+from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import Event, Log, read_log, to_line
-from msft.run.summary import schedule_of, summary_of
 from msft.search.curves import SelectionSplit
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS

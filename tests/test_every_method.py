@@ -26,8 +26,7 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.run.history import History
-from msft.run.summary import flops_of, stage_of, summary_of
+from msft.run.history import History, flops_of, stage_of, summary_of
 from msft.search.feeds import Batch, Losses, RowId
 from msft.testing import Learner, SimulatedEngine, simulate
 

@@ -13,10 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mortal import Killed, MortalLog, quick_folder
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import Event, Log, PointEvent, RolloutEvent
-from msft.run.summary import summary_of
-from msft.run.worker import Scored
+from msft.run.rows import Scored
 from msft.search.curves import Leader, Number, PeakRule, accuracy
 from msft.search.draws import stream
 from msft.search.feeds import Batch, Losses, Mixture

@@ -13,9 +13,8 @@ from msft.cli import main
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report.compare.paper import fork_of
-from msft.run.history import History
-from msft.run.summary import summary_of
-from msft.run.worker import Scored
+from msft.run.history import History, summary_of
+from msft.run.rows import Scored
 from msft.search.curves import nll
 from msft.search.rollout import CheckpointId
 from msft.testing import scripted

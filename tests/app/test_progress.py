@@ -23,8 +23,8 @@ from msft.app.terminal.progress import (
 from msft.app.terminal.results import result_text
 from msft.report.findings import finding_texts, findings_content, findings_in
 from msft.run.folder import read_history
+from msft.run.history import summary_of
 from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
-from msft.run.summary import summary_of
 from msft.run.worker import Step
 from msft.search.curves import Metric, nll
 from msft.search.rollout import checkpoint_id

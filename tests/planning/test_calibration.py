@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from msft.planning.calibration import scoring_rate, training_rate
-from msft.run.worker import Scored
+from msft.run.rows import Scored
 from msft.search.feeds import Batch, FeedContext, Losses, Mixture
 
 

@@ -14,7 +14,7 @@ from msft.report import write_comparison, write_report
 from msft.report.compare.comparison import compared_runs, contest_of_each, contests_of
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text
-from msft.run.summary import summary_of
+from msft.run.history import summary_of
 from msft.search.curves import accuracy
 
 SELECTION = "method: sft\nreport_split: selection\nmodel_name_or_path: tiny\n"

@@ -22,12 +22,13 @@ from msft.run.log import (
     RolloutEvent,
     RunEvent,
     ScoresEvent,
+    Tokens,
     from_line,
     read_log,
     to_line,
 )
 from msft.search.curves import accuracy, nll, value
-from msft.search.rollout import BASE, Tokens, checkpoint_id
+from msft.search.rollout import BASE, checkpoint_id
 from msft.store.store import Disk
 
 EVENTS: list[Event] = [

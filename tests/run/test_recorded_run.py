@@ -22,10 +22,9 @@ from mortal import (
     unseal,
 )
 from msft.errors import BadScore, Diverged, LogError, NotReproducible
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import EndEvent, Log, PointEvent, read_log, to_line
-from msft.run.summary import summary_of
-from msft.run.worker import Scored
+from msft.run.rows import Scored
 from msft.search.curves import nll
 from msft.search.draws import shuffled
 from msft.search.feeds import Batch, Losses

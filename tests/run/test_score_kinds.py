@@ -12,11 +12,10 @@ import pytest
 from mortal import Killed, quick_folder
 from msft.errors import BadScore
 from msft.run.history import History
-from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, read_log
-from msft.run.rows import read_verdicts
-from msft.run.worker import Scored, coerce_kind
+from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens, read_log
+from msft.run.rows import Scored, coerce_kind, read_verdicts
 from msft.search.curves import SELECTION, Score, accuracy, value
-from msft.search.rollout import BASE, CheckpointId, Tokens
+from msft.search.rollout import BASE, CheckpointId
 from msft.testing import Learner, SimulatedEngine, simulate
 
 LEARNERS = {"a": Learner(rows=16), "b": Learner(rows=16)}

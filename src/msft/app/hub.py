@@ -17,8 +17,7 @@ from msft.report.comparison_tables import average_in_words
 from msft.report.findings import Findings, certainty_of, result_texts
 from msft.report.wording import MEAN_OF_GAINS
 from msft.run.folder import RunFolder, write_json
-from msft.run.history import Exclusion, History
-from msft.run.summary import adapter_of, schedule_of, summary_of
+from msft.run.history import Exclusion, History, adapter_of, schedule_of, summary_of
 from msft.search.curves import SELECTION, TEST
 from msft.search.rollout import BASE, place_of
 from msft.store.disk import MANIFEST

@@ -13,11 +13,11 @@ from msft.engine.build import engine_of
 from msft.engine.model.tokenizers import tokenizer_for
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine
-from msft.run.worker import Scorer
+from msft.run.log import Tokens
+from msft.run.rows import Scorer
 from msft.scoring.evaluation import Evaluator
 from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import SHUFFLED, FeedContext
-from msft.search.rollout import Tokens
 
 SECONDS = 5.0
 """For training, and again for scoring."""

@@ -33,15 +33,16 @@ from msft.example import Encoded
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
-from msft.run.log import Event, Log, RolloutEvent
+from msft.run.log import Event, Log, RolloutEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.worker import EngineWorker, Question, Scored, Work
+from msft.run.rows import Scored
+from msft.run.worker import EngineWorker, Question, Work
 from msft.scoring.evaluation import Evaluator
 from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
 from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part, epoch_and_steps
 from msft.search.methods import METHODS, PreparedMethod, prepare
-from msft.search.rollout import Settings, Tokens, ticks_of
+from msft.search.rollout import Settings, ticks_of
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 

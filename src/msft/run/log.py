@@ -34,7 +34,7 @@ from msft.files import (
 )
 from msft.search.curves import SELECTION, Score, Scores
 from msft.search.falls import Fall
-from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
+from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
 from msft.store.store import Disk
 from msft.text import shown
 
@@ -93,6 +93,22 @@ def lock(file: IO[bytes], path: Path) -> None:
         name = shown_text(holder).strip() if kind_of(holder) == FILE else "another process"
         raise LogError(f"{path.parent} is in use by {name}; wait for it or stop it") from error
     replace_bytes(holder, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens worked through, by what was done with them."""
+
+    train: int = 0
+    evaluation: int = 0
+    lookahead: int = 0
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(
+            self.train + other.train,
+            self.evaluation + other.evaluation,
+            self.lookahead + other.lookahead,
+        )
 
 
 @dataclass(frozen=True, slots=True)

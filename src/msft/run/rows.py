@@ -18,11 +18,12 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from math import fsum
+from dataclasses import dataclass, field, fields, replace
+from math import fsum, isfinite, nan
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from msft.errors import BadScore
 from msft.files import (
     DAMAGED,
     append,
@@ -34,7 +35,7 @@ from msft.files import (
 )
 from msft.run.history import History, Stage
 from msft.run.log import Event, PointEvent, ScoresEvent
-from msft.search.curves import SELECTION, Score
+from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId
 
@@ -341,6 +342,75 @@ def _text(checkpoint: CheckpointId, split: str, samples: SamplesByName) -> str:
 
 def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:
     return sum(len(rows) for samples in held.values() for rows in samples.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of some sub-datasets, tokens it took, and each row's verdict.
+
+    A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
+    row_tokens: of a loss, how many tokens each row's sum is over.
+    samples: a few rows with their answers, of the split that selects, where they are asked for.
+    losses: of the references, where they are asked for beside the scores.
+    """
+
+    scores: Mapping[str, Score]
+    tokens: int
+    verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
+    row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    samples: SamplesByName = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
+
+
+Scorer = Callable[[Sequence[str], str], Scored]
+"""Scores of these sub-datasets on a split, of what the engine holds at present."""
+
+
+def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
+    """The scores, if there is a finite one for every name."""
+    for name in names:
+        score = scored.scores.get(name)
+        numbers = (score.total, score.probability or 0.0) if score else (nan,)
+        if score is None or score.count < 1 or not all(map(isfinite, numbers)):
+            raise BadScore(
+                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
+                "nothing was decided: mend the metric or the data, then run the same command"
+            )
+    return scored
+
+
+def coerce_kind(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
+    """The scores and verdicts in the kinds of the patterns; BadScore where one cannot be."""
+    scores, verdicts = {**scored.scores}, {**scored.verdicts}
+    for name, score in scored.scores.items():
+        pattern = patterns.get(name, score)
+        kinds = (pattern.metric, score.metric)
+        if kinds == ("accuracy", "value"):
+            verdicts[name] = _marks(name, verdicts.get(name, ()))
+            scores[name] = accuracy(int(score.total), score.count)
+        if kinds == ("value", "accuracy") and name in verdicts:
+            verdicts[name] = [float(row) for row in verdicts[name]]
+        if pattern.metric == "value":
+            plain = pattern.count == 1  # older logs have means alone
+            scores[name] = _mean(score) if plain else value(float(score.total), score.count)
+    return replace(scored, scores=scores, verdicts=verdicts)
+
+
+def _marks(name: str, rows: Verdict) -> str:
+    """Numbers as right and wrong rows; BadScore unless each is 0 or 1."""
+    other = [row for row in rows if row not in (0, 1)]
+    if other or not rows:
+        raise BadScore(
+            f"{name}: its metric gave {other[0] if other else 'a number'} for a row, but for the "
+            "base model only true or false, so this run counts right rows; let the metric return "
+            "a number for every row (0.0 instead of False, 1.0 instead of True), then start in "
+            "another folder"
+        )
+    return "".join("1" if row else "0" for row in rows)
+
+
+def _mean(score: Score) -> Score:
+    return value(float(score.value))
 
 
 _RIGHT = {"0": 0.0, "1": 1.0}

@@ -23,8 +23,8 @@ from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
 from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
 from msft.run.recorded_run import RecordedRun, rollout_event, run_event
-from msft.run.rows import Samples, Verdict, Verdicts, read_samples
-from msft.run.worker import Question, Scored, Work, Worker
+from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
+from msft.run.worker import Question, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
 from msft.store.disk import Codec, DiskTier

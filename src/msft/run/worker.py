@@ -5,17 +5,16 @@ holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import fsum, isfinite, nan
+from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, Protocol
 
-from msft.errors import BadScore
 from msft.run.engine import Trainer
-from msft.run.rows import SamplesByName, Verdict
-from msft.search.curves import Score, accuracy, value
+from msft.run.log import Tokens
+from msft.run.rows import Scored, Scorer
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedContext, FeedSpec, Losses, Mixture
-from msft.search.rollout import CheckpointId, Tokens
+from msft.search.rollout import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +61,6 @@ class Step:
         if self.learning_rate is not None:
             line |= {"learning_rate": self.learning_rate, "grad_norm": self.grad_norm}
         return {**line, "losses": {name: mean for name, (mean, _) in self.losses.items()}}
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Scores of some sub-datasets, tokens it took, and each row's verdict.
-
-    A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
-    row_tokens: of a loss, how many tokens each row's sum is over.
-    samples: a few rows with their answers, of the split that selects, where they are asked for.
-    losses: of the references, where they are asked for beside the scores.
-    """
-
-    scores: Mapping[str, Score]
-    tokens: int
-    verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
-    row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    samples: SamplesByName = field(default_factory=dict)
-    losses: Mapping[str, float] = field(default_factory=dict)
-
-
-Scorer = Callable[[Sequence[str], str], Scored]
-"""Scores of these sub-datasets on a split, of what the engine holds at present."""
-
-
-def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
-    """The scores, if there is a finite one for every name."""
-    for name in names:
-        score = scored.scores.get(name)
-        numbers = (score.total, score.probability or 0.0) if score else (nan,)
-        if score is None or score.count < 1 or not all(map(isfinite, numbers)):
-            raise BadScore(
-                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
-                "nothing was decided: mend the metric or the data, then run the same command"
-            )
-    return scored
 
 
 class Worker(Protocol):
@@ -230,37 +194,3 @@ def _tokens(batch: Batch, count: int) -> Tokens:
             return Tokens(lookahead=count)
         case "track":
             return Tokens(evaluation=count)
-
-
-def coerce_kind(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
-    """The scores and verdicts in the kinds of the patterns; BadScore where one cannot be."""
-    scores, verdicts = {**scored.scores}, {**scored.verdicts}
-    for name, score in scored.scores.items():
-        pattern = patterns.get(name, score)
-        kinds = (pattern.metric, score.metric)
-        if kinds == ("accuracy", "value"):
-            verdicts[name] = _marks(name, verdicts.get(name, ()))
-            scores[name] = accuracy(int(score.total), score.count)
-        if kinds == ("value", "accuracy") and name in verdicts:
-            verdicts[name] = [float(row) for row in verdicts[name]]
-        if pattern.metric == "value":
-            plain = pattern.count == 1  # older logs have means alone
-            scores[name] = _mean(score) if plain else value(float(score.total), score.count)
-    return replace(scored, scores=scores, verdicts=verdicts)
-
-
-def _marks(name: str, rows: Verdict) -> str:
-    """Numbers as right and wrong rows; BadScore unless each is 0 or 1."""
-    other = [row for row in rows if row not in (0, 1)]
-    if other or not rows:
-        raise BadScore(
-            f"{name}: its metric gave {other[0] if other else 'a number'} for a row, but for the "
-            "base model only true or false, so this run counts right rows; let the metric return "
-            "a number for every row (0.0 instead of False, 1.0 instead of True), then start in "
-            "another folder"
-        )
-    return "".join("1" if row else "0" for row in rows)
-
-
-def _mean(score: Score) -> Score:
-    return value(float(score.value))

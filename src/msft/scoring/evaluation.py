@@ -16,8 +16,7 @@ from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, text
 from msft.data.generation_limits import limits_of
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
-from msft.run.rows import LONGEST_ANSWER, LONGEST_PROMPT, Sample, cut, picked
-from msft.run.worker import Scored
+from msft.run.rows import LONGEST_ANSWER, LONGEST_PROMPT, Sample, Scored, cut, picked
 from msft.scoring.early_stop import Endings
 from msft.scoring.metrics import judged_by, normal, own_metric
 from msft.search.curves import SELECTION, Score, accuracy, nll, value

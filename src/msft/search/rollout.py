@@ -57,22 +57,6 @@ def place_of(checkpoint: CheckpointId) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens worked through, by what was done with them."""
-
-    train: int = 0
-    evaluation: int = 0
-    lookahead: int = 0
-
-    def __add__(self, other: "Tokens") -> "Tokens":
-        return Tokens(
-            self.train + other.train,
-            self.evaluation + other.evaluation,
-            self.lookahead + other.lookahead,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """One evaluation of a roll-out, after `steps` steps since the one before.
 

@@ -21,8 +21,8 @@ from typing import Any
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
-from msft.run.rows import Sample, Samples, Verdicts
-from msft.run.worker import EngineWorker, Scored
+from msft.run.rows import Sample, Samples, Scored, Verdicts
+from msft.run.worker import EngineWorker
 from msft.search.curves import SELECTION, TEST, PeakRule, Score, SelectionSplit, accuracy
 from msft.search.feeds import Batch, Losses, Mixture, Part, RowId
 from msft.search.methods import prepare

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.run.summary import summary_of
+from msft.run.history import summary_of
 from msft.search.feeds import Batch, FeedContext, Losses, Mixture
 from msft.search.methods.dynamix import Dynamix, DynamixFeed, probabilities
 from msft.testing import Learner, scripted, simulate
