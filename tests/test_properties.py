@@ -264,7 +264,7 @@ def contenders_over_time(rule: PeakRule, curve: Sequence[Number]) -> list[list[i
     leader: Leader | None = None
     found = []
     for length in range(1, len(curve) + 1):
-        leader = rule.settle(leader, curve[:length])
+        leader = rule.update_leader(leader, curve[:length])
         found.append(rule.contenders(leader, curve[:length]))
     return found
 

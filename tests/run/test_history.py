@@ -14,7 +14,7 @@ from msft.search.curves import Scores, accuracy, nll
 from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
 
-SETTINGS = {"evals_per_epoch": 1, "mean": "macro"}
+SETTINGS = {"evals_per_epoch": 1, "mean": "macro", "peaks": {}}
 FIRST = CheckpointId("r0-t1")
 
 

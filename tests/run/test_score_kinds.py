@@ -112,7 +112,7 @@ def test_a_log_from_before_goes_on_in_its_own_way() -> None:
     rows = {"b": 8}
     history = History(
         [
-            RunEvent("sft", 20, 1000, rows, {"mean": "macro"}, {}),
+            RunEvent("sft", 20, 1000, rows, settings, {}),
             RolloutEvent(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
             ScoresEvent(BASE, SELECTION, Tokens(), {"b": accuracy(0, 4)}),
             ScoresEvent(CheckpointId("r0-t1"), SELECTION, Tokens(), {"b": value(0.25)}),

@@ -17,11 +17,9 @@ from msft.search.feeds import (
     Mixture,
     Part,
     RowId,
-    described,
     epoch_and_steps,
     steps_of,
 )
-from msft.search.methods.ies import Ies
 from msft.search.rollout import CheckpointId
 from msft.testing import Learner, simulate
 
@@ -205,22 +203,3 @@ def test_a_cycle_of_a_part_that_is_drawn_once_has_its_rows_of_an_epoch() -> None
     part = Part("a", 8, 4)
     cycles = Cycles(replace(place(), mixture=Mixture((part,))))
     assert {cycles.next(0)[1] for _ in range(24)} == set(part.epoch(20, 0, 0))
-
-
-class Own:
-    """A feed without settings."""
-
-    def open(self, place: FeedContext) -> Feed:
-        return SHUFFLED.open(place)
-
-
-def test_the_log_describes_a_feed_by_name_and_settings() -> None:
-    assert described(SHUFFLED) == {"name": "shuffled"}
-    assert described(Own()) == {"name": "own"}
-    assert described(Ies(0.01, 1, False, True)) == {
-        "name": "ies",
-        "threshold": 0.01,
-        "smoothing_window": 1,
-        "permanent": False,
-        "track_excluded": True,
-    }

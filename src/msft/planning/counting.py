@@ -309,7 +309,7 @@ class CountingWorker(EngineWorker):
             self._counting.load(weights)
             return
         super().open(question, tick, weights, training)
-        self._place = self.place_of(question) if question.feed == SHUFFLED else None
+        self._place = self.context if question.feed == SHUFFLED else None
 
     def training(self) -> Any:
         return None

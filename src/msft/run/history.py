@@ -56,37 +56,21 @@ from msft.text import shown
 class Stage:
     """One roll-out, its points as run, and what was decided after it.
 
-    falls: of each active sub-dataset, where the method had them tested.
     checkpoints: where it started, and one of each tick.
+    excluded: names and ticks of those who left after it, as the method counts ticks.
+    falls: of each active sub-dataset, where the method had them tested.
     """
 
     asked: RolloutEvent
+    checkpoints: list[CheckpointId]
     points: list[PointEvent] = field(default_factory=list)
     decisions: list[DecisionEvent] = field(default_factory=list)
+    excluded: list[tuple[str, int]] = field(default_factory=list)
     falls: Mapping[str, Fall] = field(default_factory=dict)
-    checkpoints: list[CheckpointId] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.checkpoints = [self.asked.start]
-
-    def reach(self, point: PointEvent) -> None:
-        """A tick was done."""
-        self.points.append(point)
-        self.checkpoints.append(point.checkpoint)
 
     @property
     def ticks(self) -> int:
         return len(self.points)
-
-    @property
-    def excluded(self) -> list[tuple[str, int]]:
-        """Names and ticks of those who left after it, as the method counts ticks."""
-        return [
-            (name, decision.tick or 0)
-            for decision in self.decisions
-            if decision.what == "exclude"
-            for name in decision.names
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +84,29 @@ class Exclusion:
     checkpoint: CheckpointId
 
 
-@dataclass(slots=True)
-class Best:
-    """The best of the eligible, fully scored points seen so far."""
-
-    checkpoint: CheckpointId
-    height: Number
-
-
 class History:
     """Everything the log says, in the shape in which it is asked for.
 
+    opened: the first event; the settings below it are fields once it was added.
+    rule: where a curve peaks; mean_rule: how the scores of sub-datasets make one number.
+    selection: the split that decided and chose: validation, or test as in the paper's protocol.
+    tested: the sub-datasets that have rows in the test split.
+    disk_policy: which checkpoints were on disk.
+    scores: by split and checkpoint.
     patterns: of each sub-dataset the score whose kind later ones have, the base model's.
+    candidates: how many eligible, fully scored points there are; best_tick: the best of them.
+    best: what the run reports: the method's own word (`reported`), else the best tick.
     """
+
+    rule: PeakRule
+    mean_rule: MeanRule
+    evals_per_epoch: int
+    tested: Sequence[str]
+    disk_policy: str
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.opened: RunEvent | None = None
+        self.selection: str = SELECTION
         self.stages: list[Stage] = []
         self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
         self.patterns: dict[str, Score] = {}
@@ -123,20 +114,30 @@ class History:
         self.disk: list[Disk] = []
         self.averages: dict[CheckpointId, AverageEvent] = {}
         self.candidates = 0
-        self.ended: EndEvent | None = None
-        self._best: Best | None = None
+        self.best: CheckpointId | None = None
+        self.best_tick: CheckpointId | None = None
         self.reported: CheckpointId | None = None
+        self.ended: EndEvent | None = None
+        self._best_height: Number = 0
         for event in events:
             self.add(event)
 
     def add(self, event: Event) -> None:
         match event:
-            case RunEvent():
+            case RunEvent(settings=settings):
                 self.opened = event
+                self.rule = PeakRule(**settings["peaks"])
+                self.mean_rule = settings["mean"]
+                self.evals_per_epoch = int(settings["evals_per_epoch"])
+                self.selection = selection_of(event)
+                self.tested = settings.get("tested", [*event.datasets])
+                self.disk_policy = str(settings.get("disk_policy", LEAN))
             case RolloutEvent():
-                self.stages.append(Stage(event))
+                self.stages.append(Stage(event, [event.start]))
             case PointEvent():
-                self.stages[-1].reach(event)
+                stage = self.stages[-1]
+                stage.points.append(event)
+                stage.checkpoints.append(event.checkpoint)
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
                 self._score(self.selection, event.checkpoint, event.scores)
@@ -149,9 +150,12 @@ class History:
                 self.stages[event.rollout].falls = event.falls
             case DecisionEvent():
                 if self.stages:
-                    self.stages[-1].decisions.append(event)
+                    stage = self.stages[-1]
+                    stage.decisions.append(event)
+                    if event.what == "exclude":
+                        stage.excluded += [(name, event.tick or 0) for name in event.names]
                 if event.what == "report":
-                    self.reported = event.checkpoint
+                    self.best = self.reported = event.checkpoint
             case EndEvent():
                 self.ended = event
 
@@ -162,37 +166,9 @@ class History:
         return self.opened
 
     @property
-    def rule(self) -> PeakRule:
-        return PeakRule(**self.start.settings["peaks"])
-
-    @property
-    def evals_per_epoch(self) -> int:
-        return int(self.start.settings["evals_per_epoch"])
-
-    @property
-    def selection(self) -> str:
-        """The split that decided and chose: validation, or test as in the paper's protocol."""
-        return SELECTION if self.opened is None else selection_of(self.opened)
-
-    @property
     def selected_on_test(self) -> bool:
         """Whether no score of this run is of rows that selected nothing."""
         return self.selection == TEST
-
-    @property
-    def disk_policy(self) -> str:
-        """Which checkpoints were on disk."""
-        return str(self.start.settings.get("disk_policy", LEAN))
-
-    @property
-    def best(self) -> CheckpointId | None:
-        """What the run reports: the method's own word, else the best of the eligible points."""
-        return self.reported or (self._best.checkpoint if self._best else None)
-
-    @property
-    def best_tick(self) -> CheckpointId | None:
-        """The best of the eligible points, whatever the method reports."""
-        return self._best.checkpoint if self._best else None
 
     @property
     def average_of(self) -> tuple[CheckpointId, ...] | None:
@@ -213,19 +189,13 @@ class History:
         """The sub-datasets that have no score at a checkpoint."""
         return [name for name in self.start.datasets if name not in self.known(checkpoint, split)]
 
-    def scored_on(self, split: str) -> Sequence[str]:
-        """The sub-datasets that have rows in a split."""
-        every = [*self.start.datasets]
-        return self.start.settings.get("tested", every) if split == TEST else every
-
     def untested(self, checkpoint: CheckpointId) -> list[str]:
         """The sub-datasets without test rows, where others are scored on test at a checkpoint."""
-        names = self.scored_on(TEST)
-        return [name for name in self.missing(checkpoint, TEST) if name not in names]
+        return [name for name in self.missing(checkpoint, TEST) if name not in self.tested]
 
     def mean(self, checkpoint: CheckpointId, split: str | None = None) -> Number:
         """The mean over all sub-datasets, by the recipe's rule."""
-        return overall(self.known(checkpoint, split), self.known(BASE, split), self._mean_rule)
+        return overall(self.known(checkpoint, split), self.known(BASE, split), self.mean_rule)
 
     def has_mean(self, checkpoint: CheckpointId, split: str | None = None) -> bool:
         """Whether it is known: all are scored, and where it is one of gains, the base model too."""
@@ -278,11 +248,6 @@ class History:
             checkpoint = self.stages[rollout].asked.start
         return legs[::-1]
 
-    @property
-    def _mean_rule(self) -> MeanRule:
-        rule: MeanRule = self.start.settings["mean"]
-        return rule
-
     def _score(self, split: str, checkpoint: CheckpointId, scores: Scores) -> None:
         held = self.scores[split].setdefault(checkpoint, {})
         was_full = len(held) == len(self.start.datasets)
@@ -298,11 +263,17 @@ class History:
         """Highest mean wins, the earlier (roll-out, tick) on a tie; averages take no part."""
         if checkpoint in self.averages:
             return
-        rollout, _ = place_of(checkpoint)
-        if checkpoint == BASE or self.stages[rollout].asked.eligible:
-            height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
-            self.candidates += 1
-            self._best = _better(self._best, checkpoint, height)
+        if checkpoint != BASE and not self.stages[place_of(checkpoint)[0]].asked.eligible:
+            return
+        self.candidates += 1
+        known, base = self.known(checkpoint), self.known(BASE)
+        height, best = overall_height(known, base, self.mean_rule), self.best_tick
+        if best is not None and not height > self._best_height:
+            tie = height == self._best_height
+            if not tie or place_of(best) < place_of(checkpoint):
+                return
+        self.best_tick, self._best_height = checkpoint, height
+        self.best = self.reported or checkpoint
 
 
 # Reading a log that somebody else may have written.
@@ -398,14 +369,6 @@ def _setting_fault(opened: RunEvent) -> str | None:
         k for k, kind in younger.items() if k in settings and settings[k] not in get_args(kind)
     ]
     return f"the setting {wrong[0]} is {shown(settings[wrong[0]])}" if wrong else None
-
-
-def _better(best: Best | None, checkpoint: CheckpointId, height: Number) -> Best:
-    if best is None or height > best.height:
-        return Best(checkpoint, height)
-    if height == best.height and place_of(checkpoint) < place_of(best.checkpoint):
-        return Best(checkpoint, height)
-    return best
 
 
 # FLOPs.
@@ -639,9 +602,7 @@ def averaged_epochs(history: History) -> list[float | None]:
 def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:
     """mean: None where some sub-datasets have no test rows."""
     full, scores = history.has_mean(checkpoint, split), history.known(checkpoint, split)
-    if not full and (
-        split == history.selection or not scores or scores.keys() < {*history.scored_on(split)}
-    ):
+    if not full and (split == history.selection or not scores or scores.keys() < {*history.tested}):
         return None
     return {
         "mean": float(history.mean(checkpoint, split)) if full else None,

@@ -5,7 +5,7 @@ byte of the file before it: a changed digit, a line that was lost, added or move
 at that line. Lines of earlier versions have no checksum; they are valid only before the first line
 that has one. One process writes a log at a time: its lock dies with the process. No clock, host or
 path is in a log, so that a run that was killed and resumed leaves the same bytes as one that was
-not. The `Journal` reads the log from the top while it lasts, and writes where it ends.
+not.
 """
 
 import fcntl
@@ -14,12 +14,12 @@ import os
 import re
 import socket
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import IO, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from msft.errors import Diverged, LogError, explaining
 from msft.files import (
@@ -238,19 +238,6 @@ def selection_of(opened: RunEvent) -> str:
     return str(opened.settings.get("selection_split", SELECTION))
 
 
-def scored_rows(events: Iterable[Event]) -> set[tuple[CheckpointId, str, str]]:
-    """The checkpoint, split and sub-dataset of every score that was measured on rows."""
-    events = [*events]
-    first = events[0] if events else None
-    selection = selection_of(first) if isinstance(first, RunEvent) else SELECTION
-    return {
-        (event.checkpoint, event.split if isinstance(event, ScoresEvent) else selection, name)
-        for event in events
-        if isinstance(event, ScoresEvent) or (isinstance(event, PointEvent) and event.steps)
-        for name in event.scores
-    }
-
-
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
 
@@ -343,7 +330,7 @@ _LARGE = 2**63
 
 def _plain(name: str, value: Any) -> Any:
     if name == "scores":
-        return {dataset: score.to_json() for dataset, score in value.items()}
+        return {dataset: score_to_json(score) for dataset, score in value.items()}
     if name == "falls":
         return {dataset: asdict(fall) for dataset, fall in value.items()}
     if isinstance(value, Tokens | Disk):
@@ -354,7 +341,7 @@ def _plain(name: str, value: Any) -> Any:
 def _typed(name: str, raw: Any) -> Any:
     match name:
         case "scores":
-            return {dataset: Score.from_json(score) for dataset, score in raw.items()}
+            return {dataset: score_from_json(score) for dataset, score in raw.items()}
         case "falls":
             return {n: Fall(**{**fall, "peaks": tuple(fall["peaks"])}) for n, fall in raw.items()}
         case "tokens":
@@ -366,6 +353,32 @@ def _typed(name: str, raw: Any) -> Any:
         case "keep":
             return tuple(raw) if isinstance(raw, list) else raw
     return raw
+
+
+def score_to_json(score: Score) -> object:
+    """Counts as `[right, rows]` or `[right, rows, probability]`, nll as `{"nll": sum,
+    "tokens": n}`, numbers as `{"value": sum, "rows": n}` or as their mean."""
+    if score.metric == "accuracy":
+        soft = [] if score.probability is None else [score.probability]
+        return [score.total, score.count, *soft]
+    if score.metric == "nll":
+        return {"nll": score.total, "tokens": score.count}
+    return score.total if score.count == 1 else {"value": score.total, "rows": score.count}
+
+
+def score_from_json(raw: object) -> Score:
+    match raw:
+        case [int(right), int(rows)]:
+            return Score("accuracy", right, rows)
+        case [int(right), int(rows), float(probability)]:
+            return Score("accuracy", right, rows, probability)
+        case {"nll": int() | float() as total, "tokens": int(tokens)}:
+            return Score("nll", float(total), tokens)
+        case {"value": int() | float() as total, "rows": int(rows)}:
+            return Score("value", float(total), rows)
+        case bool() | int() | float():
+            return Score("value", float(raw), 1)
+    raise ValueError(f"not a score: {raw!r}")
 
 
 @dataclass(slots=True)
@@ -470,86 +483,23 @@ def _begins_a_log(data: bytes) -> bool:
     return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
 
 
-Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent)
-Watch = Callable[[Event, bool], None]
-"""Called with every event, and whether it is new or was read from the log."""
-
 CHANGED = (
     "recipe, data or code changed under a started run: undo the change, or start in another folder"
 )
 
 
-class Journal:
-    """Steps through the log; once past its end, the run is live and every event is appended."""
-
-    def __init__(self, log: Log, watch: Watch, on_live: Callable[[], None]):
-        self._log = log
-        self._watch = watch
-        self._on_live = on_live
-        self._recorded = iter(list(log.events))
-        self._next: Event | None = next(self._recorded, None)
-        self._live = False
-
-    @property
-    def is_live(self) -> bool:
-        return self._live
-
-    def live(self) -> bool:
-        """Whether the log has no more answers."""
-        if self._next is None and not self._live:
-            self._live = True
-            self._on_live()
-        return self._live
-
-    def ask(self, event: Event) -> None:
-        """A question or a decision: the log must have the same one, or none yet."""
-        if isinstance(event, RunEvent) and isinstance(self._next, RunEvent):
-            event = _as_old(event, self._next)
-        if self.live():
-            self._log.append(event)
-        elif self._next is not None and to_line(self._next) != to_line(event):
-            if isinstance(event, RunEvent):
-                raise Diverged(f"{_changes(to_json(self._next), to_json(event))}; {CHANGED}")
-            raise self._diverged(_difference(self._next, event))
-        self.take(event)
-
-    def answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
-        """What the log answers, or None where it ends."""
-        if self.live():
-            return None
-        event = self._next
-        if not isinstance(event, kind) or event.checkpoint != checkpoint:
-            raise self._diverged(f"a {kind.event!r} event of {checkpoint}")
-        return event
-
-    def record(self, event: Event) -> None:
-        """Write an answer that was worked out; when this returns, it is on disk."""
-        self._log.append(event)
-
-    def take(self, event: Event) -> None:
-        """Hand an event to the watcher and step on."""
-        self._watch(event, self._live)
-        self._next = next(self._recorded, None)
-
-    def finish(self) -> None:
-        if self._next is not None:
-            raise self._diverged("over")
-        self.live()
-
-    def _diverged(self, now: str) -> Diverged:
-        then = "nothing more" if self._next is None else _shown(self._next)
-        return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
+def diverged(then: Event | None, now: Event | str) -> Diverged:
+    """What to say where a resumed run comes to another event than the log has."""
+    if isinstance(then, RunEvent) and isinstance(now, RunEvent):
+        return Diverged(f"{_changes(to_json(then), to_json(now))}; {CHANGED}")
+    known = "nothing more" if then is None else _shown(then)
+    found = now if isinstance(now, str) else _difference(then, now)
+    return Diverged(f"the log goes on with {known}, but now it would be {found}; {CHANGED}")
 
 
-def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
-    """Without the digests that the log is too old to have."""
-    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
-    return replace(now, fingerprint=kept)
-
-
-def _difference(then: Event, now: Event) -> str:
+def _difference(then: Event | None, now: Event) -> str:
     """The event that would come now; of one of the same kind, what is different in it."""
-    if then.event != now.event:
+    if then is None or then.event != now.event:
         return _shown(now)
     before, after = to_json(then), to_json(now)
     changed = {key: value for key, value in after.items() if before.get(key) != value}

@@ -6,9 +6,9 @@ else than it did when the log was written, the run refuses and names the event.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from math import isfinite
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from msft.errors import BadScore, NotReproducible, StoreError, WrongMethod
 from msft.run.history import History, Stage
@@ -18,15 +18,14 @@ from msft.run.log import (
     EndEvent,
     Event,
     FallsEvent,
-    Journal,
     Log,
     PointEvent,
     RolloutEvent,
     RunEvent,
     ScoresEvent,
     Tokens,
-    Watch,
-    scored_rows,
+    diverged,
+    to_line,
 )
 from msft.run.rows import (
     Samples,
@@ -36,12 +35,13 @@ from msft.run.rows import (
     coerce_kind,
     fits_score,
     rollout_falls,
+    scored_rows,
     trained_ticks,
 )
 from msft.run.worker import Question, Worker
 from msft.search.curves import SELECTION, TEST, Follower, Scores
 from msft.search.falls import Fall
-from msft.search.feeds import SHUFFLED, FeedSpec, Mixture, described
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import (
     BASE,
@@ -64,9 +64,17 @@ from msft.search.rollout import (
 from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
 from msft.text import shown
 
+Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent)
+Watch = Callable[[Event, bool], None]
+"""Called with every event, and whether it is new or was read from the log."""
+
 
 class RecordedRun:
-    """A `Run` for methods, over a log, a store and a worker."""
+    """A `Run` for methods, over a log, a store and a worker.
+
+    history: a fold over the events so far.
+    is_live: the log has ended, and from here on every event is new.
+    """
 
     def __init__(
         self,
@@ -82,6 +90,11 @@ class RecordedRun:
     ) -> None:
         """has_result: whether the result of a finished run is there without its checkpoint."""
         self.history = History()
+        self.is_live = False
+        self._log = log
+        self._recorded = iter([*log.events])
+        self._next: Event | None = next(self._recorded, None)
+        self._watch = watch
         self._has_result = has_result
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
         self._selection = settings.selection_split
@@ -92,17 +105,6 @@ class RecordedRun:
         self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
         self._recovery = Recovery(worker, store, self.history)
-
-        def take(event: Event, live: bool) -> None:
-            self.history.add(event)
-            watch(event, live)
-
-        self._journal = Journal(log, take, store.go_live)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether something was done that the log did not know."""
-        return self._journal.is_live
 
     # What a method sees.
 
@@ -147,75 +149,80 @@ class RecordedRun:
     ) -> Rollout:
         if ticks < 1:
             raise ValueError(f"a roll-out of {ticks} ticks was asked for; expected at least 1")
-        refuse_gone(start, self._store.held, "a roll-out", going_on=True)
+        self._refuse_gone(start, "a roll-out", going_on=True)
         restore = self._method.rollout_options.on_rollback == "restore" and start != BASE
         optimizer = optimizer or ("kept" if restore else "fresh")
         kept = optimizer == "kept"
         self._open()
-        question = Question(len(self.history.stages), start, mixture, ticks, feed)
+        number = len(self.history.stages)
+        question = Question(number, start, mixture, ticks, feed)
         self._recovery.ask(question, kept)
-        if self._journal.live():
-            self._recovery.ensure(start, kept)
-        self._store.secure(start, PARTS if kept else WEIGHTS)
-        self._journal.ask(rollout_event(question, optimizer, eligible, keep))
+        if start != BASE:
+            if self._log_is_over():
+                self._recovery.ensure(start, kept)
+            self._store.secure(start, PARTS if kept else WEIGHTS)
+        self._record(rollout_event(question, optimizer, eligible, keep))
+        self._keep(question, kept, contenders=())
         self._verdicts.forget(all_but=(BASE, start))
-        follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
-        self._keep(question, kept, follower)
         if start == BASE:
-            self._measure(BASE, self._selection, worker_at=(question.rollout, 0))
+            self._measure(BASE, self._selection, worker_at=(number, 0))
             if self._settings.score_test == "every":
-                self._measure(BASE, TEST, worker_at=(question.rollout, 0))
+                self._measure(BASE, TEST, worker_at=(number, 0))
         points = [Point(0, start, self.history.known(start), steps=0)]
+        follower = Follower(self._settings.peaks, mixture.active)
         follower.follow(points[0].scores)
         patience = self._method.rollout_options.patience
-        while len(points) <= ticks and not (patience and follower.waited >= patience):
-            points.append(self._point(question, points[-1]))
+        for tick in range(1, ticks + 1):
+            if patience and follower.waited(mixture.candidates) >= patience:
+                break
+            checkpoint = checkpoint_id(number, tick)
+            points.append(self._point(question, points[-1], checkpoint))
             follower.follow(points[-1].scores)
-            self._keep(question, kept, follower)
+            self._keep(question, kept, follower.contenders)
             if self._settings.score_test == "every":
-                self._measure(points[-1].checkpoint, TEST)
+                self._measure(checkpoint, TEST)
         return Rollout(start, mixture, tuple(points), self._settings.peaks)
 
     def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
         if not checkpoints:
             raise ValueError("an average of no checkpoints was asked for; expected at least one")
         for part in checkpoints:
-            refuse_gone(part, self._store.held, "an average", going_on=True)
+            self._refuse_gone(part, "an average", going_on=True)
         parts = tuple(checkpoints)
         self._open()
         checkpoint = average_id(len(self.history.averages))
-        known = self._journal.answer(AverageEvent, checkpoint)
+        known = self._answer(AverageEvent, checkpoint)
         self._store.enter(checkpoint, moments=False)
         if known is None:
             self._recovery.average(checkpoint, parts)
         if self._settings.disk_policy != LEAN:
             self._store.secure(checkpoint)
         disk = self._store.account()
-        self._journal.ask(AverageEvent(checkpoint, parts, known.disk if known else disk))
+        self._record(AverageEvent(checkpoint, parts, known.disk if known else disk))
         self._measure(checkpoint, self._selection)
         if self._settings.score_test != "none":  # now, while it is there: it may be a control
             self._measure(checkpoint, TEST)
         return checkpoint
 
     def score(self, checkpoint: CheckpointId) -> Scores:
-        refuse_gone(checkpoint, self._store.held, "a score")
+        self._refuse_gone(checkpoint, "a score")
         self._open()
         self._measure(checkpoint, self._selection)
         return self.history.known(checkpoint)
 
     def falls(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
         number = place_of(rollout.end)[0]
-        event = self._journal.answer(FallsEvent, rollout.end)
-        if event is None:
+        known = self._answer(FallsEvent, rollout.end)
+        if known is None:
             ticks = trained_ticks(self.history.stages[number]).values()
             self._complete_verdicts([BASE, *ticks], rollout.mixture.active)
-            found = rollout_falls(self.history, self._verdicts, number, confidence)
-            event = FallsEvent(rollout.end, number, confidence, found)
-            self._journal.record(event)
-            self._journal.take(event)
-        else:  # the same question as then
-            self._journal.ask(replace(event, rollout=number, confidence=confidence))
-        return event.falls
+            found: Mapping[str, Fall] = rollout_falls(
+                self.history, self._verdicts, number, confidence
+            )
+        else:
+            found = known.falls
+        self._record(FallsEvent(rollout.end, number, confidence, found))
+        return found
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         self._decide(DecisionEvent("exclude", checkpoint, tuple(names), tick))
@@ -246,13 +253,15 @@ class RecordedRun:
             if self.history.averages and self.history.best_tick in self._store.held:
                 self._measure(self.history.best_tick, TEST)  # what SFT would have reported
             self._measure(best, TEST)
-        trained_now = self._journal.live()
+        trained_now = self._log_is_over()
         if trained_now:  # the result outlives the process, so before the run has ended
             self._recovery.secure(best)
             self._leave_samples((BASE, best))
         self._store.secure(best)
-        self._journal.ask(EndEvent(by, best))
-        self._journal.finish()
+        self._record(EndEvent(by, best))
+        if self._next is not None:
+            raise diverged(self._next, "over")
+        self._log_is_over()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
         if not trained_now and not self._has_result(best):  # it may have been damaged since
@@ -260,54 +269,83 @@ class RecordedRun:
         self._store.flush()
         return self.history
 
+    # The log: read from the top while it lasts, written where it ends.
+
+    def _log_is_over(self) -> bool:
+        """Whether the log has no more answers; from then on the run is live."""
+        if self._next is None and not self.is_live:
+            self.is_live = True
+            self._store.go_live()
+        return self.is_live
+
+    def _answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
+        """What the log answers, or None where it has ended."""
+        if self._log_is_over():
+            return None
+        event = self._next
+        if not isinstance(event, kind) or event.checkpoint != checkpoint:
+            raise diverged(event, f"a {kind.event!r} event of {checkpoint}")
+        return event
+
+    def _record(self, event: Event) -> None:
+        """Have this event as the next one: it is written where the log has ended, and is on disk
+        when this returns; before that the log must have the same one."""
+        then = self._next
+        if isinstance(event, RunEvent) and isinstance(then, RunEvent):
+            event = _as_old(event, then)
+        if self._log_is_over():
+            self._log.append(event)
+        elif then is not None and then is not event and to_line(then) != to_line(event):
+            raise diverged(then, event)
+        self.history.add(event)
+        self._watch(event, self.is_live)
+        self._next = next(self._recorded, None)
+
     # Answer from the log, else do it and record it.
 
     def _open(self) -> None:
         if self.history.opened is None:
-            parameters = self._worker.num_parameters
-            self._journal.ask(run_event(self._settings, self._method, parameters))
+            self._record(run_event(self._settings, self._method, self._worker.num_parameters))
 
-    def _point(self, question: Question, before: Point) -> Point:
-        checkpoint = checkpoint_id(question.rollout, before.tick + 1)
-        event = self._journal.answer(PointEvent, checkpoint)
+    def _point(self, question: Question, before: Point, checkpoint: CheckpointId) -> Point:
+        """The next tick: trained, scored and put into its place before its line is written."""
+        tick = before.tick + 1
+        event = self._answer(PointEvent, checkpoint)
         if event is None:
-            event = self._reach(question, before, checkpoint)
+            self._recovery.go(question.rollout, before.tick)
+            work = self._worker.advance(tick)
+            self._recovery.advanced(question.rollout, tick)
+            if not isfinite(work.loss[0]):
+                raise BadScore(f"the training loss before {checkpoint} is not a number")
+            everybody = self._method.rollout_options.score_excluded == "every"
+            names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
+            if work.steps:
+                scored = self._score(checkpoint, names, self._selection)
+            else:  # no step, no change: the scores before it, at no cost
+                scored = Scored({name: before.scores[name] for name in names}, 0)
+            self._store.enter(checkpoint)
+            self._store.put(checkpoint, self._worker.weights, self._worker.training)
+            tokens = work.tokens + Tokens(evaluation=scored.tokens)
+            disk = self._store.account()
+            event = PointEvent(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
         else:
             self._store.enter(checkpoint)
             self._store.account()
-        self._journal.take(event)
-        return Point(before.tick + 1, checkpoint, event.scores, event.steps)
-
-    def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> PointEvent:
-        """Train a tick, score it, put it into its place, and only then write its line."""
-        self._recovery.go(question.rollout, before.tick)
-        work = self._worker.advance(before.tick + 1)
-        self._recovery.advanced(question.rollout, before.tick + 1)
-        if not isfinite(work.loss[0]):
-            raise BadScore(f"the training loss before {checkpoint} is not a number")
-        everybody = self._method.rollout_options.score_excluded == "every"
-        names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
-        if work.steps:
-            scored = self._score(checkpoint, names, self._selection)
-        else:  # no step, no change: the scores before it, at no cost
-            scored = Scored({name: before.scores[name] for name in names}, 0)
-        self._store.enter(checkpoint)
-        self._store.put(checkpoint, self._worker.weights, self._worker.training)
-        tokens = work.tokens + Tokens(evaluation=scored.tokens)
-        disk = self._store.account()
-        event = PointEvent(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
-        self._journal.record(event)
-        return event
+        self._record(event)
+        return Point(tick, checkpoint, event.scores, event.steps)
 
     def _measure(
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        asked_for = self.history.scored_on(split)
-        names = [name for name in self.history.missing(checkpoint, split) if name in asked_for]
+        names = [
+            name
+            for name in self.history.missing(checkpoint, split)
+            if split != TEST or name in self.history.tested
+        ]
         if not names:
             return
-        event = self._journal.answer(ScoresEvent, checkpoint)
+        event = self._answer(ScoresEvent, checkpoint)
         if event is None:
             if worker_at:
                 self._recovery.go(*worker_at)
@@ -315,8 +353,7 @@ class RecordedRun:
                 self._recovery.hold(checkpoint)
             scored = self._score(checkpoint, names, split)
             event = ScoresEvent(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
-            self._journal.record(event)
-        self._journal.take(event)
+        self._record(event)
 
     def _score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
         """Score what the worker holds; its rows and samples are on disk before the log's line."""
@@ -379,21 +416,22 @@ class RecordedRun:
             )
         result = event.what == "report"
         what = "a result" if result else "to go on"
-        refuse_gone(event.checkpoint, self._store.held, what, going_on=not result)
+        self._refuse_gone(event.checkpoint, what, going_on=not result)
         self._open()
-        self._journal.ask(event)
+        self._record(event)
         if self._method.rollout_options.score_excluded == "rollback":
             self._measure(event.checkpoint, self._selection)
         if self._settings.score_test == "rollbacks":
             self._measure(event.checkpoint, TEST)
 
-    def _keep(self, question: Question, kept: bool, follower: Follower) -> None:
-        """Drop what can never be needed again."""
-        held = held_ticks(self.history.stages, follower.contenders())
+    def _keep(self, question: Question, kept: bool, contenders: Collection[int]) -> None:
+        """Drop what can never be needed again.
+
+        contenders: numbers of the last roll-out's ticks that could still become a peak.
+        """
         latest = self.history.stages[-1].checkpoints[-1]
+        held = held_ticks(self.history.stages, contenders)
         restore = self._method.rollout_options.on_rollback == "restore"
-        if self.is_live:
-            self._samples.forget({BASE, latest, *self._store.held})
         self._store.keep(
             retained(
                 start=question.start,
@@ -405,6 +443,26 @@ class RecordedRun:
                 policy=self._settings.disk_policy,
             )
         )
+        if self.is_live:
+            self._samples.forget({BASE, latest, *self._store.held})
+
+    def _refuse_gone(self, checkpoint: CheckpointId, what: str, going_on: bool = False) -> None:
+        """ValueError for a checkpoint that was dropped, or that never was.
+
+        going_on: training is to go on from it, so it may not be an average.
+        """
+        if checkpoint == BASE:
+            return
+        if going_on and is_average(checkpoint):
+            raise ValueError(
+                f"{what} from {checkpoint} was asked for, which is an average: nothing goes on "
+                "from one; name a tick"
+            )
+        if checkpoint not in self._store.held:
+            raise ValueError(
+                f"{what} from {checkpoint} was asked for, which is not kept; kept are "
+                f"{sorted(self._store.held) or 'none'} and base"
+            )
 
 
 def run_event(settings: Settings, method: PreparedMethod, num_parameters: int) -> RunEvent:
@@ -452,14 +510,16 @@ def rollout_event(
     question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep
 ) -> RolloutEvent:
     """A roll-out as its line in the log."""
-    parts = question.mixture.parts
+    parts, feed = question.mixture.parts, dict[str, Any]()
+    if is_dataclass(question.feed) and not isinstance(question.feed, type):
+        feed = asdict(question.feed)
     return RolloutEvent(
         rollout=question.rollout,
         start=question.start,
         active={part.name: part.rows for part in parts if not part.rehearsed},
         rehearsed={part.name: part.rows for part in parts if part.rehearsed},
         ticks=question.ticks,
-        feed=described(question.feed),
+        feed={"name": type(question.feed).__name__.lower(), **feed},
         optimizer=optimizer,
         eligible=eligible,
         keep=keep,
@@ -480,23 +540,10 @@ def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozense
     return held
 
 
-def refuse_gone(
-    checkpoint: CheckpointId, held: Collection[CheckpointId], what: str, going_on: bool = False
-) -> None:
-    """ValueError for a checkpoint that was dropped, or that never was.
-
-    going_on: training is to go on from it, so it may not be an average.
-    """
-    if going_on and is_average(checkpoint):
-        raise ValueError(
-            f"{what} from {checkpoint} was asked for, which is an average: nothing goes on from "
-            "one; name a tick"
-        )
-    if checkpoint != BASE and checkpoint not in held:
-        raise ValueError(
-            f"{what} from {checkpoint} was asked for, which is not kept; kept are "
-            f"{sorted(held) or 'none'} and base"
-        )
+def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
+    """Without the digests that the log is too old to have."""
+    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
+    return replace(now, fingerprint=kept)
 
 
 class Recovery:

@@ -34,7 +34,7 @@ from msft.files import (
     replace_bytes,
 )
 from msft.run.history import History, Stage
-from msft.run.log import Event, PointEvent, ScoresEvent
+from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent, selection_of
 from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId
@@ -150,6 +150,18 @@ class Verdicts:
         there = {(c, name): rows for (c, s, name), rows in verdicts.items() if s == selects}
         self._held = there | self._held
         self._tokens = {**tokens, **self._tokens}
+
+
+def scored_rows(events: Sequence[Event]) -> set[Key]:
+    """What a log has scores of that were measured on rows."""
+    first = events[0] if events else None
+    selection = selection_of(first) if isinstance(first, RunEvent) else SELECTION
+    return {
+        (event.checkpoint, event.split if isinstance(event, ScoresEvent) else selection, name)
+        for event in events
+        if isinstance(event, ScoresEvent) or (isinstance(event, PointEvent) and event.steps)
+        for name in event.scores
+    }
 
 
 def read_verdicts(path: Path) -> dict[Key, Verdict]:

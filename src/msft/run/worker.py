@@ -96,7 +96,10 @@ class Worker(Protocol):
 
 
 class EngineWorker:
-    """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds."""
+    """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds.
+
+    context: what the feed of the present roll-out is a function of.
+    """
 
     def __init__(
         self,
@@ -115,15 +118,16 @@ class EngineWorker:
         self._evals_per_epoch = evals_per_epoch
         self._rollout = 0
         self._feed: Feed | None = None
+        self.context: FeedContext
         self.num_parameters = engine.num_parameters
         self.score = score
         self.weights = engine.weights
         self.load = engine.load
         self.average = engine.average
 
-    def place_of(self, question: Question) -> FeedContext:
-        """Where the feed of a roll-out works."""
-        return FeedContext(
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        self._rollout = question.rollout
+        self.context = FeedContext(
             mixture=question.mixture,
             ticks=question.ticks,
             evals_per_epoch=self._evals_per_epoch,
@@ -131,10 +135,7 @@ class EngineWorker:
             seed=self._seed,
             rollout=question.rollout,
         )
-
-    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        self._rollout = question.rollout
-        self._feed = question.feed.open(self.place_of(question))
+        self._feed = question.feed.open(self.context)
         if tick:
             self._feed.restore(training["feed"])
         self._engine.load(weights)

@@ -55,31 +55,6 @@ class Score:
         """The score as methods compare it: higher is better."""
         return -self.value if self.metric == "nll" else self.value
 
-    def to_json(self) -> object:
-        """Counts as `[right, rows]` or `[right, rows, probability]`, nll as `{"nll": sum,
-        "tokens": n}`, numbers as `{"value": sum, "rows": n}` or as their mean."""
-        if self.metric == "accuracy":
-            soft = [] if self.probability is None else [self.probability]
-            return [self.total, self.count, *soft]
-        if self.metric == "nll":
-            return {"nll": self.total, "tokens": self.count}
-        return self.total if self.count == 1 else {"value": self.total, "rows": self.count}
-
-    @staticmethod
-    def from_json(raw: object) -> "Score":
-        match raw:
-            case [int(right), int(rows)]:
-                return accuracy(right, rows)
-            case [int(right), int(rows), float(probability)]:
-                return Score("accuracy", right, rows, probability)
-            case {"nll": int() | float() as total, "tokens": int(tokens)}:
-                return Score("nll", float(total), tokens)
-            case {"value": int() | float() as total, "rows": int(rows)}:
-                return value(float(total), rows)
-            case bool() | int() | float():
-                return value(float(raw))
-        raise ValueError(f"not a score: {raw!r}")
-
 
 Scores = Mapping[str, Score]
 
@@ -205,7 +180,7 @@ class PeakRule:
             raise ValueError("this curve has no tick that may be a peak")
         return leader.tick
 
-    def settle(self, leader: Leader | None, curve: Curve) -> Leader | None:
+    def update_leader(self, leader: Leader | None, curve: Curve) -> Leader | None:
         """Take in the tick whose smoothed height became final with the newest tick of `curve`."""
         settled = len(curve) - 1 - self.smooth
         if settled < self._first:
@@ -250,36 +225,31 @@ class PeakRule:
 
 
 class Follower:
-    """Follows the curves of a roll-out as they grow: who could still peak where."""
+    """Follows the curves of a roll-out as they grow.
 
-    def __init__(self, rule: PeakRule, active: Sequence[str], candidates: Sequence[str]) -> None:
+    contenders: the ticks that could still become somebody's peak.
+    """
+
+    def __init__(self, rule: PeakRule, active: Sequence[str]) -> None:
+        self.contenders: set[int] = set()
         self._rule = rule
-        self._candidates = candidates
         self._curves: dict[str, list[Number]] = {name: [] for name in active}
         self._leaders: dict[str, Leader | None] = dict.fromkeys(active)
 
     def follow(self, scores: Scores) -> None:
         """Take in the scores of the next tick, 0 first."""
+        self.contenders = set()
         for name, curve in self._curves.items():
             curve.append(self._rule.height(scores[name]))
-            self._leaders[name] = self._rule.settle(self._leaders[name], curve)
+            leader = self._rule.update_leader(self._leaders[name], curve)
+            self._leaders[name] = leader
+            self.contenders.update(self._rule.contenders(leader, curve))
 
-    def contenders(self) -> set[int]:
-        """The ticks that could still become somebody's peak."""
-        ticks: set[int] = set()
-        for name, curve in self._curves.items():
-            ticks.update(self._rule.contenders(self._leaders[name], curve))
-        return ticks
-
-    @property
-    def waited(self) -> int:
-        """Ticks since the earliest peak of those who may leave."""
-        peaks = [
-            self._rule.peak_so_far(self._leaders[name], self._curves[name])
-            for name in self._candidates
-        ]
+    def waited(self, names: Sequence[str]) -> int:
+        """Ticks since the earliest peak of these sub-datasets."""
+        peaks = [self._rule.peak_so_far(self._leaders[n], self._curves[n]) for n in names]
         known = [peak for peak in peaks if peak is not None]
-        now = len(self._curves[self._candidates[0]]) - 1
+        now = len(self._curves[names[0]]) - 1
         return now - min(known) if known else 0
 
 

@@ -10,7 +10,7 @@ the next one is asked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, fsum
 from typing import Any, Literal, Protocol
@@ -342,14 +342,6 @@ class Cycles:
     def next(self, part: int) -> RowId:
         self.taken[part] += 1
         return self._rows[part][(self.taken[part] - 1) % len(self._rows[part])]
-
-
-def described(spec: FeedSpec) -> dict[str, Any]:
-    """A feed spec's name and settings for the log."""
-    settings: dict[str, Any] = (
-        asdict(spec) if is_dataclass(spec) and not isinstance(spec, type) else {}
-    )
-    return {"name": type(spec).__name__.lower(), **settings}
 
 
 class RowLosses:
