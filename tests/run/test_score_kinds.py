@@ -109,7 +109,7 @@ def test_a_log_from_before_goes_on_in_its_own_way() -> None:
     plain = coerce_kind(scored, {"a": value(0.25), "b": value(0.5)})
     assert plain.scores == {"a": value(0.5), "b": value(0.5)}
     assert plain.verdicts == scored.verdicts
-    rows = {"b": 8}
+    rows, settings = {"b": 8}, {"mean": "macro", "evals_per_epoch": 1, "peaks": {}}
     history = History(
         [
             RunEvent("sft", 20, 1000, rows, settings, {}),

@@ -42,7 +42,8 @@ from msft.integrations.rows import (
 )
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
-from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.history import selection_of
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Step
 from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of

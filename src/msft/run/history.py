@@ -30,7 +30,6 @@ from msft.run.log import (
     ScoresEvent,
     Tokens,
     read_log,
-    selection_of,
 )
 from msft.search.curves import (
     SELECTION,
@@ -369,6 +368,11 @@ def _setting_fault(opened: RunEvent) -> str | None:
         k for k, kind in younger.items() if k in settings and settings[k] not in get_args(kind)
     ]
     return f"the setting {wrong[0]} is {shown(settings[wrong[0]])}" if wrong else None
+
+
+def selection_of(opened: RunEvent) -> str:
+    """The split that the ticks of a run are scored on, and that chooses."""
+    return str(opened.settings.get("selection_split", SELECTION))
 
 
 # FLOPs.

@@ -32,7 +32,7 @@ from msft.files import (
     replace_bytes,
     shown_text,
 )
-from msft.search.curves import SELECTION, Score, Scores
+from msft.search.curves import Score, Scores
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
 from msft.store.store import Disk
@@ -81,18 +81,6 @@ def is_being_written(path: Path) -> bool:
     except OSError:  # not there, or on a disk without locks
         return False
     return False
-
-
-def lock(file: IO[bytes], path: Path) -> None:
-    """One writer: the lock dies with its process, the file beside it says who holds it."""
-    holder = path.with_name("run.lock")
-    try:
-        with explaining(path):  # a disk may have no locks
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        name = shown_text(holder).strip() if kind_of(holder) == FILE else "another process"
-        raise LogError(f"{path.parent} is in use by {name}; wait for it or stop it") from error
-    replace_bytes(holder, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +219,6 @@ _KINDS: dict[str, type[Event]] = {
         EndEvent,
     )
 }
-
-
-def selection_of(opened: RunEvent) -> str:
-    """The split that the ticks of a run are scored on, and that chooses."""
-    return str(opened.settings.get("selection_split", SELECTION))
 
 
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
@@ -397,9 +380,18 @@ class Log:
     def __post_init__(self) -> None:
         if self.path is not None:
             self._file = open_to_append(self.path)
+            holder = self.path.with_name("run.lock")  # says who holds the lock
             try:
-                lock(self._file, self.path)
+                with explaining(self.path):  # a disk may have no locks
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                replace_bytes(holder, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
                 self.events = _recovered(self._file, self.path, self._chain)
+            except BlockingIOError as error:
+                self.close()
+                name = shown_text(holder).strip() if kind_of(holder) == FILE else "another process"
+                raise LogError(
+                    f"{self.path.parent} is in use by {name}; wait for it or stop it"
+                ) from error
             except BaseException:
                 self.close()
                 raise

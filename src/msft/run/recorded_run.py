@@ -6,7 +6,7 @@ else than it did when the log was written, the run refuses and names the event.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import isfinite
 from typing import Any, TypeVar, get_args
 
@@ -156,7 +156,7 @@ class RecordedRun:
         self._open()
         number = len(self.history.stages)
         question = Question(number, start, mixture, ticks, feed)
-        self._recovery.ask(question, kept)
+        self._recovery.questions.append((question, kept))
         if start != BASE:
             if self._log_is_over():
                 self._recovery.ensure(start, kept)
@@ -314,7 +314,7 @@ class RecordedRun:
         if event is None:
             self._recovery.go(question.rollout, before.tick)
             work = self._worker.advance(tick)
-            self._recovery.advanced(question.rollout, tick)
+            self._recovery.stands_at = (question.rollout, tick)
             if not isfinite(work.loss[0]):
                 raise BadScore(f"the training loss before {checkpoint} is not a number")
             everybody = self._method.rollout_options.score_excluded == "every"
@@ -546,37 +546,41 @@ def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
     return replace(now, fingerprint=kept)
 
 
+@dataclass(slots=True)
 class Recovery:
-    """Moves the worker between ticks of roll-outs."""
+    """Where the worker stands, and how it gets somewhere else.
 
-    def __init__(self, worker: Worker, store: CheckpointStore, history: History) -> None:
-        self._worker = worker
-        self._store = store
-        self._history = history
-        self._questions: list[tuple[Question, bool]] = []
-        self._place: tuple[int, int] | None = None
+    A checkpoint that was lost (it was only in memory when the process died, or its file is damaged)
+    is trained again from the nearest one that is still there; an average is made again from its
+    parts. Training is a pure function of the recipe, so the log's answers stand.
 
-    def ask(self, question: Question, kept: bool) -> None:
-        """Learn of a roll-out, and whether it goes on with its start's optimizer."""
-        self._questions.append((question, kept))
+    questions: the roll-outs so far, and whether each goes on with its start's optimizer.
+    stands_at: roll-out and tick that the worker can go on from; None: it holds something else.
+    """
+
+    worker: Worker
+    store: CheckpointStore
+    history: History
+    questions: list[tuple[Question, bool]] = field(default_factory=list)
+    stands_at: tuple[int, int] | None = None
 
     def ensure(self, checkpoint: CheckpointId, kept: bool) -> None:
         """Have a checkpoint in the store again if it was lost."""
         if is_average(checkpoint):
-            if not self._store.has(checkpoint, "weights"):
-                self.average(checkpoint, self._history.averages[checkpoint].of)
+            if not self.store.has(checkpoint, "weights"):
+                self.average(checkpoint, self.history.averages[checkpoint].of)
             return
         parts = PARTS if kept else WEIGHTS
-        if checkpoint != BASE and not all(self._store.has(checkpoint, part) for part in parts):
+        if checkpoint != BASE and not all(self.store.has(checkpoint, part) for part in parts):
             self.go(*place_of(checkpoint))
 
     def secure(self, result: CheckpointId) -> None:
         """Have a result on disk as it was made: what is damaged there is made again."""
         for _ in range(2):
             self.ensure(result, kept=False)
-            self._store.secure(result)
-            self._store.flush()
-            if result == BASE or self._store.is_whole(result):
+            self.store.secure(result)
+            self.store.flush()
+            if result == BASE or self.store.is_whole(result):
                 return
         raise StoreError(
             f"the disk does not give checkpoint {result} back as it was written, twice in a row; "
@@ -587,18 +591,18 @@ class Recovery:
         """Hold a checkpoint's weights, to score them."""
         if is_average(checkpoint):
             self.ensure(checkpoint, kept=False)
-            self._worker.load(self._store.get(checkpoint, "weights"))
-            self._place = None
+            self.worker.load(self.store.get(checkpoint, "weights"))
+            self.stands_at = None
             return
         place = place_of(checkpoint)
-        if self._place == place or (checkpoint == BASE and self._at_base()):
+        if self.stands_at == place or (checkpoint == BASE and self._at_base()):
             return
-        weights = None if checkpoint == BASE else self._store.get(checkpoint, "weights")
+        weights = None if checkpoint == BASE else self.store.get(checkpoint, "weights")
         if weights is None and checkpoint != BASE:
             self.go(*place)
             return
-        self._worker.load(weights)
-        self._place = None
+        self.worker.load(weights)
+        self.stands_at = None
 
     def average(self, checkpoint: CheckpointId, parts: Sequence[CheckpointId]) -> None:
         """Bring the mean of these checkpoints to its places in the store.
@@ -606,44 +610,40 @@ class Recovery:
         What memory lost is trained again beforehand, so that no training goes on beside the sum.
         """
         for part in sorted({*parts}, key=place_of):
-            if self._store.lacks(part):
+            if self.store.lacks(part):
                 self.go(*place_of(part))
-        weights = self._worker.average(self._weights(part) for part in parts)
-        self._store.put(checkpoint, lambda: weights, dict)
+        weights = self.worker.average(self._weights(part) for part in parts)
+        self.store.put(checkpoint, lambda: weights, dict)
 
     def _weights(self, checkpoint: CheckpointId) -> Any:
-        weights = None if checkpoint == BASE else self._store.get(checkpoint, "weights")
+        weights = None if checkpoint == BASE else self.store.get(checkpoint, "weights")
         if weights is None:  # the base model, one that was dropped, or a file that is damaged
             self.hold(checkpoint)
-            weights = self._worker.weights()
+            weights = self.worker.weights()
         return weights
-
-    def advanced(self, rollout: int, tick: int) -> None:
-        """The worker was moved on by one tick."""
-        self._place = (rollout, tick)
 
     def go(self, rollout: int, tick: int) -> None:
         """Stand at a tick of a roll-out, training again whatever is not there any more."""
-        if self._place == (rollout, tick):
+        if self.stands_at == (rollout, tick):
             return
-        here, self._place = self._place, None
+        here, self.stands_at = self.stands_at, None
         if here is not None and here[0] == rollout and here[1] < tick:
             self._again(rollout, here[1], tick)
-            self._place = (rollout, tick)
+            self.stands_at = (rollout, tick)
             return
         legs = [(rollout, tick)]
         opened = self._open_nearest(*legs[0], here)
         while opened is None:
-            legs.append(place_of(self._questions[legs[-1][0]][0].start))
+            legs.append(place_of(self.questions[legs[-1][0]][0].start))
             opened = self._open_nearest(*legs[-1])
         for number, (leg, target) in enumerate(reversed(legs)):
             if number:
-                question, kept = self._questions[leg]
-                state = self._worker.weights(), self._worker.training()
-                self._worker.open(question, 0, state[0], state[1] if kept else None)
+                question, kept = self.questions[leg]
+                state = self.worker.weights(), self.worker.training()
+                self.worker.open(question, 0, state[0], state[1] if kept else None)
                 opened = 0
             self._again(leg, opened, target)
-        self._place = (rollout, tick)
+        self.stands_at = (rollout, tick)
 
     def _open_nearest(
         self, rollout: int, tick: int, here: tuple[int, int] | None = None
@@ -652,31 +652,31 @@ class Recovery:
 
         here: where the worker stands and can go on from.
         """
-        question, kept = self._questions[rollout]
+        question, kept = self.questions[rollout]
         for earlier in range(tick, 0, -1):
             if here == (rollout, earlier):
                 return earlier
             state = self._stored(checkpoint_id(rollout, earlier), True)
             if state is not None:
-                self._worker.open(question, earlier, *state)
+                self.worker.open(question, earlier, *state)
                 return earlier
         state = (None, None) if question.start == BASE else self._stored(question.start, kept)
         if state is None:
             return None
-        self._worker.open(question, 0, state[0], state[1] if kept else None)
+        self.worker.open(question, 0, state[0], state[1] if kept else None)
         return 0
 
     def _stored(self, checkpoint: CheckpointId, training: bool) -> tuple[Any, Any] | None:
-        moments = self._store.get(checkpoint, "training") if training else None
+        moments = self.store.get(checkpoint, "training") if training else None
         if training and moments is None:
             return None
-        weights = self._store.get(checkpoint, "weights")
+        weights = self.store.get(checkpoint, "weights")
         return None if weights is None else (weights, moments)
 
     def _again(self, rollout: int, first: int, last: int) -> None:
         for tick in range(first + 1, last + 1):
-            work = self._worker.advance(tick)
-            point = self._history.stages[rollout].points[tick - 1]
+            work = self.worker.advance(tick)
+            point = self.history.stages[rollout].points[tick - 1]
             if (work.steps, work.tokens.train) != (point.steps, point.tokens.train):
                 raise NotReproducible(
                     f"checkpoint {point.checkpoint} was lost and trained again, but with "
@@ -684,11 +684,11 @@ class Recovery:
                     f"{point.steps} and {point.tokens.train}; the data or the code has changed, "
                     "so this run cannot go on: start again in another folder"
                 )
-            if tick == last or self._store.lacks(point.checkpoint):  # others that were lost too
-                self._store.put(point.checkpoint, self._worker.weights, self._worker.training)
+            if tick == last or self.store.lacks(point.checkpoint):  # others that were lost too
+                self.store.put(point.checkpoint, self.worker.weights, self.worker.training)
 
     def _at_base(self) -> bool:
-        if self._place is None:
+        if self.stands_at is None:
             return False
-        rollout, tick = self._place
-        return tick == 0 and self._questions[rollout][0].start == BASE
+        rollout, tick = self.stands_at
+        return tick == 0 and self.questions[rollout][0].start == BASE

@@ -33,8 +33,8 @@ from msft.files import (
     read_text,
     replace_bytes,
 )
-from msft.run.history import History, Stage
-from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.history import History, Stage, selection_of
+from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent
 from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId

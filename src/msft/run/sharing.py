@@ -21,7 +21,8 @@ from msft.errors import LogError
 from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
-from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.history import selection_of
+from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.recorded_run import RecordedRun, rollout_event, run_event
 from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
 from msft.run.worker import Question, Work, Worker

@@ -303,16 +303,15 @@ class ShuffledFeed:
     def __init__(self, place: FeedContext) -> None:
         self._place = place
         self._epoch = -1
-        self._batches: list[tuple[RowId, ...]] = []
+        self._rows: list[RowId] = []
 
     def batches(self, tick: int) -> Iterator[Batch]:
-        place = self._place
+        place, size = self._place, self._place.batch_size
         epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
         if epoch != self._epoch:
-            self._epoch = epoch
-            self._batches = place.in_steps(place.shuffled_epoch(epoch))
+            self._epoch, self._rows = epoch, place.shuffled_epoch(epoch)
         for step in steps:
-            yield Batch(self._batches[step])
+            yield Batch(tuple(self._rows[step * size : (step + 1) * size]))
 
     def observe(self, batch: Batch, losses: Losses) -> None:
         pass

@@ -183,12 +183,13 @@ class CheckpointStore:
         self._leftover = set()
         if self._disk is None:
             return
+        planned = self._planned()
         logged = {_key(checkpoint, part) for checkpoint in self._entered for part in PARTS}
         there = {key for key in self._disk.listed() if _OURS.fullmatch(key)}
         for key in sorted(there - logged):
             self._disk.drop(key)
         self._disk.flush()  # before one of them is trained again under the same name
-        self._leftover = (there & logged) - self._planned()
+        self._leftover = (there & logged) - planned
 
     def enter(self, checkpoint: CheckpointId, moments: bool = True) -> None:
         """Give a new checkpoint its place: the first memory tier with room, else the disk.
