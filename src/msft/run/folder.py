@@ -88,7 +88,7 @@ def recipe_value(folder: Path, key: str) -> str | int | float | None:
 
 
 def recipe_text(folder: Path, key: str) -> str | None:
-    """The same, of a key whose value is text."""
+    """The text under a key of the recipe; None where the value is no text."""
     found = recipe_value(folder, key)
     return found if isinstance(found, str) else None
 

@@ -166,7 +166,7 @@ class History:
 
     @property
     def selected_on_test(self) -> bool:
-        """Whether no score of this run is of rows that selected nothing."""
+        """Whether the test rows chose the checkpoints, so that no score is of unseen rows."""
         return self.selection == TEST
 
     @property
@@ -176,7 +176,7 @@ class History:
         return best.of if best else None
 
     def reach(self, checkpoint: CheckpointId) -> CheckpointId:
-        """The latest tick in a checkpoint: of an average the latest that was averaged, else it."""
+        """A tick itself; for an average, the latest tick that was averaged."""
         average = self.averages.get(checkpoint)
         return max(average.of, key=place_of) if average else checkpoint
 
@@ -197,7 +197,8 @@ class History:
         return overall(self.known(checkpoint, split), self.known(BASE, split), self.mean_rule)
 
     def has_mean(self, checkpoint: CheckpointId, split: str | None = None) -> bool:
-        """Whether it is known: all are scored, and where it is one of gains, the base model too."""
+        """Whether the mean is known: every sub-dataset has a score, for a mean of gains at the base
+        model too."""
         gains = self.mixed and self.missing(BASE, split)
         return not gains and not self.missing(checkpoint, split)
 
@@ -300,9 +301,9 @@ def history_in(log: Path) -> History:
 
 
 def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> str | None:
-    """Why an event cannot follow those before it.
+    """Why an event cannot follow the events before it.
 
-    made: the checkpoints so far.
+    made: the checkpoints that earlier events made.
     """
     if isinstance(event, RunEvent):
         return "a second run starts here" if history.opened else _setting_fault(event)
@@ -353,7 +354,7 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
 
 
 def _setting_fault(opened: RunEvent) -> str | None:
-    """Which setting that others read from the log cannot be."""
+    """What is wrong with the settings that readers of the log rely on; None: nothing."""
     settings = opened.settings
     if not opened.datasets or min(opened.datasets.values()) < 0 or opened.num_parameters < 0:
         return "the run has no sub-datasets, or sizes below 0"
@@ -381,7 +382,7 @@ TRAIN, INFERENCE, LOOK_AHEAD, FROZEN = 6, 2, 8, 4
 
 
 def train_flops(num_parameters: int, tokens: int, adapter: int = 0) -> int:
-    """adapter: its weights, where only they are trained."""
+    """adapter: number of adapter weights, where only the adapter is trained."""
     if adapter:
         return (FROZEN * num_parameters + TRAIN * adapter) * tokens
     return TRAIN * num_parameters * tokens
@@ -604,7 +605,7 @@ def averaged_epochs(history: History) -> list[float | None]:
 
 
 def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:
-    """mean: None where some sub-datasets have no test rows."""
+    """Scores of a checkpoint on a split; mean: None where a sub-dataset has no test rows."""
     full, scores = history.has_mean(checkpoint, split), history.known(checkpoint, split)
     if not full and (split == history.selection or not scores or scores.keys() < {*history.tested}):
         return None

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
+from operator import call
 from pathlib import Path
 from types import UnionType
 from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,46 +42,34 @@ from msft.text import shown
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n')
 
 
+@dataclass(slots=True)
 class Chain:
     """The CRC of the bytes so far, and whether a line had a checksum."""
 
-    def __init__(self) -> None:
-        self._value = 0
-        self._sealed = False
+    value: int = 0
+    sealed: bool = False
 
     def seal(self, line: bytes) -> bytes:
         """A line, which ends in a brace and a line end, with its checksum as the last key."""
         body = line.removesuffix(b"}\n")
-        sealed = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body, self._value))
-        self._take(sealed)
+        sealed = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body, self.value))
+        self.value = zlib.crc32(sealed, self.value)
         return sealed
 
     def fault(self, line: bytes) -> str | None:
         """What is wrong with the next line of a file, or None: then the chain goes on behind it."""
         seal = _SEAL.search(line, max(0, len(line) - 19))
         if seal is None:
-            if self._sealed:
+            if self.sealed:
                 return "it has no checksum, but a line before it has one"
-        elif int(seal[1], 16) != zlib.crc32(line[: seal.start()], self._value):
+        elif int(seal[1], 16) != zlib.crc32(line[: seal.start()], self.value):
             return "its checksum does not fit the bytes before it"
-        self._sealed = self._sealed or seal is not None
-        self._take(line)
+        self.sealed = self.sealed or seal is not None
+        self.value = zlib.crc32(line, self.value)
         return None
 
-    def _take(self, line: bytes) -> None:
-        self._value = zlib.crc32(line, self._value)
 
-
-def is_being_written(path: Path) -> bool:
-    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
-    try:
-        with open_to_read(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # not there, or on a disk without locks
-        return False
-    return False
+# Events.
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +210,8 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
+# Lines.
+
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
 
@@ -231,7 +222,7 @@ def to_json(event: Event) -> dict[str, Any]:
     for part in fields(event):
         if part.name == "keep" and getattr(event, part.name) in UNRECORDED:
             continue  # logs from before there was a choice stay as they are
-        raw[part.name] = _plain(part.name, getattr(event, part.name))
+        raw[part.name] = _json_of(part.name, getattr(event, part.name))
     return raw
 
 
@@ -269,7 +260,7 @@ def _checks(event: str) -> dict[str, _Check]:
 
 
 def _checks_of(kind: Any) -> dict[str, _Check]:
-    """Of each field of a dataclass: whether a value is one that its annotation allows."""
+    """A check for each field of a dataclass: whether its annotation allows a value."""
     hints = get_type_hints(kind)
     return {part.name: _check_of(hints[part.name]) for part in fields(kind)}
 
@@ -289,7 +280,7 @@ def _check_of(hint: Any) -> _Check:
         return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
     if origin is tuple and parts[-1] is not Ellipsis:
         each = [_check_of(part) for part in parts]
-        return lambda value: len(value) == len(each) and all(map(_called, each, value))
+        return lambda value: len(value) == len(each) and all(map(call, each, value))
     if origin is tuple:
         fits = _check_of(parts[0])
         return lambda value: isinstance(value, tuple) and all(map(fits, value))
@@ -303,15 +294,11 @@ def _check_of(hint: Any) -> _Check:
     return lambda value: hint is Any or isinstance(value, hint)
 
 
-def _called(fits: _Check, value: Any) -> bool:
-    return fits(value)
-
-
 _LARGE = 2**63
 """No count and no sum of a run comes near it; NaN is not below it."""
 
 
-def _plain(name: str, value: Any) -> Any:
+def _json_of(name: str, value: Any) -> Any:
     if name == "scores":
         return {dataset: score_to_json(score) for dataset, score in value.items()}
     if name == "falls":
@@ -362,6 +349,9 @@ def score_from_json(raw: object) -> Score:
         case bool() | int() | float():
             return Score("value", float(raw), 1)
     raise ValueError(f"not a score: {raw!r}")
+
+
+# The file.
 
 
 @dataclass(slots=True)
@@ -426,6 +416,18 @@ class Log:
             self._file = None
 
 
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
+    try:
+        with open_to_read(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # not there, or on a disk without locks
+        return False
+    return False
+
+
 def read_log(path: Path) -> list[Event]:
     """The events of a log that may still be written to: a torn last line is passed over."""
     return _parsed(read_bytes(path), path, Chain())[0]
@@ -475,6 +477,8 @@ def _begins_a_log(data: bytes) -> bool:
     return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
 
 
+# Where a resumed run comes to another event.
+
 CHANGED = (
     "recipe, data or code changed under a started run: undo the change, or start in another folder"
 )
@@ -490,7 +494,7 @@ def diverged(then: Event | None, now: Event | str) -> Diverged:
 
 
 def _difference(then: Event | None, now: Event) -> str:
-    """The event that would come now; of one of the same kind, what is different in it."""
+    """The event that would come now, or what it changes in the recorded event of its kind."""
     if then is None or then.event != now.event:
         return _shown(now)
     before, after = to_json(then), to_json(now)
@@ -499,7 +503,7 @@ def _difference(then: Event | None, now: Event) -> str:
 
 
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What a run began with and would begin with now, as far as it differs."""
+    """The settings of a run that have changed since its first line was written."""
     before, after = dict(_leaves(then)), dict(_leaves(now))
     changed = [
         f"{key} was {_brief(before.get(key))}, now it is {_brief(after.get(key))}"
@@ -512,7 +516,7 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested keys with dots, and what they hold."""
+    """Keys of a nested mapping, joined by dots, with their values."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{above}{key}.")

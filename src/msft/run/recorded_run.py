@@ -3,6 +3,13 @@
 Resume is calling the method again from the top. As long as the log has the answer to what the
 method asks, nothing is done; where the log ends, the work begins. If the method asks something
 else than it did when the log was written, the run refuses and names the event.
+
+An event goes the same way whether it is new or read: it is the next line of the log (appended, or
+compared with the line that is there), the history takes it in, and whoever watches the run is told.
+
+    the method asks → `_answer`: the log's next event, or else the worker trains or scores
+                    → `_record`: log, history, watch
+                    → `_keep`: the store drops what nobody can ask for any more
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -89,6 +96,12 @@ class RecordedRun:
         has_result: Callable[[CheckpointId], bool] = lambda best: False,
     ) -> None:
         """has_result: whether the result of a finished run is there without its checkpoint."""
+        self.base = BASE
+        self.mixture = settings.mixture
+        self.compute_budget = settings.compute_budget
+        self.train_ticks = settings.train_ticks
+        self.evals_per_epoch = settings.evals_per_epoch
+        self.seed = settings.seed
         self.history = History()
         self.is_live = False
         self._log = log
@@ -107,30 +120,6 @@ class RecordedRun:
         self._recovery = Recovery(worker, store, self.history)
 
     # What a method sees.
-
-    @property
-    def base(self) -> CheckpointId:
-        return BASE
-
-    @property
-    def mixture(self) -> Mixture:
-        return self._settings.mixture
-
-    @property
-    def compute_budget(self) -> int:
-        return self._settings.compute_budget
-
-    @property
-    def train_ticks(self) -> int:
-        return self._settings.train_ticks
-
-    @property
-    def evals_per_epoch(self) -> int:
-        return self._settings.evals_per_epoch
-
-    @property
-    def seed(self) -> int:
-        return self._settings.seed
 
     @property
     def best(self) -> CheckpointId | None:
@@ -541,7 +530,7 @@ def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozense
 
 
 def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
-    """Without the digests that the log is too old to have."""
+    """The first event without digests that an older version did not record."""
     kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
     return replace(now, fingerprint=kept)
 

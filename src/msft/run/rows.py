@@ -51,6 +51,9 @@ RowTokens = Mapping[tuple[str, str], Sequence[int]]
 """Tokens that the loss of each row is summed over, by split and sub-dataset."""
 
 
+# `verdicts.jsonl`: who was right on which row.
+
+
 class Verdicts:
     """Appends to `verdicts.jsonl`, if there is a path. Those of the split that selects are at hand
     until they are forgotten, and after a resume as far as the file has them."""
@@ -128,18 +131,18 @@ class Verdicts:
         return self._held.get((checkpoint, name))
 
     def tokens(self, name: str) -> Sequence[int] | None:
-        """Of each of these rows, where the score is a loss."""
+        """Tokens of each row that selects, where the score is a loss."""
         if (self._selection, name) not in self._tokens and not self._read:
             self._recall()
         return self._tokens.get((self._selection, name))
 
     def forget(self, all_but: Collection[CheckpointId]) -> None:
-        """Keep no others in memory; the file still has them."""
+        """Drop the rows of other checkpoints from memory; the file still has them."""
         self._held = {key: rows for key, rows in self._held.items() if key[0] in all_but}
         self._read = False
 
     def _recall(self) -> None:
-        """What the file has, where memory has nothing newer."""
+        """Read rows back from the file, where memory has no newer ones."""
         self._read = True
         try:
             lines = _lines(self._path) if self._path is not None else []
@@ -175,7 +178,7 @@ def read_row_tokens(path: Path) -> dict[tuple[str, str], Sequence[int]]:
 
 
 def _key(line: bytes) -> Key | None:
-    """Whose verdicts a line has; None if it has none."""
+    """Checkpoint, split and sub-dataset of a line of verdicts; None where the line is none."""
     try:
         raw = json.loads(line)
         return CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]
@@ -200,6 +203,8 @@ def _by_checkpoint(lines: Sequence[Mapping[str, Any]]) -> dict[Any, Verdict]:
 def _by_split(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Sequence[int]]:
     return {(raw["split"], raw["dataset"]): raw["tokens"] for raw in lines if "tokens" in raw}
 
+
+# `samples.jsonl`: a few rows with their answers.
 
 LONGEST_PROMPT = 1200
 LONGEST_ANSWER = 600
@@ -280,7 +285,7 @@ class Samples:
         return [] if self._path is None else [name for name in names if name not in held]
 
     def forget(self, all_but: Collection[CheckpointId]) -> None:
-        """Checkpoints that nobody can ask for any more."""
+        """Drop the samples of checkpoints that nobody can ask for any more."""
         self._held = {place: held for place, held in self._held.items() if place in all_but}
         if self._lines > 4 * _count(self._held) + _ROOM:
             self._write(self._held)
@@ -356,6 +361,9 @@ def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:
     return sum(len(rows) for samples in held.values() for rows in samples.values())
 
 
+# What an evaluation gives: scores and their rows.
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """Scores of some sub-datasets, tokens it took, and each row's verdict.
@@ -379,7 +387,7 @@ Scorer = Callable[[Sequence[str], str], Scored]
 
 
 def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
-    """The scores, if there is a finite one for every name."""
+    """The same scores; BadScore unless every name has a finite one."""
     for name in names:
         score = scored.scores.get(name)
         numbers = (score.total, score.probability or 0.0) if score else (nan,)
@@ -404,7 +412,9 @@ def coerce_kind(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
             verdicts[name] = [float(row) for row in verdicts[name]]
         if pattern.metric == "value":
             plain = pattern.count == 1  # older logs have means alone
-            scores[name] = _mean(score) if plain else value(float(score.total), score.count)
+            scores[name] = (
+                value(float(score.value)) if plain else value(float(score.total), score.count)
+            )
     return replace(scored, scores=scores, verdicts=verdicts)
 
 
@@ -421,9 +431,7 @@ def _marks(name: str, rows: Verdict) -> str:
     return "".join("1" if row else "0" for row in rows)
 
 
-def _mean(score: Score) -> Score:
-    return value(float(score.value))
-
+# What rows say of falls.
 
 _RIGHT = {"0": 0.0, "1": 1.0}
 
@@ -502,6 +510,9 @@ def fits_score(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> boo
     return len(rows) > 0  # a mean alone
 
 
+# `steps.jsonl` and `losses.jsonl`.
+
+
 class StepLines:
     """Gathers lines and adds them to the file at each `flush`."""
 
@@ -569,7 +580,7 @@ class LossLines:
 
 
 def read_losses(path: Path) -> dict[str, Losses]:
-    """By checkpoint; lines that cannot be read are left out."""
+    """Losses by checkpoint; a line that cannot be read is left out."""
     found: dict[str, Losses] = {}
     try:
         lines = read_text(path).splitlines() if kind_of(path) else []

@@ -110,7 +110,7 @@ class LentRollout:
         """None: a ledger needs no payload."""
 
     def training(self) -> None:
-        """Likewise."""
+        """None, as for weights."""
 
     def load(self, weights: Any | None) -> NoReturn:
         raise _Enough
@@ -297,7 +297,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _comparable(run: RunEvent) -> RunEvent:
-    """A run as far as the answers of its first roll-out depend on it."""
+    """The first event without the settings that do not change a first roll-out."""
     settings = {key: value for key, value in run.settings.items() if key not in OWN}
     settings["by"] = run.settings["peaks"].get("by", "score")
     return replace(run, method="", settings=settings)

@@ -55,7 +55,7 @@ class Step:
     grad_norm: float | None = None
 
     def line(self, seconds: float) -> dict[str, Any]:
-        """Its line in `steps.jsonl`."""
+        """The line of the step in `steps.jsonl`."""
         line: dict[str, Any] = {"rollout": self.rollout, "tick": self.tick, "loss": self.loss}
         line |= {"rows": self.rows, "tokens": self.tokens, "seconds": round(seconds, 3)}
         if self.learning_rate is not None:
@@ -89,7 +89,7 @@ class Worker(Protocol):
         """The weights, as a copy that later training does not touch."""
 
     def training(self) -> Any:
-        """Optimizer and feed, likewise."""
+        """Optimizer and feed, as a copy that later training does not touch."""
 
     def average(self, parts: Iterable[Any]) -> Any:
         """The mean of several weights, which are taken one at a time."""
@@ -116,7 +116,6 @@ class EngineWorker:
         self._seed = seed
         self._batch_size = batch_size
         self._evals_per_epoch = evals_per_epoch
-        self._rollout = 0
         self._feed: Feed | None = None
         self.context: FeedContext
         self.num_parameters = engine.num_parameters
@@ -126,7 +125,6 @@ class EngineWorker:
         self.average = engine.average
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        self._rollout = question.rollout
         self.context = FeedContext(
             mixture=question.mixture,
             ticks=question.ticks,
@@ -143,20 +141,24 @@ class EngineWorker:
 
     def advance(self, tick: int) -> Work:
         assert self._feed is not None, "open() comes first"
-        self._engine.seed(number(self._seed, "dropout", self._rollout, tick))
+        rollout = self.context.rollout
+        self._engine.seed(number(self._seed, "dropout", rollout, tick))
         steps, losses, tokens = 0, list[float](), Tokens()
-        for batch, seen, count in self._worked(self._feed, tick):
+        for batch, seen, count in self._batches_with_losses(self._feed, tick):
             self._feed.observe(batch, seen)
             tokens += _tokens(batch, count)
             if batch.use == "train":
                 steps += 1
                 losses += seen.rows
-                self._on_step(_step(self._rollout, tick, batch, seen, count))
+                self._on_step(_step(rollout, tick, batch, seen, count))
         return Work(steps, (fsum(losses), len(losses)), tokens)
 
-    def _worked(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
-        """Each batch with its losses; of a blind feed only after the next one was begun, so that
-        a device never waits for somebody to look at a loss."""
+    def _batches_with_losses(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
+        """Have the engine work through a tick; each batch with its losses and tokens.
+
+        A blind feed does not look at losses, so a batch of it is given only after the next one was
+        begun: a device never waits for somebody to look at a loss.
+        """
         most_under_way = 1 if getattr(feed, "blind", False) else 0
         under_way: list[tuple[Batch, Losses, int]] = []
         for batch in feed.batches(tick):

@@ -158,8 +158,8 @@ class PeakRule:
             )
 
     def recorded(self) -> dict[str, Any]:
-        """As it is written down: `by` only where it is not `score`, since it is younger than some
-        logs and recipes."""
+        """The rule as logs and recipes write it: `by` only where it is not `score`, since some logs
+        and recipes are older than that option."""
         options = asdict(self)
         return (
             options if self.by == "probability" else {k: options[k] for k in options if k != "by"}

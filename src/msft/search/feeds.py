@@ -368,7 +368,7 @@ class RowLosses:
                 self._seen.add(row)
 
     def state(self) -> dict[str, Any]:
-        """As JSON, a copy."""
+        """The losses as JSON, in a copy."""
         losses = [[name, number, list(seen)] for (name, number), seen in self.losses.items()]
         return {"losses": losses, **({"seen": sorted(self._seen)} if self._repeats else {})}
 

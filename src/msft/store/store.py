@@ -109,7 +109,7 @@ def retained(
 
 
 def parts_of(checkpoint: CheckpointId, with_moments: Collection[CheckpointId]) -> Sequence[Part]:
-    """What is kept of a checkpoint."""
+    """The parts of a checkpoint that are kept: its moments only where somebody needs them."""
     return PARTS if checkpoint in with_moments else WEIGHTS
 
 
@@ -140,7 +140,7 @@ class CheckpointStore:
         training_bytes: int = 0,
         note: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """note: is told what is taken, so that ranks find out if they take different ones."""
+        """note: is told each key that is read, so that ranks notice if they read different ones."""
         if not memory and disk is None:
             raise ValueError("a store needs at least one tier")
         self._memory = memory
@@ -157,7 +157,7 @@ class CheckpointStore:
         self._peak = Disk()
 
     def ledger_alone(self) -> "CheckpointStore":
-        """A store with the same places and nothing in them: its ledger moves as this one's."""
+        """An empty store with the same tiers, whose ledger moves as that of this store."""
         memory = [MemoryTier(tier.name, tier.capacity) for tier in self._memory]
         disk = None if self._disk is None else NoDisk()
         return CheckpointStore(memory, disk, self._weights_bytes, self._training_bytes)
@@ -167,7 +167,8 @@ class CheckpointStore:
         return frozenset(self._ledger)
 
     def would_lose(self, start: CheckpointId, others: Iterable[CheckpointId]) -> bool:
-        """Whether a crash would lose one of these that could be trained again from this start."""
+        """Whether memory holds one of the others: a crash loses it, and training from the start
+        makes it again."""
         if self._disk is None or (start != BASE and start not in self._ledger):
             return False
         return any(self._ledger.get(other, set()) - {self._disk.name} for other in others)
@@ -212,7 +213,7 @@ class CheckpointStore:
     def put(
         self, checkpoint: CheckpointId, weights: Callable[[], Any], training: Callable[[], Any]
     ) -> None:
-        """Bring a checkpoint that was entered to its places; a part is only made if it has one."""
+        """Write an entered checkpoint to its tiers; a part is only made if a tier takes it."""
         tiers = self._tiers(checkpoint)
         parts = parts_of(checkpoint, self._moments) if tiers else ()
         for part in parts:
@@ -221,28 +222,33 @@ class CheckpointStore:
                 tier.put(_key(checkpoint, part), payload)
 
     def get(self, checkpoint: CheckpointId, part: Part) -> Any | None:
-        """From the fastest tier that has it; None if no tier has it any more."""
+        """A part from the fastest tier that has it; None: no tier has it any more."""
         key = _key(checkpoint, part)
         self._note(key)
-        tiers = self._tiers(checkpoint)
-        if self._disk is not None and key in (self._leftover or ()):
-            tiers.append(self._disk)
+        tiers = self._sources(checkpoint, key)
         return next((held for tier in tiers if (held := tier.get(key)) is not None), None)
 
     def has(self, checkpoint: CheckpointId, part: Part) -> bool:
-        """Whether `get` would give it: a damaged one is found here, not where it is needed."""
+        """Whether `get` would give a part: damage is found here, not where the part is needed."""
         return self.get(checkpoint, part) is not None
 
     def lacks(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint that is needed was lost."""
         key = _key(checkpoint, "weights")
+        return checkpoint in self._ledger and not any(
+            key in tier for tier in self._sources(checkpoint, key)
+        )
+
+    def _sources(self, checkpoint: CheckpointId, key: str) -> list[Tier]:
+        """The tiers that may have a part, fastest first; after a resume also the disk, as long as
+        what an earlier process left there has not been pruned."""
         tiers = self._tiers(checkpoint)
         if self._disk is not None and key in (self._leftover or ()):
             tiers.append(self._disk)
-        return checkpoint in self._ledger and not any(key in tier for tier in tiers)
+        return tiers
 
     def is_whole(self, checkpoint: CheckpointId) -> bool:
-        """Whether its weights are on disk as they were written, so that they may be handed out.
+        """Whether a checkpoint's weights are on disk as they were written, fit to be handed out.
 
         Damaged ones are set aside, and written again where memory holds them. Without a disk there
         is nothing to damage.
@@ -255,11 +261,11 @@ class CheckpointStore:
         return whole
 
     def folders(self, checkpoint: CheckpointId) -> list[Path]:
-        """Where its weights are on disk, in one part or in several."""
+        """The folders of a checkpoint's weights on disk: one, or one for each rank that wrote."""
         return self._disk.folders(_key(checkpoint, "weights")) if self._disk else []
 
     def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = WEIGHTS) -> None:
-        """Have a checkpoint on disk too."""
+        """Have the disk hold a checkpoint as well."""
         tiers = self._ledger.get(checkpoint)
         if self._disk is None or tiers is None:
             return
