@@ -51,6 +51,11 @@ from msft.store.store import Disk
 from msft.text import shown
 
 
+def selection_of(opened: RunEvent) -> str:
+    """The split that the ticks of a run are scored on, and that chooses."""
+    return str(opened.settings.get("selection_split", SELECTION))
+
+
 @dataclass(slots=True)
 class Stage:
     """One roll-out, its points as run, and what was decided after it.
@@ -369,11 +374,6 @@ def _setting_fault(opened: RunEvent) -> str | None:
         k for k, kind in younger.items() if k in settings and settings[k] not in get_args(kind)
     ]
     return f"the setting {wrong[0]} is {shown(settings[wrong[0]])}" if wrong else None
-
-
-def selection_of(opened: RunEvent) -> str:
-    """The split that the ticks of a run are scored on, and that chooses."""
-    return str(opened.settings.get("selection_split", SELECTION))
 
 
 # FLOPs.

@@ -1,5 +1,12 @@
 """The run's log: an append-only file of events, the only truth about a run.
 
+    {"event":"run","method":"msft","seed":20,…,"crc":"…"}              what the answers depend on
+    {"event":"rollout","rollout":0,"start":"base","ticks":12,…}        a question of the method
+    {"event":"scores","checkpoint":"base","split":"validation",…}      an answer
+    {"event":"point","checkpoint":"r0-t1",…}                           an answer, one for each tick
+    {"event":"decision","what":"exclude","checkpoint":"r0-t3",…}       what the method decided
+    {"event":"end","by":"all_excluded","best":"r1-t3"}
+
 An event is real when its line, newline included, is on disk. Each line ends with the CRC of every
 byte of the file before it: a changed digit, a line that was lost, added or moved breaks the chain
 at that line. Lines of earlier versions have no checksum; they are valid only before the first line

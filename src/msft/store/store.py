@@ -1,10 +1,18 @@
 """The checkpoint store: which checkpoints are kept, where, and how they get there safely.
 
+    enter   a new checkpoint gets its place: the first memory tier with room, else the disk
+    put     its weights and its training state (moments, feed) go there
+    keep    what `retained` says stays, on disk where a crash may not lose it; the rest goes
+    get     the fastest tier that has a part gives it
+
 What must be kept is a pure function, `retained`. Per stage the paper keeps each active
 sub-dataset's present peak, the stage's start and the best so far; we keep the same, plus the newest
 tick with its optimizer moments. While memory has room, at most two sets of weights are on disk
 (`lean`), or all that the paper has there (`paper`). What only memory holds is trained again if the
 process dies, from the stage's start at worst.
+
+A ledger says what is where. While a log is replayed only the ledger moves, so a resumed run comes
+to the same places, and to the same numbers of copies in its log, as one that was never stopped.
 """
 
 import re
@@ -128,8 +136,7 @@ class Disk:
 class CheckpointStore:
     """Checkpoints over tiers, fastest first, and a ledger of what is where.
 
-    While a log is replayed only the ledger moves; no file is touched until `go_live`. So a
-    resumed run places its checkpoints exactly as the uninterrupted one did.
+    No file is touched until `go_live`.
     """
 
     def __init__(
