@@ -64,7 +64,7 @@ from msft.report.sections import comparison_figures
 from msft.report.tables import Cell, Table, TableRow, csv_text, latex, markdown, ranked, terminal
 from msft.run.environment import record_environment
 from msft.run.folder import RunFolder
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import (
     EndEvent,
     Event,
@@ -72,15 +72,15 @@ from msft.run.log import (
     RolloutEvent,
     RunEvent,
     ScoresEvent,
+    Tokens,
     is_being_written,
     read_log,
     to_line,
 )
 from msft.run.rows import Verdict, Verdicts
-from msft.run.summary import summary_of
+from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
 

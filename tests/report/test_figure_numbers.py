@@ -55,7 +55,7 @@ from msft.report.figures.search import curve
 from msft.report.page import Section
 from msft.report.sections import comparison_figures, run_figures
 from msft.run.folder import step_losses_of
-from msft.search.scores import Score, accuracy
+from msft.search.curves import Score, accuracy
 from msft.testing import Learner, simulate
 
 Event = dict[str, Any]

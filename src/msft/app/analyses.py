@@ -46,10 +46,9 @@ from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
-from msft.run.history import History
-from msft.run.summary import disk_of, summary_of
+from msft.run.history import History, disk_of, summary_of
+from msft.search.curves import TEST
 from msft.search.rollout import ticks_of
-from msft.search.scores import TEST
 from msft.text import (
     SELECTED_ON_TEST,
     WIDTH,

@@ -34,8 +34,8 @@ from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
 from msft.run.sharing import SharedRollout
+from msft.search.feeds import Mixture
 from msft.search.methods import METHODS, ROLLING_BACK
-from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
 

@@ -34,7 +34,7 @@ from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import RunEvent
 from msft.scoring.metrics import own_metric
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 from msft.text import counted
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}

@@ -41,7 +41,7 @@ from msft.report.figures.peaks import (
     peaks_of,
 )
 from msft.report.page import Section, marked
-from msft.run.summary import disk_of
+from msft.run.history import disk_of
 from msft.text import SELECTED_ON_TEST, epochs, label
 
 if TYPE_CHECKING:
