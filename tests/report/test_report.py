@@ -16,7 +16,7 @@ import msft
 from mortal import Case, quick_folder
 from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
-from msft.report.compare.comparison import compared_runs, contest_of_each
+from msft.report.compare.comparison import compared_runs, comparison_of_each
 from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
 from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests
@@ -402,7 +402,7 @@ def pair_of_runs(folder: Path) -> list[Path]:
 
 def test_the_comparison_has_every_sub_dataset_on_both_splits(pair_of_runs: list[Path]) -> None:
     sft, msft = (History(read_log(run / "run.jsonl")) for run in pair_of_runs)
-    tables = dataset_tables(contest_of_each(compared_runs(pair_of_runs)))
+    tables = dataset_tables(comparison_of_each(compared_runs(pair_of_runs)))
     assert [table.key for table in tables] == ["datasets", "datasets-validation"]
     for table, split in zip(tables, ("test", "validation"), strict=True):
         assert [row.name for row in table.rows] == ["a", "b", "c", "mean"]

@@ -21,7 +21,7 @@ from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, contests_of
+from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, comparisons_of
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -602,17 +602,17 @@ def factors_of(folders: Sequence[Path]) -> dict[str, float]:
     """How many times the FLOPs of SFT each other method cost, in the largest mixture with both."""
     for folder in folders:
         _refuse_no_run(folder)
-    contests = contests_of([run for run in compared_runs(folders) if run.history.ended])
-    rivals = [contest for contest in contests if contest.sft and contest.others]
+    comparisons = comparisons_of([run for run in compared_runs(folders) if run.history.ended])
+    rivals = [comparison for comparison in comparisons if comparison.sft and comparison.others]
     if not rivals:
         raise UsageError(
             "these folders have no finished run of sft with one of another method on the same "
             "sub-datasets; name both, or none for the paper's table alone"
         )
-    contest = rivals[-1]
-    assert contest.sft is not None
-    own = float(contest.flops(contest.sft, "total")) or 1.0
-    return {each.label: float(contest.flops(each, "total")) / own for each in contest.others}
+    comparison = rivals[-1]
+    assert comparison.sft is not None
+    own = float(comparison.flops(comparison.sft, "total")) or 1.0
+    return {each.label: float(comparison.flops(each, "total")) / own for each in comparison.others}
 
 
 def _refuse_no_run(folder: Path) -> None:

@@ -371,10 +371,10 @@ def _tables(
     shown: bool,
 ) -> dict[str, Any]:
     """Write them, show them if asked to, and return what they say."""
-    from msft.report.compare.comparison import model_contests
+    from msft.report.compare.comparison import model_comparisons
     from msft.report.comparison_page import (
-        comparison_of,
         content_of,
+        report_of,
         text_of,
         write_comparison_figures,
         write_files,
@@ -385,14 +385,14 @@ def _tables(
             f"none of the runs is in {out}; expected folders such as {out / 'msft-s20'} (without "
             "--no-run they are made)"
         )
-    contests = model_contests(found.runs, recipe.report_split, missing, found.unreadable)
-    comparison = comparison_of(contests)
-    paths = write_files(comparison, out)
-    drawn = write_comparison_figures(comparison, out, formats) if formats else []
+    comparisons = model_comparisons(found.runs, recipe.report_split, missing, found.unreadable)
+    report = report_of(comparisons)
+    paths = write_files(report, out)
+    drawn = write_comparison_figures(report, out, formats) if formats else []
     if shown:
-        show(text_of(comparison, width()))
+        show(text_of(report, width()))
         show_paths(*paths, *dict.fromkeys(path.parent for path in drawn))
-    return {**content_of(comparison), "files": [str(path) for path in (*paths, *drawn)]}
+    return {**content_of(report), "files": [str(path) for path in (*paths, *drawn)]}
 
 
 def folders_in(out: Path) -> list[Path]:

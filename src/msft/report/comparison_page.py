@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 from msft.report.compare.comparison import (
     ComparedRun,
-    Contest,
-    Entrant,
+    Comparison,
     GroupsOf,
+    MethodRuns,
     ReportSplit,
     compared_runs,
-    contest_of_each,
-    model_contests,
+    comparison_of_each,
+    model_comparisons,
     no_groups,
     runs_by_model,
     same_datasets,
@@ -49,7 +49,7 @@ from msft.report.page import (
     RunOnDisk,
     SampleViews,
     Section,
-    contest_samples,
+    comparison_samples,
     facts_of,
     page_sections,
     write_figures,
@@ -128,54 +128,56 @@ MOST_MARGINS = 3
 """Others in a headline; of more, it has the best one and the tables have the rest."""
 
 
-def headline(contest: Contest) -> str:
+def headline(comparison: Comparison) -> str:
     """The best on the split that reports, in one sentence."""
-    if not contest.has_mean:
+    if not comparison.has_mean:
         return "These runs have different sub-datasets, so their means cannot be compared."
-    unit, known = contest.unit(), _means(contest)
+    unit, known = comparison.unit(), _means(comparison)
     if not known:
         return "None of these runs is scored on all sub-datasets."
     top = max(height(score, unit) for score in known.values())
     winners = [label for label, score in known.items() if height(score, unit) == top]
     text = f"{listed(winners)} {'has' if len(winners) == 1 else 'have'} the best mean on "
-    text += f"{contest.split}, {in_words(known[winners[0]], unit)}. {_against(contest, known)}"
-    if contest.each:
-        return f"{text}{counted(len(contest.entrants), 'run')}."
-    methods = counted(len(contest.entrants), "method")
-    return f"{text}{methods}, {counted(len(contest.seeds), 'seed')}."
+    text += (
+        f"{comparison.split}, {in_words(known[winners[0]], unit)}. {_against(comparison, known)}"
+    )
+    if comparison.each:
+        return f"{text}{counted(len(comparison.methods), 'run')}."
+    methods = counted(len(comparison.methods), "method")
+    return f"{text}{methods}, {counted(len(comparison.seeds), 'seed')}."
 
 
-def _against(contest: Contest, known: Mapping[str, Number]) -> str:
+def _against(comparison: Comparison, known: Mapping[str, Number]) -> str:
     """How far the other methods are above or below the baseline; of many, only the best."""
-    baseline, unit = contest.baseline, contest.unit()
-    others = [each for each in contest.entrants if each is not baseline and each.label in known]
+    baseline, unit = comparison.baseline, comparison.unit()
+    others = [each for each in comparison.methods if each is not baseline and each.label in known]
     if baseline.label not in known or not others:
         return ""
     others.sort(key=lambda each: height(known[each.label], unit), reverse=True)
     shown = others if len(others) <= MOST_MARGINS else others[:1]
     told = [
-        f"{each.label} {margin_in_words(found, unit)}{_of_some(contest, each)}"
+        f"{each.label} {margin_in_words(found, unit)}{_of_some(comparison, each)}"
         for each in shown
-        if (found := margin_of(contest, each, baseline)) is not None
+        if (found := margin_of(comparison, each, baseline)) is not None
     ]
     against = f"{baseline.label} ({in_words(known[baseline.label], unit)})"
     return f"Against {against}: {'; '.join(told)}. "
 
 
-def _of_some(contest: Contest, entrant: Entrant) -> str:
+def _of_some(comparison: Comparison, method: MethodRuns) -> str:
     """Which seeds a difference to the baseline is over, where one of the means is over others."""
-    shared = shared_seeds(contest, entrant, contest.baseline)
-    means = {seed for each in (entrant, contest.baseline) for seed in each.runs}
-    if not shared or {*shared} == means & {*contest.seeds}:
+    shared = shared_seeds(comparison, method, comparison.baseline)
+    means = {seed for each in (method, comparison.baseline) for seed in each.runs}
+    if not shared or {*shared} == means & {*comparison.seeds}:
         return ""
     seeds = "seed" if len(shared) == 1 else "seeds"
     return f" on {seeds} {listed(map(str, shared))}, which both have"
 
 
-def remarks(contest: Contest) -> list[str]:
+def remarks(comparison: Comparison) -> list[str]:
     """What to know before reading a table."""
-    unit = contest.unit()
-    chose, again = contest.selection, contest.split == contest.selection
+    unit = comparison.unit()
+    chose, again = comparison.selection, comparison.split == comparison.selection
     found = [
         f"{chose.capitalize()} chose every checkpoint. The reported scores are from "
         + (
@@ -185,29 +187,31 @@ def remarks(contest: Contest) -> list[str]:
             else "test."
         )
     ]
-    if len({run.seed for run in contest.runs}) < 2:
+    if len({run.seed for run in comparison.runs}) < 2:
         found.append(
             "There is one seed, so nothing here says what another seed would give. msft compare "
             "with --seeds 20,30,40 runs more."
         )
-    if not contest.has_mean:
+    if not comparison.has_mean:
         return found
-    base = contest.base_score(contest.names, contest.split)
-    means = _means(contest).values()
+    base = comparison.base_score(comparison.names, comparison.split)
+    means = _means(comparison).values()
     if base is not None and all(height(mean, unit) <= height(base, unit) for mean in means):
-        found.append(f"No method is better than the base model on {contest.split}.")
+        found.append(f"No method is better than the base model on {comparison.split}.")
     if unit is None:
         found.append(MEAN_OF_GAINS)
     return found
 
 
-def _means(contest: Contest) -> dict[str, Number]:
-    """Of the entrants that are scored on everything."""
-    scores = {e.label: contest.score(e, contest.names, contest.split) for e in contest.entrants}
+def _means(comparison: Comparison) -> dict[str, Number]:
+    """Of the methods that are scored on everything."""
+    scores = {
+        e.label: comparison.score(e, comparison.names, comparison.split) for e in comparison.methods
+    }
     return {label: score for label, score in scores.items() if score is not None}
 
 
-_AFTER: tuple[Callable[[Contest], Table | None], ...] = (
+_AFTER: tuple[Callable[[Comparison], Table | None], ...] = (
     ablation_table,
     averages_table,
     seed_table,
@@ -219,15 +223,15 @@ _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
 )
 
 
-def tables_of(contest: Contest) -> list[Table]:
-    """All that say something about this contest, in the order in which they are read."""
-    first = [*main_tables(contest), honesty_table(contest), *dataset_tables(contest)]
-    made = [*first, *(make(contest) for make in _AFTER)]
+def tables_of(comparison: Comparison) -> list[Table]:
+    """All that say something about this comparison, in the order in which they are read."""
+    first = [*main_tables(comparison), honesty_table(comparison), *dataset_tables(comparison)]
+    made = [*first, *(make(comparison) for make in _AFTER)]
     return [table for table in made if table is not None]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparisonReport:
     """All that a page, a terminal and files say of runs.
 
     short: the tables for a terminal, the others are for pages and files.
@@ -258,49 +262,51 @@ class Comparison:
         return [replace(table, note=f"{self.mark} {table.note}".strip()) for table in tables]
 
 
-def comparison_of(contests: Sequence[Contest]) -> Comparison:
-    """Of one contest, or of one for each of several models."""
-    if len(contests) > 1:
-        return _of_models(contests)
-    (contest,) = contests
-    tables = tables_of(contest)
-    return Comparison(
-        _title(contest),
-        headline(contest),
-        remarks(contest),
-        contest.warnings,
-        contest.runs,
+def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
+    """Of one comparison, or of one for each of several models."""
+    if len(comparisons) > 1:
+        return _of_models(comparisons)
+    (comparison,) = comparisons
+    tables = tables_of(comparison)
+    return ComparisonReport(
+        _title(comparison),
+        headline(comparison),
+        remarks(comparison),
+        comparison.warnings,
+        comparison.runs,
         tables,
         tables,
-        [score_section(contest)],
-        comparison_figures(contest.runs, _reports(contest)),
-        contest_samples(contest),
-        contest.selection,
+        [score_section(comparison)],
+        comparison_figures(comparison.runs, _reports(comparison)),
+        comparison_samples(comparison),
+        comparison.selection,
     )
 
 
-def _of_models(contests: Sequence[Contest]) -> Comparison:
-    first, tables = contests[0], model_tables(contests)
+def _of_models(comparisons: Sequence[Comparison]) -> ComparisonReport:
+    first, tables = comparisons[0], model_tables(comparisons)
     joined = {table.key for table in tables}
-    titles = titles_of(contests)
+    titles = titles_of(comparisons)
     own = [
         replace(table, key=f"{table.key}-{number}", title=f"{table.title} · {title}")
-        for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
-        for table in tables_of(contest)
+        for number, (comparison, title) in enumerate(zip(comparisons, titles, strict=True), start=1)
+        for table in tables_of(comparison)
         if table.key not in joined
     ]
-    runs = [run for contest in contests for run in contest.runs]
-    return Comparison(
-        f"{listed(labels_in(contests))} compared on {listed(titles)}",
-        headline_of_models(contests),
-        [*dict.fromkeys(remark for contest in contests for remark in remarks(contest))],
-        [*dict.fromkeys(warning for contest in contests for warning in contest.warnings)],
+    runs = [run for comparison in comparisons for run in comparison.runs]
+    return ComparisonReport(
+        f"{listed(labels_in(comparisons))} compared on {listed(titles)}",
+        headline_of_models(comparisons),
+        [*dict.fromkeys(remark for comparison in comparisons for remark in remarks(comparison))],
+        [*dict.fromkeys(warning for comparison in comparisons for warning in comparison.warnings)],
         runs,
         [*tables, *own],
         tables,
         [
-            score_section(contest, f"-{number}", f" · {title}")
-            for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
+            score_section(comparison, f"-{number}", f" · {title}")
+            for number, (comparison, title) in enumerate(
+                zip(comparisons, titles, strict=True), start=1
+            )
         ],
         comparison_figures(runs, _reports(first)),
         {},
@@ -308,15 +314,15 @@ def _of_models(contests: Sequence[Contest]) -> Comparison:
     )
 
 
-def _reports(contest: Contest) -> ReportSplit:
-    return "test" if contest.split == TEST else "selection"
+def _reports(comparison: Comparison) -> ReportSplit:
+    return "test" if comparison.split == TEST else "selection"
 
 
-def comparison_of_folders(
+def report_of_folders(
     folders: Sequence[Path],
     older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
-) -> Comparison:
+) -> ComparisonReport:
     """Runs of one model, finished or not, each by itself against the first one; of several models
     the methods of each, as `msft compare` has them.
 
@@ -325,8 +331,8 @@ def comparison_of_folders(
     runs = compared_runs(folders, older_groups)
     finished = [run for run in runs if run.history.ended is not None]
     if len(runs_by_model(finished)) > 1 and same_datasets(finished):
-        return comparison_of(model_contests(runs, report_split))
-    return comparison_of([contest_of_each(runs, report_split)])
+        return report_of(model_comparisons(runs, report_split))
+    return report_of([comparison_of_each(runs, report_split)])
 
 
 def write_comparison(
@@ -335,52 +341,52 @@ def write_comparison(
     older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
 ) -> Path:
-    """The page that compares these runs; its other arguments are those of `comparison_of_folders`.
+    """The page that compares these runs; its other arguments are those of `report_of_folders`.
 
     out: the file, or the folder in which it is to be `report.html`.
     older_groups: says the groups of a folder whose environment.json does not.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _write_page(path, comparison_of_folders(folders, older_groups, report_split))
+    return _write_page(path, report_of_folders(folders, older_groups, report_split))
 
 
-def write_files(comparison: Comparison, out: Path) -> list[Path]:
+def write_files(report: ComparisonReport, out: Path) -> list[Path]:
     """`compare.html`, `.md`, `.tex` and `.csv` in a folder."""
-    tables, title = comparison.marked(comparison.tables), comparison.title
-    mark = [comparison.mark] if comparison.mark else []
-    said = [*mark, comparison.headline, *comparison.remarks, *comparison.warnings]
+    tables, title = report.marked(report.tables), report.title
+    mark = [report.mark] if report.mark else []
+    said = [*mark, report.headline, *report.remarks, *report.warnings]
     page, text, tex, numbers = [
         out / f"compare.{suffix}" for suffix in ("html", "md", "tex", "csv")
     ]
-    _write_page(page, comparison)
+    _write_page(page, report)
     write_text(text, markdown_page(title, said, tables))
     write_text(tex, latex_page(title, said, tables))
-    write_text(numbers, csv_text(tables, comparison.selection if comparison.mark else ""))
+    write_text(numbers, csv_text(tables, report.selection if report.mark else ""))
     return [page, text, tex, numbers]
 
 
-def _write_page(path: Path, comparison: Comparison) -> Path:
+def _write_page(path: Path, report: ComparisonReport) -> Path:
     """Each run's own report is linked if it is there."""
     content = {
-        "facts": facts_of([RunOnDisk(r.folder, r.history, r.summary) for r in comparison.runs]),
-        "samples": comparison.samples,
-        "title": comparison.title,
-        "headline": comparison.headline,
-        "mark": comparison.mark,
-        "selection": comparison.selection,
-        "remarks": comparison.remarks,
-        "warnings": comparison.warnings,
-        "links": [(run.title, _link_to(run.folder, path.parent)) for run in comparison.runs],
-        "scores": page_sections(comparison.scores),
-        "tables": comparison.marked(page_tables(comparison.tables, comparison.figures)),
-        "figures": page_sections(page_figures(comparison.tables, comparison.figures)),
+        "facts": facts_of([RunOnDisk(r.folder, r.history, r.summary) for r in report.runs]),
+        "samples": report.samples,
+        "title": report.title,
+        "headline": report.headline,
+        "mark": report.mark,
+        "selection": report.selection,
+        "remarks": report.remarks,
+        "warnings": report.warnings,
+        "links": [(run.title, _link_to(run.folder, path.parent)) for run in report.runs],
+        "scores": page_sections(report.scores),
+        "tables": report.marked(page_tables(report.tables, report.figures)),
+        "figures": page_sections(page_figures(report.tables, report.figures)),
     }
-    return write_page(path, "comparison.html", content)
+    return write_page(path, "report.html", content)
 
 
-def _title(contest: Contest) -> str:
-    return f"{listed(entrant.label for entrant in contest.entrants)} compared"
+def _title(comparison: Comparison) -> str:
+    return f"{listed(method.label for method in comparison.methods)} compared"
 
 
 def _link_to(folder: Path, place: Path) -> str | None:
@@ -391,20 +397,20 @@ def _link_to(folder: Path, place: Path) -> str | None:
     return "./" + quote(os.path.relpath(report.resolve(), place.resolve()))
 
 
-def contest_text(contest: Contest, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
+def report_text(comparison: Comparison, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
     """The tables for a terminal, all of them or these."""
-    comparison = comparison_of([contest])
-    return text_of(replace(comparison, short=tables or comparison.short), width)
+    report = report_of([comparison])
+    return text_of(replace(report, short=tables or report.short), width)
 
 
-def content_of(comparison: Comparison) -> dict[str, Any]:
+def content_of(report: ComparisonReport) -> dict[str, Any]:
     """The same for programs: what is said, every run, and every cell of every table."""
     return {
-        "title": comparison.title,
-        "headline": comparison.headline,
-        **({"selection_split": comparison.selection} if comparison.mark else {}),
-        "remarks": [*([comparison.mark] if comparison.mark else []), *comparison.remarks],
-        "warnings": [*comparison.warnings],
+        "title": report.title,
+        "headline": report.headline,
+        **({"selection_split": report.selection} if report.mark else {}),
+        "remarks": [*([report.mark] if report.mark else []), *report.remarks],
+        "warnings": [*report.warnings],
         "runs": [
             {
                 "name": run.label,
@@ -414,26 +420,26 @@ def content_of(comparison: Comparison) -> dict[str, Any]:
                 "best": run.summary["best"],
                 "flops": run.summary["flops"],
             }
-            for run in comparison.runs
+            for run in report.runs
         ],
-        "cells": cells_of(comparison.tables),
+        "cells": cells_of(report.tables),
     }
 
 
-def text_of(comparison: Comparison, width: int = WIDTH) -> str:
+def text_of(report: ComparisonReport, width: int = WIDTH) -> str:
     """The tables for a terminal, and what is to be known about them."""
-    mark = [comparison.mark] if comparison.mark else []
-    said = [*comparison.remarks, *comparison.warnings, LEGEND, comparison.headline, *mark]
-    parts = [terminal(table, width) for table in comparison.marked(comparison.short)]
+    mark = [report.mark] if report.mark else []
+    said = [*report.remarks, *report.warnings, LEGEND, report.headline, *mark]
+    parts = [terminal(table, width) for table in report.marked(report.short)]
     return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
 
 
 def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     """The scores of these runs for a terminal, each by itself, and what selected."""
-    contest = contest_of_each(compared_runs(folders))
-    honesty = honesty_table(contest)
-    tables = [*reversed(dataset_tables(contest)), *([honesty] if honesty else [])]
-    return contest_text(contest, width, tables)
+    comparison = comparison_of_each(compared_runs(folders))
+    honesty = honesty_table(comparison)
+    tables = [*reversed(dataset_tables(comparison)), *([honesty] if honesty else [])]
+    return report_text(comparison, width, tables)
 
 
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:
@@ -444,14 +450,14 @@ def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[P
         sections = run_figures(run.history, step_losses_of(run.folder))
         paths += write_figures(sections, run.folder / FOLDER, formats)
     if len(folders) > 1:
-        compared = comparison_of_folders(folders)
+        compared = report_of_folders(folders)
         paths += write_comparison_figures(compared, folders[0].parent, formats)
     return paths
 
 
 def write_comparison_figures(
-    comparison: Comparison, place: Path, formats: Sequence[str]
+    report: ComparisonReport, place: Path, formats: Sequence[str]
 ) -> list[Path]:
     """Every figure of a comparison's page into the folder `figures` of a place."""
-    sections = [*comparison.scores, *comparison.figures]
+    sections = [*report.scores, *report.figures]
     return write_figures(sections, place / FOLDER, formats)

@@ -13,9 +13,9 @@ from functools import partial
 
 from msft.report.compare.comparison import (
     ComparedRun,
-    Contest,
+    Comparison,
     Ends,
-    Entrant,
+    MethodRuns,
     PairedVerdicts,
     ends_of,
     known_mean,
@@ -64,61 +64,64 @@ ABLATION = ("sft", "sro", "soft_sro", "msft")
 """The methods of the paper's ablation: SFT, the two that search once, and mSFT."""
 
 
-def main_tables(contest: Contest) -> list[Table]:
+def main_tables(comparison: Comparison) -> list[Table]:
     """Results on the split that reports, and where there are groups on the other one too; none
     where no means can be compared."""
-    if not contest.has_mean:
+    if not comparison.has_mean:
         return []
-    groups = contest.groups
-    splits = contest.splits if groups else contest.splits[:1]
-    return [_main_table(contest, groups, split) for split in splits]
+    groups = comparison.groups
+    splits = comparison.splits if groups else comparison.splits[:1]
+    return [_main_table(comparison, groups, split) for split in splits]
 
 
-def _main_table(contest: Contest, groups: Mapping[str, Sequence[str]], split: str) -> Table:
+def _main_table(comparison: Comparison, groups: Mapping[str, Sequence[str]], split: str) -> Table:
     """Groups and the mean over all sub-datasets, with Ep. and the differences to the baseline."""
-    columns = {**groups, _mean_name(contest): contest.names}
-    scores = [_score_column(contest, held, split, with_base=True) for held in columns.values()]
-    paths = [EMPTY, *(_epochs_cell(contest, entrant) for entrant in contest.entrants)]
-    names = ["Base", *(entrant.label for entrant in contest.entrants)]
+    columns = {**groups, _mean_name(comparison): comparison.names}
+    scores = [_score_column(comparison, held, split, with_base=True) for held in columns.values()]
+    paths = [EMPTY, *(_epochs_cell(comparison, method) for method in comparison.methods)]
+    names = ["Base", *(method.label for method in comparison.methods)]
     cells = zip(*scores, paths, strict=True)
     return Table(
-        _key("main", contest, split),
-        f"Results on {_role(contest, split)}",
-        f"{_where(contest, split)} {_how(contest)} Ep.: epochs on the path to the reported "
+        _key("main", comparison, split),
+        f"Results on {_role(comparison, split)}",
+        f"{_where(comparison, split)} {_how(comparison)} Ep.: epochs on the path to the reported "
         "checkpoint.",
         ("method", *columns, "Ep."),
         tuple(TableRow(name, tuple(row)) for name, row in zip(names, cells, strict=True)),
     )
 
 
-def dataset_tables(contest: Contest) -> list[Table]:
+def dataset_tables(comparison: Comparison) -> list[Table]:
     """Every sub-dataset, with its metric where they differ, then the mean if it can be compared;
     on every split that was scored."""
     tables: list[Table] = []
-    mixed = contest.unit() is None
-    for split in contest.splits:
+    mixed = comparison.unit() is None
+    for split in comparison.splits:
         rows = [
             TableRow(
                 name,
                 (
-                    *([Cell(metric_name(contest.unit((name,))))] if mixed else []),
-                    *_score_column(contest, (name,), split),
+                    *([Cell(metric_name(comparison.unit((name,))))] if mixed else []),
+                    *_score_column(comparison, (name,), split),
                 ),
             )
-            for name in contest.names
+            for name in comparison.names
         ]
-        if contest.has_mean:
-            means = [*([EMPTY] if mixed else []), *_score_column(contest, contest.names, split)]
-            rows.append(TableRow(_mean_name(contest), tuple(means), apart=True))
+        if comparison.has_mean:
+            means = [
+                *([EMPTY] if mixed else []),
+                *_score_column(comparison, comparison.names, split),
+            ]
+            rows.append(TableRow(_mean_name(comparison), tuple(means), apart=True))
         tables.append(
             Table(
-                _key("datasets", contest, split),
-                f"Every sub-dataset on {_role(contest, split)}",
-                f"{_where(contest, split)} {_how(contest, 'row')}",
+                _key("datasets", comparison, split),
+                f"Every sub-dataset on {_role(comparison, split)}",
+                f"{_where(comparison, split)} {_how(comparison, 'row')}",
                 (
                     "sub-dataset",
                     *(["metric"] if mixed else []),
-                    *(entrant.label for entrant in contest.entrants),
+                    *(method.label for method in comparison.methods),
                 ),
                 tuple(rows),
             )
@@ -126,48 +129,48 @@ def dataset_tables(contest: Contest) -> list[Table]:
     return tables
 
 
-def _key(name: str, contest: Contest, split: str) -> str:
-    return name if split == contest.split else f"{name}-{split}"
+def _key(name: str, comparison: Comparison, split: str) -> str:
+    return name if split == comparison.split else f"{name}-{split}"
 
 
-def _role(contest: Contest, split: str) -> str:
-    """A split, and what it does in this contest."""
-    if contest.selected_on_test:
+def _role(comparison: Comparison, split: str) -> str:
+    """A split, and what it does in this comparison."""
+    if comparison.selected_on_test:
         return "test (reported, and selected on)"
-    if split == contest.split:
+    if split == comparison.split:
         return "test (reported)" if split == TEST else "validation (reported, and selected on)"
     return "test" if split == TEST else "validation (selected on)"
 
 
-def ablation_table(contest: Contest) -> Table | None:
+def ablation_table(comparison: Comparison) -> Table | None:
     """mSFT against those that search only once; None unless mSFT and one of these are there."""
-    chosen = [entrant for entrant in contest.entrants if entrant.method in ABLATION]
-    methods = {entrant.method for entrant in chosen}
-    if not contest.has_mean or "msft" not in methods or not methods & {"sro", "soft_sro"}:
+    chosen = [method for method in comparison.methods if method.name in ABLATION]
+    methods = {method.name for method in chosen}
+    if not comparison.has_mean or "msft" not in methods or not methods & {"sro", "soft_sro"}:
         return None
-    chosen.sort(key=lambda entrant: ABLATION.index(entrant.method))
-    scores = _score_column(contest, contest.names, contest.split, entrants=chosen)
+    chosen.sort(key=lambda method: ABLATION.index(method.name))
+    scores = _score_column(comparison, comparison.names, comparison.split, methods=chosen)
     rows = (
-        TableRow(entrant.label, (score, _epochs_cell(contest, entrant)))
-        for entrant, score in zip(chosen, scores, strict=True)
+        TableRow(method.label, (score, _epochs_cell(comparison, method)))
+        for method, score in zip(chosen, scores, strict=True)
     )
     return Table(
         "ablation",
-        f"Ablation on {contest.split}",
+        f"Ablation on {comparison.split}",
         "SRO SFT and Soft SRO SFT find every peak in one roll-out on the whole mixture. mSFT "
-        f"searches again after each exclusion. {_how(contest)}",
-        ("method", _mean_name(contest), "Ep."),
+        f"searches again after each exclusion. {_how(comparison)}",
+        ("method", _mean_name(comparison), "Ep."),
         tuple(rows),
     )
 
 
-def spread_table(contest: Contest) -> Table | None:
+def spread_table(comparison: Comparison) -> Table | None:
     """Standard deviation over sub-datasets; None of one sub-dataset or where metrics differ."""
-    unit = contest.unit()
-    spreads = [spread_of(contest, entrant) for entrant in contest.entrants]
+    unit = comparison.unit()
+    spreads = [spread_of(comparison, method) for method in comparison.methods]
     if all(spread is None for spread in spreads):
         return None
-    ends = [ends_of(contest, entrant) for entrant in contest.entrants]
+    ends = [ends_of(comparison, method) for method in comparison.methods]
     ranks = ranked(
         [
             None if spread is None or any(_behind(own, other, unit) for other in ends) else -spread
@@ -175,15 +178,15 @@ def spread_table(contest: Contest) -> Table | None:
         ]
     )
     rows: list[TableRow] = []
-    for entrant, spread, own, rank in zip(contest.entrants, spreads, ends, ranks, strict=True):
+    for method, spread, own, rank in zip(comparison.methods, spreads, ends, ranks, strict=True):
         low, high = own
         cells = (score_cell(spread, unit, rank), score_cell(low, unit), score_cell(high, unit))
-        rows.append(TableRow(entrant.label, cells))
+        rows.append(TableRow(method.label, cells))
     return Table(
         "spread",
-        f"Spread over sub-datasets on {contest.split}",
+        f"Spread over sub-datasets on {comparison.split}",
         "Standard deviation (n − 1) of the scores of one run over its sub-datasets, and the lowest "
-        f"and the highest of them{_averaged(contest)}. Sub-datasets differ in difficulty, so most "
+        f"and the highest of them{_averaged(comparison)}. Sub-datasets differ in difficulty, so most "
         "of this is theirs and not the method's. A small spread is no merit where both ends are "
         "worse than another method's, and is not marked there.",
         ("method", "sd", "lowest", "highest"),
@@ -202,34 +205,34 @@ def _behind(own: Ends, other: Ends, unit: Unit) -> bool:
     )
 
 
-def places_table(contest: Contest) -> Table | None:
+def places_table(comparison: Comparison) -> Table | None:
     """How often a method is the best on a sub-dataset, under each seed; None if alone."""
-    places = first_places(rounds_of(contest))
+    places = first_places(rounds_of(comparison))
     if not places:
         return None
-    ranks = ranked([Fraction(places[entrant.label].first) for entrant in contest.entrants])
+    ranks = ranked([Fraction(places[method.label].first) for method in comparison.methods])
     rows = (
         TableRow(
-            entrant.label,
+            method.label,
             (
-                Cell(str(places[entrant.label].first), rank, value=places[entrant.label].first),
-                Cell(str(places[entrant.label].shared), value=places[entrant.label].shared),
+                Cell(str(places[method.label].first), rank, value=places[method.label].first),
+                Cell(str(places[method.label].shared), value=places[method.label].shared),
             ),
         )
-        for entrant, rank in zip(contest.entrants, ranks, strict=True)
+        for method, rank in zip(comparison.methods, ranks, strict=True)
     )
     return Table(
         "places",
-        f"First places on {contest.split}",
-        places_text([contest]),
+        f"First places on {comparison.split}",
+        places_text([comparison]),
         ("method", "first places", "of these shared"),
         tuple(rows),
     )
 
 
-def _where(contest: Contest, split: str) -> str:
+def _where(comparison: Comparison, split: str) -> str:
     """What scores on a split are worth."""
-    if split == TEST and not contest.selected_on_test:
+    if split == TEST and not comparison.selected_on_test:
         return "Scored on test; the checkpoints were chosen on validation."
     return f"Scored on {split}, which also chose the checkpoints, so the scores flatter."
 
@@ -246,51 +249,51 @@ def score_cell(
 
 
 def _score_column(
-    contest: Contest,
+    comparison: Comparison,
     names: Sequence[str],
     split: str,
     with_base: bool = False,
-    entrants: Sequence[Entrant] = (),
+    methods: Sequence[MethodRuns] = (),
 ) -> list[Cell]:
-    """The entrants' scores over these sub-datasets, ranked; before them the base model's, which is
+    """The methods' scores over these sub-datasets, ranked; before them the base model's, which is
     not."""
-    entrants, unit = entrants or contest.entrants, contest.unit(names)
-    against = contest.score(contest.baseline, names, split)
-    values = [contest.score(entrant, names, split) for entrant in entrants]
+    methods, unit = methods or comparison.methods, comparison.unit(names)
+    against = comparison.score(comparison.baseline, names, split)
+    values = [comparison.score(method, names, split) for method in methods]
     ranks = ranked([height(value, unit) for value in values])
     cells = [
-        score_cell(value, unit, rank, None if entrant is contest.baseline else against)
-        for entrant, value, rank in zip(entrants, values, ranks, strict=True)
+        score_cell(value, unit, rank, None if method is comparison.baseline else against)
+        for method, value, rank in zip(methods, values, ranks, strict=True)
     ]
-    return [score_cell(contest.base_score(names, split), unit), *cells] if with_base else cells
+    return [score_cell(comparison.base_score(names, split), unit), *cells] if with_base else cells
 
 
-def _epochs_cell(contest: Contest, entrant: Entrant) -> Cell:
-    found = mean([run.summary["best"]["epochs"] for run in entrant.over(contest.seeds)])
+def _epochs_cell(comparison: Comparison, method: MethodRuns) -> Cell:
+    found = mean([run.summary["best"]["epochs"] for run in method.over(comparison.seeds)])
     return Cell(f"{float(found):.2f}", value=float(found))
 
 
-def _mean_name(contest: Contest) -> str:
-    if contest.unit() is None:
+def _mean_name(comparison: Comparison) -> str:
+    if comparison.unit() is None:
         return "mean gain"
-    return "pooled" if contest.first.history.start.settings["mean"] == "pooled" else "mean"
+    return "pooled" if comparison.first.history.start.settings["mean"] == "pooled" else "mean"
 
 
-def _how(contest: Contest, within: str = "column") -> str:
+def _how(comparison: Comparison, within: str = "column") -> str:
     """How to read the cells."""
-    units = {contest.unit((name,)) for name in contest.names}
+    units = {comparison.unit((name,)) for name in comparison.names}
     text = "Per cent of rows right" if units == {"accuracy"} else "In each metric's own unit"
-    text += f"{_averaged(contest)}; the best and the second of a {within} are marked"
-    if len(contest.entrants) > 1:
-        text += f"; behind a score: the difference to {contest.baseline.label}"
+    text += f"{_averaged(comparison)}; the best and the second of a {within} are marked"
+    if len(comparison.methods) > 1:
+        text += f"; behind a score: the difference to {comparison.baseline.label}"
     text += "."
     if "nll" in units:
         text += " Of nll, lower is better."
     return text
 
 
-def _averaged(contest: Contest) -> str:
-    seeds = contest.seeds
+def _averaged(comparison: Comparison) -> str:
+    seeds = comparison.seeds
     return f", mean over seeds {listed(map(str, seeds))}" if len(seeds) > 1 else ""
 
 
@@ -300,37 +303,40 @@ SURE = 0.05
 READING = "in words"
 
 
-def seed_table(contest: Contest) -> Table | None:
+def seed_table(comparison: Comparison) -> Table | None:
     """Every seed, mean, sd and a paired t-test against the baseline; None of a single seed."""
-    seeds = sorted({seed for entrant in contest.entrants for seed in entrant.runs})
+    seeds = sorted({seed for method in comparison.methods for seed in method.runs})
     if len(seeds) < 2:
         return None
-    unit = contest.unit()
-    against = _by_seed(contest, contest.baseline, seeds)
-    found = [_by_seed(contest, entrant, seeds) for entrant in contest.entrants]
-    means = [contest.score(entrant, contest.names, contest.split) for entrant in contest.entrants]
-    whole = all(set(contest.seeds) <= entrant.runs.keys() for entrant in contest.entrants)
+    unit = comparison.unit()
+    against = _by_seed(comparison, comparison.baseline, seeds)
+    found = [_by_seed(comparison, method, seeds) for method in comparison.methods]
+    means = [
+        comparison.score(method, comparison.names, comparison.split)
+        for method in comparison.methods
+    ]
+    whole = all(set(comparison.seeds) <= method.runs.keys() for method in comparison.methods)
     ranks = ranked([height(value, unit) if whole else None for value in means])
     rows: list[TableRow] = []
-    for entrant, scores, middle, rank in zip(contest.entrants, found, means, ranks, strict=True):
-        shared = [seed for seed in scores if seed in against and entrant is not contest.baseline]
+    for method, scores, middle, rank in zip(comparison.methods, found, means, ranks, strict=True):
+        shared = [seed for seed in scores if seed in against and method is not comparison.baseline]
         test = paired_t([scores[s] for s in shared], [against[s] for s in shared])
-        gaps = [scores[seed] - against[seed] for seed in shared if seed in contest.seeds]
+        gaps = [scores[seed] - against[seed] for seed in shared if seed in comparison.seeds]
         gap = mean(gaps) if gaps else None
         more = "" if gap is None else difference(gap, unit, more=1)
         average = Cell(
             _precise(middle, unit), rank, more, per_cent(middle, unit), per_cent(gap, unit)
         )
         cells = [_precise_cell(scores.get(seed), unit) for seed in seeds]
-        spread = sample_sd([scores[seed] for seed in contest.seeds if seed in scores])
+        spread = sample_sd([scores[seed] for seed in comparison.seeds if seed in scores])
         cells += [average, _precise_cell(spread, unit), *_p_cells(test[1] if test else None)]
-        rows.append(TableRow(entrant.label, tuple(cells)))
+        rows.append(TableRow(method.label, tuple(cells)))
     missing = any(len(scores) < len(seeds) for scores in found)
     return Table(
         "seeds",
-        f"Seeds on {contest.split}",
+        f"Seeds on {comparison.split}",
         ("Mean and sd are over the seeds that every method has. " if missing and whole else "")
-        + f"sd over n − 1. p: two-sided paired t-test against {contest.baseline.label} over the "
+        + f"sd over n − 1. p: two-sided paired t-test against {comparison.baseline.label} over the "
         "seeds that both have; – where there are fewer than two, or where every seed has the same "
         "difference. It speaks of other seeds on these rows, not of other rows.",
         ("method", *(f"seed {seed}" for seed in seeds), "mean", "sd", "p", READING),
@@ -338,29 +344,29 @@ def seed_table(contest: Contest) -> Table | None:
     )
 
 
-def honesty_table(contest: Contest) -> Table | None:
+def honesty_table(comparison: Comparison) -> Table | None:
     """What selected, what reports, how far they are apart, and how many could be chosen from; None
     where no means can be compared."""
-    if not contest.has_mean:
+    if not comparison.has_mean:
         return None
-    unit = contest.unit()
-    splits = [split for split in (SELECTION, TEST) if split in contest.splits]
+    unit = comparison.unit()
+    splits = [split for split in (SELECTION, TEST) if split in comparison.splits]
     both = len(splits) > 1
     scores = {
-        split: [contest.score(entrant, contest.names, split) for entrant in contest.entrants]
+        split: [comparison.score(method, comparison.names, split) for method in comparison.methods]
         for split in splits
     }
     ranks = {s: ranked([height(v, unit) for v in values]) for s, values in scores.items()}
     rows: list[TableRow] = []
-    for place, entrant in enumerate(contest.entrants):
+    for place, method in enumerate(comparison.methods):
         cells = [score_cell(scores[s][place], unit, ranks[s][place]) for s in splits]
         if both:
             drift = minus(scores[SELECTION][place], scores[TEST][place])
             cells.append(Cell(difference(drift, unit), value=per_cent(drift, unit)))
-        rows.append(TableRow(entrant.label, (*cells, *_looks(contest, entrant))))
+        rows.append(TableRow(method.label, (*cells, *_looks(comparison, method))))
     apart = ["validation − test"] if both else []
-    chose = f"{contest.selection.capitalize()} chose every checkpoint"
-    nothing_else = "" if contest.selected_on_test else ", and nothing was scored on test"
+    chose = f"{comparison.selection.capitalize()} chose every checkpoint"
+    nothing_else = "" if comparison.selected_on_test else ", and nothing was scored on test"
     return Table(
         "honesty",
         "What selected and what reports",
@@ -374,30 +380,32 @@ def honesty_table(contest: Contest) -> Table | None:
     )
 
 
-def bootstrap_table(contest: Contest) -> Table | None:
+def bootstrap_table(comparison: Comparison) -> Table | None:
     """Every run against the baseline's with the same seed, row by row; None where no two runs
     have verdicts of the same rows."""
-    unit = contest.unit()
-    several = len({seed for entrant in contest.entrants for seed in entrant.runs}) > 1
-    verdicts = {seed: run.verdicts(contest.split) for seed, run in contest.baseline.runs.items()}
+    unit = comparison.unit()
+    several = len({seed for method in comparison.methods for seed in method.runs}) > 1
+    verdicts = {
+        seed: run.verdicts(comparison.split) for seed, run in comparison.baseline.runs.items()
+    }
     rows: list[TableRow] = []
-    for entrant in contest.entrants:
-        for seed, run in sorted(entrant.runs.items()):
-            other = contest.baseline.runs.get(seed)
-            if entrant is contest.baseline or other is None:
+    for method in comparison.methods:
+        for seed, run in sorted(method.runs.items()):
+            other = comparison.baseline.runs.get(seed)
+            if method is comparison.baseline or other is None:
                 continue
-            same = same_rows(run, other, contest.split, verdicts[seed])
+            same = same_rows(run, other, comparison.split, verdicts[seed])
             if same is not None:
-                name = f"{entrant.label}, seed {seed}" if several else entrant.label
-                drawn = bootstrap(run, same, contest.split)
+                name = f"{method.label}, seed {seed}" if several else method.label
+                drawn = bootstrap(run, same, comparison.split)
                 signs = _sign_cells(drawn, rows_apart(run, same))
                 rows.append(TableRow(name, (*_bootstrap_cells(drawn, unit), *signs)))
     if not rows:
         return None
     return Table(
         "bootstrap",
-        f"Rows of {contest.split} drawn again",
-        f"Difference to {contest.baseline.label}{' at the same seed' if several else ''}: positive "
+        f"Rows of {comparison.split} drawn again",
+        f"Difference to {comparison.baseline.label}{' at the same seed' if several else ''}: positive "
         "is better. From, to: its 95 % percentile interval. Behind: the share of draws in which it "
         f"is behind, over {DRAWS:,} draws of the rows of each sub-dataset. Better, worse: rows. p: "
         "two-sided sign test of these rows. It speaks of other rows for these two models, not of "
@@ -465,18 +473,18 @@ def _p_cells(p: float | None, apart: bool = True) -> tuple[Cell, Cell]:
     return Cell("< 0.001" if p < 0.001 else f"{p:.3f}", value=p), Cell(words)
 
 
-def _by_seed(contest: Contest, entrant: Entrant, seeds: Sequence[int]) -> dict[int, Number]:
+def _by_seed(comparison: Comparison, method: MethodRuns, seeds: Sequence[int]) -> dict[int, Number]:
     found = {
-        seed: entrant.runs[seed].score(contest.names, contest.split)
+        seed: method.runs[seed].score(comparison.names, comparison.split)
         for seed in seeds
-        if seed in entrant.runs
+        if seed in method.runs
     }
     return {seed: score for seed, score in found.items() if score is not None}
 
 
-def _looks(contest: Contest, entrant: Entrant) -> tuple[Cell, Cell]:
+def _looks(comparison: Comparison, method: MethodRuns) -> tuple[Cell, Cell]:
     """How many checkpoints could be chosen from, and the epochs that were trained for them."""
-    runs = entrant.over(contest.seeds)
+    runs = method.over(comparison.seeds)
     counts = [run.summary["best"]["candidates"] for run in runs]
     low, high = min(counts), max(counts)
     text = counted(low, "point") if low == high else f"{low:,} to {high:,} points"
@@ -518,39 +526,41 @@ class Margin:
         return self.p <= SURE and (low > 0 or high < 0)
 
 
-def margin_of(contest: Contest, entrant: Entrant, other: Entrant) -> Margin | None:
-    """How far an entrant is above another one on the split that reports, over the seeds that both
+def margin_of(comparison: Comparison, method: MethodRuns, other: MethodRuns) -> Margin | None:
+    """How far a method is above another one on the split that reports, over the seeds that both
     have, or of their means where they share none; None without scores."""
-    names, split = contest.names, contest.split
-    shared = shared_seeds(contest, entrant, other)
+    names, split = comparison.names, comparison.split
+    shared = shared_seeds(comparison, method, other)
     if len(shared) > 1:
-        return _over_seeds([minus(*_scores(contest, entrant, other, seed)) for seed in shared])
+        return _over_seeds([minus(*_scores(comparison, method, other, seed)) for seed in shared])
     if not shared:
-        found = minus(contest.score(entrant, names, split), contest.score(other, names, split))
+        found = minus(comparison.score(method, names, split), comparison.score(other, names, split))
         return None if found is None else Margin(found)
-    found = minus(*_scores(contest, entrant, other, shared[0]))
+    found = minus(*_scores(comparison, method, other, shared[0]))
     if found is None:
         return None
-    run, against = entrant.runs[shared[0]], other.runs[shared[0]]
+    run, against = method.runs[shared[0]], other.runs[shared[0]]
     rows = same_rows(run, against, split, against.verdicts(split))
     pair = rows_apart(run, rows) if rows else None
     if rows is None or pair is None:
         return Margin(found)
     drawn = bootstrap(run, rows, split)
     better = (drawn.low, drawn.high)
-    interval = (-better[1], -better[0]) if contest.unit() == "nll" else better
+    interval = (-better[1], -better[0]) if comparison.unit() == "nll" else better
     return Margin(found, interval, float(pair.p))
 
 
-def shared_seeds(contest: Contest, one: Entrant, two: Entrant) -> list[int]:
-    """The seeds of a contest that both have."""
-    return [seed for seed in contest.seeds if seed in one.runs and seed in two.runs]
+def shared_seeds(comparison: Comparison, one: MethodRuns, two: MethodRuns) -> list[int]:
+    """The seeds of a comparison that both have."""
+    return [seed for seed in comparison.seeds if seed in one.runs and seed in two.runs]
 
 
 def _scores(
-    contest: Contest, one: Entrant, two: Entrant, seed: int
+    comparison: Comparison, one: MethodRuns, two: MethodRuns, seed: int
 ) -> tuple[Number | None, Number | None]:
-    ours, theirs = (each.runs[seed].score(contest.names, contest.split) for each in (one, two))
+    ours, theirs = (
+        each.runs[seed].score(comparison.names, comparison.split) for each in (one, two)
+    )
     return ours, theirs
 
 
@@ -578,49 +588,49 @@ def margin_in_words(found: Margin, unit: Unit) -> str:
     return f"{text} ({between}, {p_value(found.p)}{chance})"
 
 
-def flops_table(contest: Contest) -> Table:
+def flops_table(comparison: Comparison) -> Table:
     """What was computed, and for what."""
     kinds = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
-    against = contest.flops(contest.baseline, "total")
+    against = comparison.flops(comparison.baseline, "total")
     rows: list[TableRow] = []
-    for entrant in contest.entrants:
-        amounts = [contest.flops(entrant, kind.replace("-", "")) for kind in kinds]
+    for method in comparison.methods:
+        amounts = [comparison.flops(method, kind.replace("-", "")) for kind in kinds]
         cells = [Cell(si(float(amount)), value=float(amount)) for amount in amounts]
-        share = float(contest.flops(entrant, "total") / against) if against else None
+        share = float(comparison.flops(method, "total") / against) if against else None
         times = EMPTY if share is None else Cell(f"{share:.2f}", value=share)
-        rows.append(TableRow(entrant.label, (*cells, times)))
+        rows.append(TableRow(method.label, (*cells, times)))
     return Table(
         "flops",
         "FLOPs",
-        flops_note([contest]),
-        ("method", *kinds, f"× {contest.baseline.label}"),
+        flops_note([comparison]),
+        ("method", *kinds, f"× {comparison.baseline.label}"),
         tuple(rows),
     )
 
 
-def flops_note(contests: Sequence[Contest]) -> str:
+def flops_note(comparisons: Sequence[Comparison]) -> str:
     """What is counted."""
-    adapter = any(adapter_of(run.history) for contest in contests for run in contest.runs)
+    adapter = any(adapter_of(run.history) for comparison in comparisons for run in comparison.runs)
     return (
         f"{flops_counted(adapter)}. Kept is the training on the path to the reported checkpoint, "
         "discarded is all other training; kept + discarded = train + look-ahead. Time and memory "
-        f"are not in it.{_shared_text(contests)}"
+        f"are not in it.{_shared_text(comparisons)}"
     )
 
 
-def _shared_text(contests: Sequence[Contest]) -> str:
+def _shared_text(comparisons: Sequence[Comparison]) -> str:
     """What was computed once for several runs, where some of them took it over."""
-    runs = [run for contest in contests for run in contest.runs]
+    runs = [run for comparison in comparisons for run in comparison.runs]
     takers = [run for run in runs if run.rollout_from]
     if not takers:
         return ""
     total = sum(run.summary["flops"]["total"] for run in runs)
     spared = sum(first_rollout_flops(run.history) for run in takers)
     labels = dict.fromkeys(
-        entrant.label
-        for contest in contests
-        for entrant in contest.entrants
-        if any(run in takers for run in entrant.runs.values())
+        method.label
+        for comparison in comparisons
+        for method in comparison.methods
+        if any(run in takers for run in method.runs.values())
     )
     return (
         f" Each line is what the method costs by itself. {listed(labels)} took the first roll-out "
@@ -629,18 +639,18 @@ def _shared_text(contests: Sequence[Contest]) -> str:
     )
 
 
-def disk_table(contest: Contest) -> Table:
+def disk_table(comparison: Comparison) -> Table:
     """Sets of weights on disk: mean over the ticks, most at any time, and the paper's bounds."""
     rows: list[TableRow] = []
-    against = _copies(contest, contest.baseline, "mean_copies")
-    for entrant in contest.entrants:
-        held, most = (_copies(contest, entrant, key) for key in ("mean_copies", "peak_copies"))
-        bounds = disk_bounds(entrant.first.history)
+    against = _copies(comparison, comparison.baseline, "mean_copies")
+    for method in comparison.methods:
+        held, most = (_copies(comparison, method, key) for key in ("mean_copies", "peak_copies"))
+        bounds = disk_bounds(method.first.history)
         limits = [Cell(f"{n:.4g}", value=n) for n in (bounds.mean, bounds.most)] if bounds else []
         times = Cell(f"{held / against:.2f}", value=held / against) if against else EMPTY
-        policy = Cell(entrant.first.history.disk_policy)
+        policy = Cell(method.first.history.disk_policy)
         numbers = (policy, Cell(f"{held:.2f}", value=held), Cell(f"{most:.4g}", value=most))
-        rows.append(TableRow(entrant.label, (*numbers, times, *(limits or (EMPTY, EMPTY)))))
+        rows.append(TableRow(method.label, (*numbers, times, *(limits or (EMPTY, EMPTY)))))
     return Table(
         "disk",
         "Copies on disk",
@@ -648,13 +658,21 @@ def disk_table(contest: Contest) -> Table:
         "disk_policy lean, checkpoints that memory holds are not on disk; with paper, they are as "
         "in Algorithm 4. The paper's bounds are for mSFT with N sub-datasets: (N + 5)/2 on "
         "average, or less with fewer than N evaluations a stage, and N + 1 at most.",
-        ("method", "policy", "mean", "most", f"× {contest.baseline.label}", "(N + 5)/2", "N + 1"),
+        (
+            "method",
+            "policy",
+            "mean",
+            "most",
+            f"× {comparison.baseline.label}",
+            "(N + 5)/2",
+            "N + 1",
+        ),
         tuple(rows),
     )
 
 
-def _copies(contest: Contest, entrant: Entrant, key: str) -> float:
-    return float(mean([run.summary["disk"][key] for run in entrant.over(contest.seeds)]))
+def _copies(comparison: Comparison, method: MethodRuns, key: str) -> float:
+    return float(mean([run.summary["disk"][key] for run in method.over(comparison.seeds)]))
 
 
 MOST_NAMED = 12
@@ -689,16 +707,16 @@ def run_averages_table(history: History, reports: str = TEST) -> Table | None:
     return _table([("", [history])], reports, history.selected_on_test)
 
 
-def averages_table(contest: Contest) -> Table | None:
+def averages_table(comparison: Comparison) -> Table | None:
     """The averages of every method that makes some, over the seeds."""
     found = [
-        (entrant.label, [run.history for run in entrant.over(contest.seeds)])
-        for entrant in contest.entrants
-        if entrant.first.history.averages
+        (method.label, [run.history for run in method.over(comparison.seeds)])
+        for method in comparison.methods
+        if method.first.history.averages
     ]
-    if not found or not contest.has_mean:
+    if not found or not comparison.has_mean:
         return None
-    return _table(found, contest.split, contest.selected_on_test)
+    return _table(found, comparison.split, comparison.selected_on_test)
 
 
 def _table(
@@ -766,35 +784,37 @@ AVERAGE = "Average"
 BASE_ROW = "Base"
 
 
-def model_tables(contests: Sequence[Contest]) -> list[Table]:
-    """Results, ablation and FLOPs of contests that differ in their base model alone.
+def model_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """Results, ablation and FLOPs of comparisons that differ in their base model alone.
 
     Within a block differences are to SFT on that model under the same seeds; the average's are the
     means of these, so that no model is compared with another one.
     """
     found: list[Table] = []
-    for tables in zip(*(main_tables(contest) for contest in contests), strict=False):
-        split = contests[0].splits[len(found)]
-        found.append(_joined(contests, tables, _average_results(contests, split)))
-    ablations = [ablation_table(contest) for contest in contests]
+    for tables in zip(*(main_tables(comparison) for comparison in comparisons), strict=False):
+        split = comparisons[0].splits[len(found)]
+        found.append(_joined(comparisons, tables, _average_results(comparisons, split)))
+    ablations = [ablation_table(comparison) for comparison in comparisons]
     if all(ablations):
-        chosen = [label for label in labels_in(contests) if _method(contests, label) in ABLATION]
-        chosen.sort(key=lambda label: ABLATION.index(_method(contests, label)))
-        names, split = {"": contests[0].names}, contests[0].split
-        rows = _average_scores(contests, chosen, names, split)
-        found.append(_joined(contests, [each for each in ablations if each], rows))
-    note = flops_note(contests)
-    costs = [replace(flops_table(contest), note=note) for contest in contests]
-    return [*found, _joined(contests, costs, _average_flops(contests))]
+        chosen = [
+            label for label in labels_in(comparisons) if _name_of(comparisons, label) in ABLATION
+        ]
+        chosen.sort(key=lambda label: ABLATION.index(_name_of(comparisons, label)))
+        names, split = {"": comparisons[0].names}, comparisons[0].split
+        rows = _average_scores(comparisons, chosen, names, split)
+        found.append(_joined(comparisons, [each for each in ablations if each], rows))
+    note = flops_note(comparisons)
+    costs = [replace(flops_table(comparison), note=note) for comparison in comparisons]
+    return [*found, _joined(comparisons, costs, _average_flops(comparisons))]
 
 
-def headline_of_models(contests: Sequence[Contest]) -> str:
+def headline_of_models(comparisons: Sequence[Comparison]) -> str:
     """The best average over the models, in one sentence."""
-    first, labels = contests[0], labels_in(contests)
+    first, labels = comparisons[0], labels_in(comparisons)
     unit, split = first.unit(), first.split
-    found = {label: averages(contests, label, first.names, split) for label in labels}
+    found = {label: averages(comparisons, label, first.names, split) for label in labels}
     known = {label: (value, gap) for label, (value, gap) in found.items() if value is not None}
-    models = counted(len(contests), "model")
+    models = counted(len(comparisons), "model")
     if not known:
         return f"No method was scored on all sub-datasets with each of {models}."
     top = max(height(value, unit) for value, _ in known.values())
@@ -804,60 +824,60 @@ def headline_of_models(contests: Sequence[Contest]) -> str:
     others = [label for label, (_, gap) in known.items() if gap is not None]
     if others:
         best = max(others, key=lambda label: height(known[label][0], unit))
-        margin = margin_in_words(margin_over(gaps_on_each(contests, best)), unit)
+        margin = margin_in_words(margin_over(gaps_on_each(comparisons, best)), unit)
         text += f"Against {first.baseline.label} on the same model: {best} {margin}. "
     return f"{text}{counted(len(labels), 'method')}, {counted(len(first.seeds), 'seed')}."
 
 
-def gaps_on_each(contests: Sequence[Contest], label: str) -> list[Number]:
+def gaps_on_each(comparisons: Sequence[Comparison], label: str) -> list[Number]:
     """The differences of a method to the baseline, one for each model that has both."""
     gaps = [
         minus(
-            contest.score(entrant, contest.names, contest.split),
-            contest.score(contest.baseline, contest.names, contest.split),
+            comparison.score(method, comparison.names, comparison.split),
+            comparison.score(comparison.baseline, comparison.names, comparison.split),
         )
-        for contest in contests
-        if (entrant := _entrant(contest, label)) is not None
+        for comparison in comparisons
+        if (method := _method(comparison, label)) is not None
     ]
     return [gap for gap in gaps if gap is not None]
 
 
-def labels_in(contests: Sequence[Contest]) -> list[str]:
-    """The methods of all contests, in the order in which they come up."""
-    return [*dict.fromkeys(entrant.label for each in contests for entrant in each.entrants)]
+def labels_in(comparisons: Sequence[Comparison]) -> list[str]:
+    """The methods of all comparisons, in the order in which they come up."""
+    return [*dict.fromkeys(method.label for each in comparisons for method in each.methods)]
 
 
 def averages(
-    contests: Sequence[Contest], label: str, names: Sequence[str], split: str
+    comparisons: Sequence[Comparison], label: str, names: Sequence[str], split: str
 ) -> tuple[Number | None, Number | None]:
     """The mean score of a method over the models, and that of its differences to each model's own
     baseline; None where a model does not have the method, and of the baseline's difference."""
     values: list[Number | None] = []
     gaps: list[Number | None] = []
-    for contest in contests:
-        entrant = _entrant(contest, label)
-        value = contest.score(entrant, names, split) if entrant else None
-        against = contest.score(contest.baseline, names, split)
+    for comparison in comparisons:
+        method = _method(comparison, label)
+        value = comparison.score(method, names, split) if method else None
+        against = comparison.score(comparison.baseline, names, split)
         values.append(value)
-        gaps.append(None if entrant is contest.baseline else minus(value, against))
+        gaps.append(None if method is comparison.baseline else minus(value, against))
     return known_mean(values), known_mean(gaps)
 
 
-def _average_results(contests: Sequence[Contest], split: str) -> list[TableRow]:
-    names: Mapping[str, Sequence[str]] = {**contests[0].groups, "": contests[0].names}
+def _average_results(comparisons: Sequence[Comparison], split: str) -> list[TableRow]:
+    names: Mapping[str, Sequence[str]] = {**comparisons[0].groups, "": comparisons[0].names}
     bases = [
         score_cell(
-            known_mean(contest.base_score(held, split) for contest in contests),
-            contests[0].unit(held),
+            known_mean(comparison.base_score(held, split) for comparison in comparisons),
+            comparisons[0].unit(held),
         )
         for held in names.values()
     ]
-    rows = _average_scores(contests, labels_in(contests), names, split)
+    rows = _average_scores(comparisons, labels_in(comparisons), names, split)
     return [TableRow(BASE_ROW, (*bases, EMPTY)), *rows]
 
 
 def _average_scores(
-    contests: Sequence[Contest],
+    comparisons: Sequence[Comparison],
     labels: Sequence[str],
     columns: Mapping[str, Sequence[str]],
     split: str,
@@ -865,8 +885,8 @@ def _average_scores(
     """A row of each method: the columns ranked, then Ep."""
     by_column: list[list[Cell]] = []
     for names in columns.values():
-        unit = contests[0].unit(names)
-        found = [averages(contests, label, names, split) for label in labels]
+        unit = comparisons[0].unit(names)
+        found = [averages(comparisons, label, names, split) for label in labels]
         ranks = ranked([height(value, unit) for value, _ in found])
         by_column.append(
             [
@@ -875,32 +895,32 @@ def _average_scores(
             ]
         )
     return [
-        TableRow(label, (*cells, _over_models(contests, label, _epochs, lambda n: f"{n:.2f}")))
+        TableRow(label, (*cells, _over_models(comparisons, label, _epochs, lambda n: f"{n:.2f}")))
         for label, *cells in zip(labels, *by_column, strict=True)
     ]
 
 
-def _average_flops(contests: Sequence[Contest]) -> list[TableRow]:
+def _average_flops(comparisons: Sequence[Comparison]) -> list[TableRow]:
     kinds = ("train", "evaluation", "lookahead", "total", "kept", "discarded")
     rows: list[TableRow] = []
-    for label in labels_in(contests):
-        amounts = [_over_models(contests, label, partial(_flops, kind), si) for kind in kinds]
-        times = _over_models(contests, label, _times, lambda n: f"{n:.2f}")
+    for label in labels_in(comparisons):
+        amounts = [_over_models(comparisons, label, partial(_flops, kind), si) for kind in kinds]
+        times = _over_models(comparisons, label, _times, lambda n: f"{n:.2f}")
         rows.append(TableRow(label, (*amounts, times)))
     return rows
 
 
 def _over_models(
-    contests: Sequence[Contest],
+    comparisons: Sequence[Comparison],
     label: str,
-    measured: Callable[[Contest, Entrant], float | None],
+    measured: Callable[[Comparison, MethodRuns], float | None],
     written: Callable[[float], str],
 ) -> Cell:
     """The mean of a number over the models; nothing unless every model has it."""
     found: list[float] = []
-    for contest in contests:
-        entrant = _entrant(contest, label)
-        number = None if entrant is None else measured(contest, entrant)
+    for comparison in comparisons:
+        method = _method(comparison, label)
+        number = None if method is None else measured(comparison, method)
         if number is None:
             return EMPTY
         found.append(number)
@@ -908,21 +928,21 @@ def _over_models(
     return Cell(written(average), value=average)
 
 
-def _epochs(contest: Contest, entrant: Entrant) -> float:
-    return float(mean([run.summary["best"]["epochs"] for run in entrant.over(contest.seeds)]))
+def _epochs(comparison: Comparison, method: MethodRuns) -> float:
+    return float(mean([run.summary["best"]["epochs"] for run in method.over(comparison.seeds)]))
 
 
-def _flops(kind: str, contest: Contest, entrant: Entrant) -> float:
-    return float(contest.flops(entrant, kind))
+def _flops(kind: str, comparison: Comparison, method: MethodRuns) -> float:
+    return float(comparison.flops(method, kind))
 
 
-def _times(contest: Contest, entrant: Entrant) -> float | None:
-    against = contest.flops(contest.baseline, "total")
-    return float(contest.flops(entrant, "total") / against) if against else None
+def _times(comparison: Comparison, method: MethodRuns) -> float | None:
+    against = comparison.flops(comparison.baseline, "total")
+    return float(comparison.flops(method, "total") / against) if against else None
 
 
 def _joined(
-    contests: Sequence[Contest],
+    comparisons: Sequence[Comparison],
     tables: Sequence[Table],
     average: Sequence[TableRow],
 ) -> Table:
@@ -930,23 +950,23 @@ def _joined(
     first = tables[0]
     rows = [
         replace(row, block=title)
-        for title, table in zip(titles_of(contests), tables, strict=True)
+        for title, table in zip(titles_of(comparisons), tables, strict=True)
         for row in table.rows
     ]
     rows += [replace(row, block=AVERAGE) for row in average]
     note = (
-        f"{first.note} A block for each of {counted(len(contests), 'model')}; what is compared "
-        f"with {contests[0].baseline.label} is compared on the same model. {AVERAGE}: the mean "
+        f"{first.note} A block for each of {counted(len(comparisons), 'model')}; what is compared "
+        f"with {comparisons[0].baseline.label} is compared on the same model. {AVERAGE}: the mean "
         "over the models of what their blocks say; – where a model lacks a method."
     )
     return replace(first, note=note, rows=tuple(rows))
 
 
-def _entrant(contest: Contest, label: str) -> Entrant | None:
-    return next((each for each in contest.entrants if each.label == label), None)
+def _method(comparison: Comparison, label: str) -> MethodRuns | None:
+    return next((each for each in comparison.methods if each.label == label), None)
 
 
-def _method(contests: Sequence[Contest], label: str) -> str:
+def _name_of(comparisons: Sequence[Comparison], label: str) -> str:
     return next(
-        entrant.method for each in contests for entrant in each.entrants if entrant.label == label
+        method.name for each in comparisons for method in each.methods if method.label == label
     )

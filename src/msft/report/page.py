@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msft.errors import UsageError
 from msft.report.compare.comparison import (
-    Contest,
+    Comparison,
 )
 from msft.report.figures.chart import NARROW, PAPER, WIDE, drawing, to_svg, with_mark
 from msft.run.environment import begun_on, read_environments, version_of
@@ -289,15 +289,15 @@ def run_samples(folder: Path, history: History) -> SampleViews:
     return _views([*history.start.datasets], spoken)
 
 
-def contest_samples(contest: Contest) -> SampleViews:
+def comparison_samples(comparison: Comparison) -> SampleViews:
     """The base model's answers beside those of each method, under its first seed."""
     spoken: dict[str, SamplesByName] = {}
-    for entrant in contest.entrants:
-        run = entrant.over(contest.seeds)[0]
+    for method in comparison.methods:
+        run = method.over(comparison.seeds)[0]
         held = read_samples(RunFolder(run.folder).samples)
         spoken.setdefault(BASE_MODEL, held.get(BASE, {}))
-        spoken[entrant.label] = held.get(run.best, {})
-    return _views(contest.names, spoken)
+        spoken[method.label] = held.get(run.best, {})
+    return _views(comparison.names, spoken)
 
 
 def _views(names: Sequence[str], spoken: Mapping[str, SamplesByName]) -> SampleViews:

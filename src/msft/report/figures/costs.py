@@ -9,7 +9,7 @@ from math import fsum, isnan, nan
 from typing import TYPE_CHECKING
 
 from msft.report.branches import Branch, Polyline, branches_of, rolled_back
-from msft.report.compare.comparison import ComparedRun, Contest, Entrant
+from msft.report.compare.comparison import ComparedRun, Comparison, MethodRuns
 from msft.report.compare.paper import disk_bounds
 from msft.report.figures.chart import (
     BEST,
@@ -254,14 +254,14 @@ _FAR = 8
 """Highest over lowest loss from which the axis is logarithmic."""
 
 
-def loss_runs(contest: Contest) -> list[tuple[Entrant, ComparedRun]]:
+def loss_runs(comparison: Comparison) -> list[tuple[MethodRuns, ComparedRun]]:
     """The runs that have a training loss, without continual SFT, whose epochs are of one
     sub-dataset each."""
     return [
-        (entrant, run)
-        for entrant in contest.entrants
-        for run in entrant.over(contest.seeds)
-        if entrant.method != "continual"
+        (method, run)
+        for method in comparison.methods
+        for run in method.over(comparison.seeds)
+        if method.name != "continual"
         and any(point.loss[1] for stage in run.history.stages for point in stage.points)
     ]
 
@@ -279,17 +279,17 @@ def loss_line(colour: str, run: ComparedRun) -> LossLine:
     return LossLine(colour, run.history, path_steps(run.history, step_losses_of(run.folder)))
 
 
-def losses_figure(contest: Contest, width: float) -> "Figure":
+def losses_figure(comparison: Comparison, width: float) -> "Figure":
     """Fig. 9: training loss along the path that each search took; what was rolled back is faint.
 
     A dashed line is where a sub-dataset left. Of the one run that has any, the numbers above say
     how many sub-datasets remained.
     """
-    runs = loss_runs(contest)
+    runs = loss_runs(comparison)
     colours = {
-        entrant.label: colour_at(contest.entrants.index(entrant)) for entrant, _ in runs
+        method.label: colour_at(comparison.methods.index(method)) for method, _ in runs
     }  # one for all seeds
-    lines = [loss_line(colours[entrant.label], run) for entrant, run in runs]
+    lines = [loss_line(colours[method.label], run) for method, run in runs]
     entries = [Entry(name, colour, "line") for name, colour in colours.items()]
     entries += loss_entries(lines)
     top = legend_height(entries, width) + (22 if len(_leavers(lines)) == 1 else 6)
