@@ -1166,7 +1166,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     method = "from msft.errors import Stopped\n\n\ndef stops(run):\n    raise Stopped('SIGTERM')\n"
-    Path("process.py").write_text(method)
+    Path("stopping.py").write_text(method)
     command = ["train", str(recipe), "--out", "out", "--set", "method=stopping:stops"]
     command += ["--set", "method_options={}"]
     assert main(command) == 4

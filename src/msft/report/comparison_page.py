@@ -382,7 +382,7 @@ def _write_page(path: Path, report: ComparisonReport) -> Path:
         "tables": report.marked(page_tables(report.tables, report.figures)),
         "figures": page_sections(page_figures(report.tables, report.figures)),
     }
-    return write_page(path, "report.html", content)
+    return write_page(path, "comparison.html", content)
 
 
 def _title(comparison: Comparison) -> str:
