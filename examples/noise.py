@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from msft.report.compare.headroom import Heights, crossfitted
+from msft.report.headroom import Heights, crossfitted
 from msft.report.compare.statistics import Z95
 from msft.search.falls import RowScores, falls
 

@@ -33,11 +33,12 @@ from msft.report.compare.comparison import (
     comparison_of_each,
     comparisons_of,
     rounds_of,
-    same_rows,
+    rows_apart,
     spread_of,
 )
 from msft.report.comparison_page import (
     headline,
+    margin_of,
     page_tables,
     report_of,
     report_text,
@@ -46,14 +47,12 @@ from msft.report.comparison_page import (
 )
 from msft.report.comparison_tables import (
     ablation_table,
-    bootstrap,
     bootstrap_table,
     dataset_tables,
     disk_table,
     flops_table,
     honesty_table,
     main_tables,
-    margin_of,
     places_table,
     seed_table,
     spread_table,
@@ -222,7 +221,7 @@ def test_epochs_and_scores_are_means_over_the_seeds_that_all_have(tmp_path: Path
         "SFT": "0.38",  # 1 and 2 ticks of a fourth of an epoch
         "mSFT": "0.75",
     }
-    assert ", mean over seeds 20 and 30; " in table.note
+    assert ", mean over seeds 20 and 30; " in table.caption
 
 
 def test_the_pooled_mean_is_called_so_and_is_of_all_rows(tmp_path: Path) -> None:
@@ -329,7 +328,7 @@ def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
     said = "Against SFT (73.0 %): mSFT +0.9 points (95 % interval +0.3 to +1.4, p = 0.023)."
     assert said in headline(comparison).replace("\u00a0", " ")
     assert cells(main_tables(comparison)[0])["mSFT"] == ["*73.8* +0.9", "0.25"]
-    assert "mean over seeds 20, 30 and 40" in main_tables(comparison)[0].note
+    assert "mean over seeds 20, 30 and 40" in main_tables(comparison)[0].caption
 
 
 def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -> None:
@@ -569,9 +568,9 @@ def test_the_bootstrap_is_about_the_difference_of_the_means(mean: str, tmp_path:
     ]
     comparison = lined_up(folders)
     sft, msft = (method.runs[20] for method in comparison.methods)
-    same = same_rows(msft, sft, "test", sft.verdicts("test"))
-    assert same is not None
-    found = bootstrap(msft, same, "test")
+    apart = rows_apart(msft, sft, "test")
+    assert apart is not None
+    found = apart.drawn
     gap = Fraction(2, 10) - Fraction(2, 4) if mean == "macro" else Fraction(0)
     gap = gap / 2 if mean == "macro" else gap
     assert found.difference == pytest.approx(float(gap))
@@ -598,9 +597,9 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
         folders.append(made(tmp_path, method, 20, scores, scores, base=base, verdicts=rows))
     comparison = lined_up(folders)
     sft, msft = (method.runs[20] for method in comparison.methods)
-    same = same_rows(msft, sft, "test", sft.verdicts("test"))
-    assert same is not None
-    found = bootstrap(msft, same, "test")
+    apart = rows_apart(msft, sft, "test")
+    assert apart is not None
+    found = apart.drawn
     gap = (msft.score(comparison.names, "test") or 0) - (sft.score(comparison.names, "test") or 0)
     assert found.difference == pytest.approx(float(gap))
     assert found.difference == pytest.approx((0.15 / 2.0 + 0.25) / 2)
@@ -636,9 +635,9 @@ def test_the_bootstrap_pools_what_has_counts_to_pool_and_nothing_else(
         folders.append(made(tmp_path, method, 20, scores, scores, **made_of))  # type: ignore[arg-type]
     comparison = lined_up(folders)
     sft, msft = (method.runs[20] for method in comparison.methods)
-    same = same_rows(msft, sft, "test", sft.verdicts("test"))
-    assert same is not None
-    assert bootstrap(msft, same, "test").difference == pytest.approx(gain)
+    apart = rows_apart(msft, sft, "test")
+    assert apart is not None
+    assert apart.drawn.difference == pytest.approx(gain)
     gap = (msft.score(comparison.names, "test") or 0) - (sft.score(comparison.names, "test") or 0)
     assert gap == pytest.approx(gain)
 
@@ -864,11 +863,16 @@ def test_the_page_marks_and_is_self_contained(three: Comparison, tmp_path: Path)
     assert '<td class="n plain"><u>50.0</u></td>' in page
     assert "<script" not in page
     assert not re.search(r"""(src|href)="(?!\./|#)""", page)
-    elsewhere = ("honesty", "places")  # joined to the results, and drawn
+    elsewhere = ("honesty", "ablation", "places")  # joined to the results, in them, and drawn
     keys = [table.key for table in tables_of(three) if table.key not in elsewhere]
-    assert re.findall('id="table-([^"]+)"', page) == keys
+    found = re.findall('id="table-([^"]+)"', page)
+    assert sorted(found) == sorted(keys)
+    assert found[:3] == ["main", "datasets", "flops"], "all else is folded"
+    opened, folded = page.split('id="table-flops"')
+    assert "<details>" not in opened
+    assert folded.count("<details><summary><h2>") > len(keys) - 3
     assert page.count('class="scroll"') == len(keys)
-    shown = page_tables(tables_of(three), comparison_figures(three.runs))
+    shown = page_tables([three], tables_of(three), comparison_figures(three.runs))
     assert not any(row.name == "mean" for table in shown for row in table.rows)
     results = shown[0]
     assert results.head[4:] == ("mean", "Ep.", "validation − test", "chosen from", "epochs")

@@ -16,11 +16,11 @@ from msft.report.compare.comparison import (
     over_in_words,
     titles_of,
 )
-from msft.report.comparison_page import report_of, text_of, write_files
-from msft.report.comparison_tables import headline_of_models, model_tables
+from msft.report.comparison_page import headline_of_models, report_of, text_of, write_files
+from msft.report.comparison_tables import model_tables
 from msft.report.tables import Table
 from msft.run.log import RunEvent, read_log, to_line
-from msft.search.scores import Scores, accuracy
+from msft.search.scores import Number, Scores, accuracy
 
 NAMES = ("sciq", "arc", "gsm8k", "mine")
 
@@ -79,7 +79,7 @@ def six(folder: Path) -> list[Path]:
     ]
 
 
-def rows(table: Table) -> dict[tuple[str, str], list[tuple[float | None, float | None, int]]]:
+def rows(table: Table) -> dict[tuple[str, str], list[tuple[Number | None, Number | None, int]]]:
     """By block and name: value, difference and rank of each cell."""
     return {
         (row.block, row.name): [(cell.value, cell.difference, cell.rank) for cell in row.cells]

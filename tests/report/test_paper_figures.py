@@ -476,7 +476,7 @@ def test_each_unit_of_scores_has_an_axis_of_its_own(folder: Path) -> None:
         "nll, nats (test)": (["b"], {1.5, 2.0}),
         "score (test)": (["c"], {7.5, 8.5}),
     }
-    assert "each metric has an axis of its own" in score_text(comparison)
+    assert "Each metric has an axis of its own" in score_text(comparison)
     assert score_section(comparison).title == "Scores on test"
     assert_drawn([Section("scores", "", "", partial(score_figure, comparison))], folder)
     plain = [

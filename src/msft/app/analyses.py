@@ -542,7 +542,7 @@ def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, 
 
 def headroom(options: argparse.Namespace) -> None:
     """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
-    from msft.report.compare.headroom import headroom_of
+    from msft.report.headroom import headroom_of
     from msft.report.headroom import headroom_content, headroom_text
 
     folder = Path(options.folder)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msft.report.branches import epochs_to, head_of
-from msft.report.compare.statistics import Z95, Paired, RecordedRows, paired, sign_test
+from msft.report.compare.statistics import Z95, RecordedRows, paired_together, sign_test
 from msft.report.wording import Unit, difference, difference_in_words, height, number, p_value
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
@@ -115,7 +115,10 @@ def shortfall_of(history: History, rows: RowVerdicts) -> Shortfall | None:
     if not (history.has_mean(average) and history.has_mean(tick)):
         return None
     gap, unit = history.mean(average) - history.mean(tick), history.mean_unit
-    together = _compared(history, rows, tick, average)
+    together = paired_together(
+        (rows.at(tick, name), rows.at(average, name), history.unit_of(name) == "nll")
+        for name in history.start.datasets
+    )
     lower = height(gap, unit)
     if together is None or lower is None or lower >= 0 or together.better <= together.worse:
         return None
@@ -132,22 +135,6 @@ def shortfall_of(history: History, rows: RowVerdicts) -> Shortfall | None:
         if p <= SHORT_LEVEL
         else None
     )
-
-
-def _compared(
-    history: History, rows: RowVerdicts, first: CheckpointId, second: CheckpointId
-) -> Paired | None:
-    """All rows that select, at two checkpoints; None where some are lost."""
-    together = Paired(0, 0)
-    for name in history.start.datasets:
-        one, two = rows.at(first, name), rows.at(second, name)
-        if one is None or two is None:
-            return None
-        found = paired(one, two, lower_is_better=history.unit_of(name) == "nll")
-        if found is None:
-            return None
-        together += found
-    return together
 
 
 LEVEL = 0.05
@@ -174,9 +161,8 @@ def moved_from_base(
         except (ValueError, TypeError, KeyError):  # lost, or somebody else's file
             continue
         for tick in scores.ticks:
-            pairs = [*zip(tick, scores.base, strict=True)]
-            better = sum(now > before for now, before in pairs)
-            worse = sum(now < before for now, before in pairs)
+            better = sum(now > before for now, before in zip(tick, scores.base, strict=True))
+            worse = sum(now < before for now, before in zip(tick, scores.base, strict=True))
             if sign_test(better, worse) * len(points) <= LEVEL:
                 moved.add(name)
     return frozenset(moved)

@@ -18,7 +18,15 @@ from urllib.parse import quote, unquote
 
 from msft.errors import LogError, UsageError, worded
 from msft.files import DAMAGED, kind_of
-from msft.report.compare.statistics import Paired, mean, paired, sample_sd, verdict_at
+from msft.report.compare.statistics import (
+    Bootstrap,
+    Paired,
+    mean,
+    paired_bootstrap,
+    paired_together,
+    sample_sd,
+    verdict_at,
+)
 from msft.report.wording import Unit, height, method_name, points
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
@@ -231,37 +239,64 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(names, start=1)]
 
 
-PairedVerdicts = dict[str, tuple[Verdict, Verdict]]
-"""Per sub-dataset the verdicts of two runs on the same rows."""
+@dataclass(frozen=True, slots=True)
+class RowsApart:
+    """How far the best checkpoints of two runs are apart on the same rows.
 
-
-def same_rows(
-    one: ComparedRun, two: ComparedRun, split: str, of_two: Mapping[str, Verdict]
-) -> PairedVerdicts | None:
-    """Of both best checkpoints; None unless the data are the same and all verdicts are there.
-
-    of_two: the second run's verdicts, which several may be compared with.
+    drawn: the difference of their means, with the rows drawn again.
+    signs: on how many rows the first is better, and on how many worse; None where rows cannot be
+        held against each other one by one.
     """
+
+    drawn: Bootstrap
+    signs: Paired | None
+
+
+def rows_apart(one: ComparedRun, two: ComparedRun, split: str) -> RowsApart | None:
+    """None unless the data are the same and all verdicts of both are there."""
     if one.data != two.data:
         return None
-    first, second = one.verdicts(split), of_two
+    both = first, second = one.verdicts(split), two.verdicts(split)
     if any(
         name not in first or name not in second or len(first[name]) != len(second[name])
         for name in one.names
     ):
         return None
-    return {name: (first[name], second[name]) for name in one.names}
+    strata = {
+        name: [a - b for a, b in zip(*(map(float, rows[name]) for rows in both), strict=True)]
+        for name in one.names
+    }
+    signs = paired_together(
+        (first[name], second[name], one.history.unit_of(name) == "nll") for name in one.names
+    )
+    return RowsApart(paired_bootstrap(strata, _weights(one, strata, split)), signs)
 
 
-def rows_apart(one: ComparedRun, rows: PairedVerdicts) -> Paired | None:
-    """On how many of the same rows the first run is better, and on how many worse."""
-    total = Paired(0, 0)
-    for name, (first, second) in rows.items():
-        pair = paired(first, second, one.history.unit_of(name) == "nll")
-        if pair is None:
-            return None
-        total += pair
-    return total
+def _weights(
+    run: ComparedRun, strata: Mapping[str, Sequence[float]], split: str
+) -> dict[str, float]:
+    """What one row's difference adds to that of the means: the mean's rule, row by row.
+
+    Of nll, rows are summed losses and the divisor is tokens, which are taken as given.
+    """
+    history = run.history
+    scores, base = history.known(run.best, split), history.known(BASE, split)
+    metrics = {scores[name].metric for name in strata}
+    sizes = {
+        name: scores[name].count if scores[name].metric == "nll" else len(rows)
+        for name, rows in strata.items()
+    }
+    alone = all(scores[name].count == 1 for name in strata)  # means of own metrics, in older logs
+    if history.start.settings["mean"] == "pooled" and len(metrics) == 1 and not alone:
+        sizes = dict.fromkeys(sizes, sum(sizes.values()))
+    else:  # gains are not pooled
+        sizes = {name: size * len(sizes) for name, size in sizes.items()}
+    weights = {name: 1 / size for name, size in sizes.items()}
+    for name in strata:
+        if scores[name].metric == "nll":
+            reference = float(base[name].value) if len(metrics) > 1 else 1.0
+            weights[name] *= -1 / reference if reference else 0.0
+    return weights
 
 
 def models_of(runs: Sequence[ComparedRun]) -> list[str | None]:
@@ -709,6 +744,11 @@ def minus(one: Number | None, two: Number | None) -> Number | None:
     return None if one is None or two is None else one - two
 
 
+def mean_at(history: History, checkpoint: CheckpointId, split: str) -> Number | None:
+    """The mean at a checkpoint, None unless it is known."""
+    return history.mean(checkpoint, split) if history.has_mean(checkpoint, split) else None
+
+
 def known_mean(values: Iterable[Number | None]) -> Number | None:
     """The mean, if there are values and all are known."""
     found = [*values]
@@ -802,6 +842,23 @@ def _named(method: MethodRuns, several: set[str]) -> MethodRuns:
     if method.short not in several:
         return method
     return replace(method, label=with_budget(method.short, method.first))
+
+
+def labels_in(comparisons: Sequence[Comparison]) -> list[str]:
+    """The methods of all comparisons, in the order in which they come up."""
+    return [*dict.fromkeys(method.label for each in comparisons for method in each.methods)]
+
+
+def scores_by_seed(
+    comparison: Comparison, method: MethodRuns, seeds: Sequence[int]
+) -> dict[int, Number]:
+    """A method's means on the split that reports, of the seeds that have one."""
+    found = {
+        seed: method.runs[seed].score(comparison.names, comparison.split)
+        for seed in seeds
+        if seed in method.runs
+    }
+    return {seed: score for seed, score in found.items() if score is not None}
 
 
 def spread_of(comparison: Comparison, method: MethodRuns) -> float | None:

@@ -23,7 +23,6 @@ from msft.report.figures.chart import (
     NARROW,
     OTHER,
     PAPER,
-    VARIABLES,
     WENT_ON,
     Entry,
     above,
@@ -170,28 +169,26 @@ def flops_shares(history: History) -> list[tuple[str, int, str]]:
 
 def flops(history: History, width: float) -> "Figure":
     """All FLOPs of the run as one bar."""
-    figure = new_figure(width, 46)
-    axes = add_axes(figure, 0, 0, 4, 4)
-    axes.set_axis_off()
     shares = flops_shares(history)
+    entries = [Entry(f"{name} {si(amount)}FLOPs", colour) for name, amount, colour in shares]
+    top = legend_height(entries, width) + 4
+    figure = new_figure(width, top + 42)
+    axes = add_axes(figure, 0, 0, top, 4)
+    axes.set_axis_off()
     total = sum(amount for _, amount, _ in shares) or 1
     left = 0.0
-    for name, amount, colour in shares:
+    for _, amount, colour in shares:
         share = amount / total
         axes.barh([0], [share], left=[left], height=1, color=colour, edgecolor=PAPER, linewidth=2)
-        text = f"{name} {share:.0%}" if share * width > 150 else f"{share:.0%}"
         if share * width > 36:
             ink = INK if colour == FAINT else PAPER
-            axes.text(left + share / 2, 0, text, ha="center", va="center", color=ink, fontsize=12)
+            place = (left + share / 2, 0)
+            axes.text(*place, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=12)
         left += share
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.5, 0.5)
+    draw_legend(figure, entries)
     return figure
-
-
-def flop_rows(history: History) -> list[tuple[str, str, str]]:
-    """The same as rows: name, amount, and the CSS variable of the colour."""
-    return [(name, si(amount), VARIABLES[colour]) for name, amount, colour in flops_shares(history)]
 
 
 def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure":

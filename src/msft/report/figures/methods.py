@@ -9,7 +9,14 @@ from functools import partial
 from math import inf, isfinite, nan
 from typing import TYPE_CHECKING
 
-from msft.report.compare.comparison import Comparison, MethodRuns, rounds_of, spread_of, titles_of
+from msft.report.compare.comparison import (
+    Comparison,
+    MethodRuns,
+    labels_in,
+    rounds_of,
+    spread_of,
+    titles_of,
+)
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -53,7 +60,7 @@ from msft.report.figures.costs import flops_shares
 from msft.report.page import Section
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
 from msft.search.scores import TEST, Number
-from msft.text import epochs, label, listed, si
+from msft.text import epochs, label, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,18 +72,11 @@ MOST_BARS = 3
 
 
 def score_text(comparison: Comparison) -> str:
-    """What the figure shows."""
+    """What the figure shows besides scores."""
     units = {comparison.unit((name,)) for name in comparison.names}
-    text = "In per cent of rows right" if units == {"accuracy"} else "Accuracies in per cent"
-    if "accuracy" not in units:
-        text = "In the metric of each sub-dataset"
-    elif _single(comparison):
-        text += "; the lines are Wilson's 95 % intervals"
-    if not _single(comparison):
-        text += f"; mean over seeds {listed(map(str, comparison.seeds))}"
-    if len(units) > 1:
-        text += "; each metric has an axis of its own"
-    return text + (". Of nll, lower is better." if "nll" in units else ".")
+    alone = all(len(method.over(comparison.seeds)) == 1 for method in comparison.methods)
+    texts = ["The lines are Wilson's 95 % intervals."] if alone and "accuracy" in units else []
+    return " ".join(texts + ["Each metric has an axis of its own."] * (len(units) > 1))
 
 
 def score_figure(comparison: Comparison, width: float) -> "Figure":
@@ -101,10 +101,6 @@ def _series(comparison: Comparison, names: Sequence[str]) -> list[Series]:
         )
         for place, method in enumerate(comparison.methods)
     ]
-
-
-def _single(comparison: Comparison) -> bool:
-    return all(len(method.over(comparison.seeds)) == 1 for method in comparison.methods)
 
 
 def _score(comparison: Comparison, method: MethodRuns, name: str) -> float | None:
@@ -259,15 +255,9 @@ def _gain_text(share: Parts, unit: Unit, narrow: bool) -> str:
     return f"{text}  {rest} undef." if narrow else f"{text}  of it undefined: {rest}"
 
 
-def labels_of(comparisons: Sequence[Comparison]) -> list[str]:
-    return [
-        *dict.fromkeys(method.label for comparison in comparisons for method in comparison.methods)
-    ]
-
-
 def spread_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     """Fig. 4, left: the standard deviation over sub-datasets; of several comparisons, the mean."""
-    names = labels_of(comparisons)
+    names = labels_in(comparisons)
     values = [_mean_spread(comparisons, name) for name in names]
     unit = comparisons[0].unit()
     return horizontal_bars(
@@ -291,7 +281,7 @@ def _mean_spread(comparisons: Sequence[Comparison], name: str) -> float | None:
 
 def places_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     """Fig. 4, right: first places, those shared with others fainter."""
-    names = labels_of(comparisons)
+    names = labels_in(comparisons)
     table = first_places(
         [heights for comparison in comparisons for heights in rounds_of(comparison)]
     )
@@ -312,7 +302,7 @@ def places_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
 
 def size_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     """Fig. 5: the gain of each method over SFT in mixtures of different size."""
-    names = labels_of(comparisons)
+    names = labels_in(comparisons)
     others = dict.fromkeys(
         method.label for comparison in comparisons for method in comparison.others
     )
