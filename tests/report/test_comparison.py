@@ -19,7 +19,7 @@ import pytest
 
 import msft
 from msft.app.compare import planned
-from msft.app.jobs import Job, Place, carry_out
+from msft.app.jobs import DeviceSlot, Job, carry_out
 from msft.app.older_folders import groups_by_recipe
 from msft.app.variants import options_of
 from msft.cli import main
@@ -1119,7 +1119,9 @@ def test_one_job_per_device_at_a_time_and_a_failure_does_not_stop_the_others(
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     jobs[-1] = job("e", killed, tmp_path)
     said: list[str] = []
-    failed = carry_out(jobs, [Place("device 0", "4"), Place("device 1", "7")], said.append)
+    failed = carry_out(
+        jobs, [DeviceSlot("device 0", "4"), DeviceSlot("device 1", "7")], said.append
+    )
     assert failed == {"b": 3, "e": -9}
     assert {(tmp_path / name).read_text() for name in "abcd"} == {"4", "7"}
     assert (tmp_path / "a.log").read_text() == "says a\n"
@@ -1160,7 +1162,7 @@ def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> No
 
     begun = time.monotonic()
     with pytest.raises(Stopped):
-        carry_out(jobs, [Place("CPU", ""), Place("CPU", "")], say)
+        carry_out(jobs, [DeviceSlot("CPU", ""), DeviceSlot("CPU", "")], say)
     assert time.monotonic() - begun < 40
     assert (tmp_path / "a.stopped").read_text() == "x"
     assert not (tmp_path / "b.up").exists()
@@ -1177,7 +1179,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     assert "To go on:\n  msft train" in capsys.readouterr().err
     code = "import os, sys; sys.exit(0 if os.environ[sys.argv[1]] else 1)"
     told = Job("told", (sys.executable, "-c", code, IS_JOB), recipe.with_name("told.log"))
-    assert carry_out([told], [Place()], lambda text: None, quiet=True) == {}
+    assert carry_out([told], [DeviceSlot()], lambda text: None, quiet=True) == {}
     monkeypatch.setenv(IS_JOB, "1")
     assert main(command) == 4
     assert "To go on" not in capsys.readouterr().err

@@ -156,7 +156,9 @@ def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Pat
         in text
     )
     assert "too few ticks to test" in text, "a roll-out has three"
-    assert re.search(r"none \d \d – – – – every sub-dataset was still at its highest at the end", text)
+    assert re.search(
+        r"none \d \d – – – – every sub-dataset was still at its highest at the end", text
+    )
 
 
 def test_the_decision_table_and_sure_exclusion_have_one_notion_of_sure(folder: Path) -> None:

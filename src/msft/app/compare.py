@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.admission import refuse_unwritable
-from msft.app.jobs import Job, Say, carry_out, exit_in_words, places_named
+from msft.app.jobs import Job, Say, carry_out, device_slots, exit_in_words
 from msft.app.terminal.screen import show, show_paths, unguarded, width
 from msft.app.variants import (
     MODEL,
@@ -339,7 +339,7 @@ def _run(
     say: Say,
 ) -> dict[str, int]:
     """Run what is not done; the exit codes of what failed."""
-    named = [] if devices is None else places_named(devices)  # wrong ones come up at once
+    named = [] if devices is None else device_slots(devices)  # wrong ones come up at once
     waiting = _missing(asked, out, say)
     if not waiting:
         return {}
@@ -359,7 +359,7 @@ def _run(
         alone = sum(places.get(other) == place for other in order) == 1
         useful = place is not None and (place.exists() or not alone)
         jobs.append(by_name[name].job(quiet, place if useful else None))
-    return carry_out(jobs, named or places_named(None), say, quiet, tidy, is_lent)
+    return carry_out(jobs, named or device_slots(None), say, quiet, tidy, is_lent)
 
 
 def _tables(

@@ -329,7 +329,9 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
         return ()
     found: list[Departure] = []
     for each in history.exclusions:
-        if history.start.method == "sro" and _last_ones(history.stages[each.stage]):
+        stage = history.stages[each.stage]
+        last_ones = {*stage.asked.active} <= {name for name, _ in stage.excluded}
+        if history.start.method == "sro" and last_ones:
             continue  # nothing is trained without them
         test = tests.get(search_of(history, each.stage), StageTest({}, "rows"))
         fall = test.falls.get(each.name)
@@ -339,11 +341,6 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
         p = test.p(each.name) if fall else None
         found.append(Departure(each.name, each.stage, unit, fall, p, untested, unlearned))
     return tuple(found)
-
-
-def _last_ones(stage: Stage) -> bool:
-    """Whether everybody who was left in a stage left after it."""
-    return {*stage.asked.active} <= {name for name, _ in stage.excluded}
 
 
 def unlearned_before(tests: Tests, before: int) -> dict[str, None]:

@@ -613,11 +613,7 @@ def comparison_of(
         warnings.append(f"Not readable, and so not in the tables: {listed(told)}.")
     if not finished:
         raise UsageError("no run has finished yet, so there is nothing to compare")
-    if not same_datasets(finished):
-        raise UsageError(
-            f"{listed(run.label for run in finished)} have different sub-datasets; expected runs "
-            "of one recipe"
-        )
+    refuse_other_mixtures(finished)
     return _comparison(methods_by_settings(finished), report_split, warnings)
 
 
@@ -710,6 +706,14 @@ def _comparison(
     )
 
 
+def refuse_other_mixtures(runs: Sequence[ComparedRun]) -> None:
+    if not same_datasets(runs):
+        raise UsageError(
+            f"{listed(run.label for run in runs)} have different sub-datasets; expected runs of "
+            "one recipe"
+        )
+
+
 def refuse_mixed_selection(runs: Sequence[ComparedRun]) -> None:
     """UsageError where some runs were selected on test and others on validation: their scores on
     test are not worth the same."""
@@ -799,11 +803,7 @@ def model_comparisons(
     finished = [run for run in runs if run.history.ended is not None]
     if len(groups) < 2 or not whole:
         return [comparison_of(runs, report_split, missing, unreadable)]
-    if not same_datasets(finished):
-        raise UsageError(
-            f"{listed(run.label for run in finished)} have different sub-datasets; expected runs "
-            "of one recipe"
-        )
+    refuse_other_mixtures(finished)
     waiting = [run.label for group in groups if group not in whole for run in group]
     lists = ([*waiting, *missing], unreadable)
     rest: tuple[list[str], None] = ([], None)

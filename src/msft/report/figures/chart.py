@@ -188,6 +188,19 @@ def name_rows(axes: "Axes", names: Mapping[float, str], size: float = 11.5) -> N
         beside(axes, (0, y), name, False, gap=6, colour=MUTED, size=size, within=edge)
 
 
+def name_panel(axes: "Axes", title: str, room: float, gap: float = 0) -> None:
+    """The title above a panel, cut to the pixels that it has."""
+    axes.annotate(
+        label(title, max(8, int(room / 7))),
+        (0, 1),
+        (0, 8 + gap),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=INK,
+        fontsize=12,
+    )
+
+
 def with_mark(figure: "Figure", text: str) -> "Figure":
     """The figure with a text above all that it has."""
     width, height = figure.get_size_inches() * 72

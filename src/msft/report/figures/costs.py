@@ -49,11 +49,11 @@ WINDOW = 10
 MOST = 500
 """Points of a roll-out that are drawn; of more, every second, third, …"""
 
-Place = tuple[float, float]
+XY = tuple[float, float]
 """Ticks since a roll-out began, and a loss."""
 
 
-def moving_losses(history: History, steps: StepLosses) -> list[list[Place]]:
+def moving_losses(history: History, steps: StepLosses) -> list[list[XY]]:
     """For each roll-out, the mean loss of the last ten steps up to each of its steps.
 
     The ten reach back over the start of a roll-out along its path, never into what was discarded.
@@ -64,24 +64,24 @@ def moving_losses(history: History, steps: StepLosses) -> list[list[Place]]:
     ]
 
 
-def thinned(places: Sequence[Place]) -> Sequence[Place]:
+def thinned(places: Sequence[XY]) -> Sequence[XY]:
     """Not more than a figure can show; the last is always among them."""
     stride = -(-len(places) // MOST) or 1
     return places[(len(places) - 1) % stride :: stride]
 
 
-def _moving(before: Sequence[float], own: Sequence[Place]) -> list[Place]:
+def _moving(before: Sequence[float], own: Sequence[XY]) -> list[XY]:
     losses = [*before, *(loss for _, loss in own)]
-    found: list[Place] = []
+    found: list[XY] = []
     for number, (place, _) in enumerate(own, start=len(before) + 1):
         if number >= WINDOW:
             found.append((place, fsum(losses[number - WINDOW : number]) / WINDOW))
     return found
 
 
-def _own(history: History, steps: StepLosses, rollout: int) -> list[Place]:
+def _own(history: History, steps: StepLosses, rollout: int) -> list[XY]:
     """The steps of a roll-out as far as its ticks are in the log and all their steps are known."""
-    found: list[Place] = []
+    found: list[XY] = []
     for tick, point in enumerate(history.stages[rollout].points, start=1):
         losses = steps.get((rollout, tick), ())
         if not point.steps or len(losses) < point.steps:
@@ -360,7 +360,7 @@ def path_losses(history: History) -> tuple[Polyline, Polyline]:
 
 def path_steps(history: History, steps: StepLosses) -> Polyline:
     """The moving average over steps along the path that the search took."""
-    line: list[Place] = []
+    line: list[XY] = []
     for branch, places in zip(branches_of(history), moving_losses(history, steps), strict=True):
         on_path = (place for place in places if place[0] <= branch.went_on)
         line += [(branch.start + at / branch.per_epoch, loss) for at, loss in on_path]
