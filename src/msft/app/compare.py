@@ -153,19 +153,18 @@ def planned(
     source: Path,
     overrides: Sequence[str],
     methods: str | Sequence[str] | None,
-    seeds: Sequence[int],
+    seeds: str | Sequence[int] | None,
     out: Path,
-    models: Sequence[str] = (),
+    models: str | Sequence[str] | None = None,
 ) -> list[Planned]:
-    """Every run of the comparison; a recipe that a method cannot have is refused here.
-
-    models: a folder for each; none are the recipe's own, without one.
-    """
+    """Every run of the comparison, asked for as in `compare`; a recipe that a method cannot have is
+    refused here."""
     given = load_recipe(source, overrides)
+    numbers, named_models = seeds_of(seeds, given), models_named(models)
     variants = variants_of(methods)
     runs: list[Planned] = []
     known: dict[str, Variant] = {}
-    for model, variant, seed in product(models or (None,), variants, seeds):
+    for model, variant, seed in product(named_models or (None,), variants, numbers):
         named = () if model is None else (f"{MODEL}={json.dumps(model)}",)
         if named and MODEL in variant.settings:
             raise UsageError(f"{variant} has a model of its own; name all of them with --models")
@@ -250,8 +249,7 @@ def compare(
     source, out = Path(recipe), Path(out)
     loaded = load_recipe(source, overrides)
     formats = () if figures is None else formats_of(figures)
-    named = models_named(models)
-    asked = planned(source, overrides, methods, seeds_of(seeds, loaded), out, named)
+    asked = planned(source, overrides, methods, seeds, out, models)
     whatever = not run and methods is None and seeds is None and models is None
     failed = _run(asked, out, devices, quiet, say) if run else {}
     folders = folders_in(out) if whatever else [each.folder.path for each in asked]
@@ -298,8 +296,7 @@ def commands(
     They need nothing of each other. A run that another process is training is left out.
     """
     source, out = Path(recipe), Path(out)
-    seen = seeds_of(seeds, load_recipe(source, overrides))
-    asked = planned(source, overrides, methods, seen, out, models_named(models))
+    asked = planned(source, overrides, methods, seeds, out, models)
     found: dict[str, tuple[str, ...]] = {}
     for each in _missing(asked, out, say):
         if is_being_written(each.folder.log):

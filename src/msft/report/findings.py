@@ -521,6 +521,7 @@ def _sureness(sure: bool, unlearned: bool, unsure: str = "not sure") -> str:
 
 def findings_content(found: Findings) -> dict[str, Any]:
     """For `summary.json`, in score units."""
+    short = found.shortfall
     return {
         "exclusions": [_departure_content(each) for each in found.departures],
         "lost_after_leaving": [
@@ -537,13 +538,14 @@ def findings_content(found: Findings) -> dict[str, Any]:
         "loss_grew": asdict(found.growth) if found.growth else None,
         "base_is_best": found.base_is_best,
         "worse_than_base": found.worse_than_base,
-        "average_is_lower": _shortfall_content(found.shortfall) if found.shortfall else None,
+        "average_is_lower": short
+        and {
+            "checkpoint": short.tick,
+            "difference": float(short.gap),
+            "p": short.p,
+        },
         "text": finding_texts(found),
     }
-
-
-def _shortfall_content(found: Shortfall) -> dict[str, Any]:
-    return {"checkpoint": found.tick, "difference": float(found.gap), "p": found.p}
 
 
 def _departure_content(left: Departure) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from msft.report.figures.methods import (
     size_figure,
     spread_figure,
 )
-from msft.report.figures.peaks import Peaks, divergence, mean_shifts, peaks, peaks_of
+from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.search import timeline
 from msft.report.page import Section, marked
 from msft.run.folder import StepLosses
@@ -58,21 +58,13 @@ def run_sections(history: History) -> list[Section]:
             "The first roll-out trains every sub-dataset. The curves are "
             f"{deciding_words(history)}, each with its peak. The bars say how far each peak is "
             f"from that of the mean, which is at {epochs_in_words(peaked.mean)} (the paper's Fig. "
-            f"2). {_furthest(peaked)}"
+            "2)."
         )
         draw = partial(peaks, history)
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
     if history.start.method == "ies":
         found += _active_rows([("", history)])
     return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
-
-
-def _furthest(found: Peaks) -> str:
-    name = max(found.peaks, key=found.distance)
-    distance = found.distance(name)
-    if not distance:
-        return "All peak where the mean does."
-    return f"The furthest is {name}, {epochs_in_words(distance)} away."
 
 
 def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses) -> list[Section]:

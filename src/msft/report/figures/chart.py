@@ -1,6 +1,5 @@
 """A chart: a matplotlib figure in the colours of the page, its legend, its bars and dots, and its
-way
-into the page.
+way into the page.
 
 Figures are drawn in the light colours below. In the page each colour becomes a CSS variable of
 the same name, so one drawing serves light and dark, and PNG or PDF are drawn by the same code.

@@ -1,6 +1,5 @@
-"""Figures of what runs did and what it cost: training loss (Fig. 9), FLOPs, copies on disk,
-rows still
-active under IES."""
+"""Figures of what runs did and what it cost: training loss (Fig. 9), FLOPs, copies on disk, rows
+still active under IES."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Figures that set methods beside each other: scores, gains (Fig. 7) and their parts (Fig. 8),
-spread
-and first places (Fig. 4), gain against the size of the mixture (Fig. 5), score and FLOPs against
-the
-compute budget (Fig. 6), and the share of SFT in the training compute of OLMo 2 (Fig. 1)."""
+spread and first places (Fig. 4), gain against the size of the mixture (Fig. 5), score and FLOPs
+against the compute budget (Fig. 6), and the share of SFT in the training compute of OLMo 2
+(Fig. 1)."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -303,16 +302,10 @@ def places_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
 def size_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     """Fig. 5: the gain of each method over SFT in mixtures of different size."""
     names = labels_in(comparisons)
-    others = dict.fromkeys(
-        method.label for comparison in comparisons for method in comparison.others
-    )
+    gains_of = [{each.label: c.mean_gain(each) for each in c.others} for c in comparisons]
     series = [
-        Series(
-            name,
-            colour_at(names.index(name)),
-            [_gain_of(comparison, name) for comparison in comparisons],
-        )
-        for name in others
+        Series(name, colour_at(names.index(name)), [gains.get(name) for gains in gains_of])
+        for name in dict.fromkeys(name for gains in gains_of for name in gains)
     ]
     unit = comparisons[0].unit()
     shown = titles_of(comparisons)
@@ -323,13 +316,6 @@ def size_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
         f"gain of the mean over SFT, {gain_unit(unit)}".rstrip(", "),
         lambda value: difference(value / points(1, unit), unit),
     )
-
-
-def _gain_of(comparison: Comparison, name: str) -> float | None:
-    for method in comparison.others:
-        if method.label == name:
-            return comparison.mean_gain(method)
-    return None
 
 
 def budget_figure(comparison: Comparison, width: float) -> "Figure":
