@@ -15,21 +15,21 @@ import pytest
 from msft.cli import main
 from msft.errors import UsageError
 from msft.report import write_report
-from msft.report.compare.headroom import (
+from msft.report.headroom import (
     Headroom,
     Heights,
     crossfitted,
     headroom_of,
+    headroom_words,
     shares_of,
 )
-from msft.report.headroom import headroom_words
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
-from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent
-from msft.run.worker import Scored
+from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens
+from msft.run.rows import Scored
+from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.draws import number
-from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
-from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id
 from msft.store.store import Disk
 from msft.testing import Learner, SimulatedEngine, simulate
 

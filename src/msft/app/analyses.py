@@ -14,14 +14,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msft.app.admission import refuse_untrainable, refuse_unwritable
 from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
+from msft.planning.admission import refuse_untrainable, refuse_unwritable
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, contests_of
+from msft.report.compare.comparison import (
+    ReportSplit,
+    budget_of,
+    compared_runs,
+    comparisons_of,
+    refuse_mixed_selection,
+)
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -39,11 +45,11 @@ from msft.report.figures.grids import Panel, grid_section, panels_of
 from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
+from msft.report.sections import comparison_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
-from msft.run.history import History
-from msft.run.summary import disk_of, summary_of
+from msft.run.history import History, disk_of, summary_of
+from msft.search.curves import TEST
 from msft.search.rollout import ticks_of
-from msft.search.scores import TEST
 from msft.text import (
     SELECTED_ON_TEST,
     WIDTH,
@@ -81,22 +87,15 @@ class Analysis:
 
     def write(self, out: Path) -> list[Path]:
         """The JSON file, the figure, and a page that compares the runs."""
-        from msft.report.compare.comparison import compared_runs
-        from msft.report.page import write_figures
-        from msft.report.sections import comparison_figures
-
         path = out / f"{self.name}.json"
         write_json(path, self.content)
         sections = comparison_figures(compared_runs(self.folders), self.report_split)
-        figures = [section for section in sections if self._has(section.key)]
+        # of several models it has a figure of each beside its own
+        each = {"shifts": "divergence-", "budgets": "budgets-"}.get(self.name, self.name)
+        figures = [s for s in sections if s.key == self.name or s.key.startswith(each)]
         files = write_figures(figures, out, ("svg", "png"))
         page = write_comparison(self.folders, out, groups_by_recipe, self.report_split)
         return [path, *files, page]
-
-    def _has(self, key: str) -> bool:
-        """Whether a figure is its own; of several models it has one of each."""
-        each = {"shifts": "divergence-", "budgets": "budgets-"}.get(self.name)
-        return key == self.name or (each is not None and key.startswith(each))
 
 
 def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
@@ -261,9 +260,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
     """Trains what is missing, here and now; `say` is told what a person should know."""
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
-        from msft.app.admission import refuse_changed
-        from msft.app.terminal.progress import progress
-        from msft.app.train import train
+        from msft.app.terminal.progress import ShownRun
+        from msft.planning.admission import refuse_changed
+        from msft.training import train
 
         files = RunFolder(folder)
         refuse_changed(recipe, files)
@@ -272,9 +271,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
             return read_history(folder)
         say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
-        with progress(folder.name, quiet, kept, folder) as shown:
-            kept_here = replace(recipe, push_to_hub=False)
-            train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
+        shown = [] if quiet else [ShownRun(folder.name, kept)]
+        kept_here = replace(recipe, push_to_hub=False)
+        train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
         return read_history(folder)
 
     return carry_out
@@ -340,12 +339,12 @@ def _cells(label: str, result: dict[str, Any], straight: dict[str, Any]) -> tupl
 
 def with_models(recipe: Recipe, models: Sequence[str]) -> dict[str, Recipe]:
     """The recipe for each model; what cannot be trained is refused here, before anything starts."""
-    from msft.app.train import load_data
+    from msft.engine.rows import load_rows
 
     found = {model: replace(recipe, model_name_or_path=model) for model in models}
     for each in found.values():
         refuse_untrainable(each)
-        load_data(each)
+        load_rows(each)
     return found
 
 
@@ -449,6 +448,8 @@ def grid(options: argparse.Namespace) -> None:
             f"none of the {counted(len(runs), 'run')} is a finished one {wanted}; name folders "
             "that have one, such as those of `msft compare`"
         )
+    if kind == "peaks":
+        refuse_mixed_selection([panel.run for panel in panels])
     refuse_unwritable(out)
     section = grid_section(kind, panels)
     files = write_figures([section], out, ("svg", "png"))
@@ -468,16 +469,12 @@ def _runs_below(folder: Path) -> list[Path]:
     """A run's folder itself, or every run below a folder that is none."""
     if RunFolder(folder).log.is_file():
         return [folder]
-    logs = sorted(folder.rglob("run.jsonl"))
-    found = [log.parent for log in logs]
-    shown = [each for each in found if not _is_hidden(each.relative_to(folder))]
+    found = [log.parent for log in sorted(folder.rglob("run.jsonl"))]
+    hidden = [any(part.startswith(".") for part in p.relative_to(folder).parts) for p in found]
+    shown = [each for each, left_out in zip(found, hidden, strict=True) if not left_out]
     if not shown:
         raise UsageError(f"{folder} is not a run folder, and has none in it: no run.jsonl")
     return shown
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _panel(kind: str, panel: Panel) -> dict[str, Any]:
@@ -492,6 +489,7 @@ def _panel(kind: str, panel: Panel) -> dict[str, Any]:
         "compute_budget": budget_of(history) if searches else None,
         "sub_datasets": len(run.names),
         "seed": run.seed,
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
     }
     match kind:
         case "peaks":
@@ -542,8 +540,7 @@ def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, 
 
 def headroom(options: argparse.Namespace) -> None:
     """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
-    from msft.report.compare.headroom import headroom_of
-    from msft.report.headroom import headroom_content, headroom_text
+    from msft.report.headroom import headroom_content, headroom_of, headroom_text
 
     folder = Path(options.folder)
     _refuse_no_run(folder)
@@ -602,17 +599,17 @@ def factors_of(folders: Sequence[Path]) -> dict[str, float]:
     """How many times the FLOPs of SFT each other method cost, in the largest mixture with both."""
     for folder in folders:
         _refuse_no_run(folder)
-    contests = contests_of([run for run in compared_runs(folders) if run.history.ended])
-    rivals = [contest for contest in contests if contest.sft and contest.others]
+    comparisons = comparisons_of([run for run in compared_runs(folders) if run.history.ended])
+    rivals = [comparison for comparison in comparisons if comparison.sft and comparison.others]
     if not rivals:
         raise UsageError(
             "these folders have no finished run of sft with one of another method on the same "
             "sub-datasets; name both, or none for the paper's table alone"
         )
-    contest = rivals[-1]
-    assert contest.sft is not None
-    own = float(contest.flops(contest.sft, "total")) or 1.0
-    return {each.label: float(contest.flops(each, "total")) / own for each in contest.others}
+    comparison = rivals[-1]
+    assert comparison.sft is not None
+    own = float(comparison.flops(comparison.sft, "total")) or 1.0
+    return {each.label: float(comparison.flops(each, "total")) / own for each in comparison.others}
 
 
 def _refuse_no_run(folder: Path) -> None:

@@ -3,11 +3,11 @@
 from contextlib import suppress
 from pathlib import Path
 
-from msft.app.hub import card_of
 from msft.engine.model.folders import ADAPTER_CONFIG, CONFIG, base_of, is_adapter
 from msft.errors import LogError, RecipeError, UsageError
 from msft.files import remove
 from msft.recipe.recipe import load_recipe
+from msft.report.card import card_of
 from msft.report.findings import findings_in
 from msft.run.folder import RunFolder, read_history, write_text
 

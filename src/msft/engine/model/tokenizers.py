@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any
 
-from msft.data.hub import ask_only_where_it_is
+from msft.data.sources import stay_offline_without_hub
 from msft.engine.model.folders import (
     CONFIG,
     PLACE,
@@ -114,7 +114,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
         return pretrained(kind, base_of(name), trust, options)
     where, gguf = located(name)
     if not Path(where).is_dir():
-        ask_only_where_it_is()
+        stay_offline_without_hub()
     elif not gguf:
         _refuse_broken(Path(where), kind)
     import transformers
@@ -241,6 +241,17 @@ def wrong_class(model: Any) -> str | None:
         "AutoModelForCausalLM, and let rows have a prompt and a completion (of a classifier: the "
         "name of the class)"
     )
+
+
+def largest(config: Any, key: str) -> Any:
+    """What a config says under a key; the largest where its layers have one each, in a list
+    (Gemma3n) or in configs of their own (Gemma 4). None where it says nothing."""
+    if key in (getattr(config, "per_layer_attributes", None) or ()):
+        every = [getattr(layer, key, None) for layer in config.per_layer_config]
+    else:
+        found = getattr(config, key, None)
+        every = found if isinstance(found, list) else [found]
+    return max((each for each in every if each is not None), default=None)
 
 
 def _is_multimodal(config: Any) -> bool:
