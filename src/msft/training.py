@@ -29,7 +29,7 @@ from msft.data.corpus import Corpus, settings_for
 from msft.engine.rows import Rows, load_rows
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
-from msft.observers.hub import HubUpload
+from msft.observers.hub import push
 from msft.observers.observer import Observer, Watched
 from msft.observers.trackers import TrackedRun
 from msft.own_code import in_words, source_digest
@@ -226,11 +226,10 @@ def read(job: Job) -> Rows:
 
 def fit(job: Job, rows: Rows) -> Plan:
     """The method with its options, and the memory that it needs; NoRoom where that is not there."""
-    from msft.engine.memory import demand_of, room_of
+    from msft.engine.memory import demand_of, refuse_no_room, room_of
     from msft.engine.model.shape import shape_for
     from msft.engine.ranks import device_here
     from msft.planning.counting import refuse_wrong_method
-    from msft.planning.memory import refuse_no_room
 
     recipe, corpus = job.recipe, rows.corpus
     if job.schedule is None:
@@ -299,8 +298,8 @@ def carry_out(
     """
     run = TrainingRun(job, rows, plan, built, observers, result_is_loaded)
     summary, schedule = run.carry_out()
-    for observer in run.observers:
-        observer.finished(summary["best"]["checkpoint"])
+    if job.recipe.push_to_hub and job.ranks.rank == 0:
+        push(job.recipe, job.folder, summary["best"]["checkpoint"], job.notice)
     return Result(summary, job.folder.best, schedule, job.folder.path, run.was_finished)
 
 
@@ -367,7 +366,7 @@ class TrainingRun:
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
         self._losses = LossesFile()
-        files = [self._losses, TrackedRun(), StepsFile(), HubUpload(), SummaryFile()]
+        files = [self._losses, StepsFile(), SummaryFile(), TrackedRun()]
         self.observers = [*observers, *files] if ranks.rank == 0 else []
 
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -476,7 +475,7 @@ class TrainingRun:
     def _begin_watching(self, log: Log, watching: ExitStack) -> None:
         recipe, folder = self._recipe, self._folder
         settings = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
-        told = len(log.events) if folder.is_finished() else 0
+        told = len(log.events) if self.was_finished else 0
         watched = Watched(folder, recipe, settings, told, self._job.notice, self._losses.latest)
         for observer in self.observers:
             watching.callback(observer.close)
@@ -492,8 +491,7 @@ class TrainingRun:
     def _score(self, names: Sequence[str], split: str) -> Scored:
         with self._ranks.busy("evaluation"):
             scored = self._evaluator(names, split)
-        for observer in self.observers:
-            observer.scored(scored.losses)
+        self._losses.gather(scored.losses)
         return scored
 
     def _event(self, history: History, event: Event, live: bool) -> None:

@@ -42,7 +42,8 @@ class LossesFile(Observer):
         if run.recipe.validation_loss:
             self._lines = LossLines(run.folder.losses, run.notice)
 
-    def scored(self, losses: Losses) -> None:
+    def gather(self, losses: Losses) -> None:
+        """An evaluation has ended; the event that belongs to it comes next."""
         if self._lines is not None:
             self._lines.gather(losses)
 

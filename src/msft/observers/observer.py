@@ -13,7 +13,6 @@ from msft.run.history import History
 from msft.run.log import Event
 from msft.run.rows import Losses
 from msft.run.worker import Step
-from msft.search.rollout import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,6 @@ class Observer:
     def step(self, step: Step) -> None:
         """An optimizer step was taken."""
 
-    def scored(self, losses: Losses) -> None:
-        """An evaluation has ended; the event that belongs to it comes next."""
-
     def event(self, history: History, event: Event, live: bool) -> None:
         """An event of the log; `history` has taken it in.
 
@@ -54,6 +50,3 @@ class Observer:
 
     def close(self) -> None:
         """Nothing more happens, whatever the reason."""
-
-    def finished(self, best: CheckpointId) -> None:
-        """The run is finished, and its result is in `best/`."""

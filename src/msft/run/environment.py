@@ -183,6 +183,8 @@ def read_groups(path: Path) -> dict[str, str] | None:
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
     try:
         raw = json.loads(read_text(path))
     except DAMAGED:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from msft.engine.memory import refuse_full_disk
-from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
+from msft.engine.memory import Checkpoints, models_beside, refuse_full_disk
 from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
