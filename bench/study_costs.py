@@ -14,7 +14,6 @@ from study_methods import CONSTANT, DISK, FLOPS, METHODS, REFERENCE, SOUPS, Name
 from study_selection import Selection, selection_in
 from study_tables import Entry, Study, table
 
-from msft.report.compare.headroom import headroom_of
 from msft.report.compare.paper import (
     decomposition,
     disk_bounds,
@@ -24,6 +23,7 @@ from msft.report.compare.paper import (
 )
 from msft.report.compare.statistics import mean
 from msft.report.figures.peaks import peaks_of
+from msft.report.headroom import headroom_of
 from msft.run.history import Exclusion, History
 from msft.text import listed
 

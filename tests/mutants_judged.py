@@ -95,15 +95,15 @@ JUDGED: dict[Key, str] = {
         "Mult -> Div",
     ): "the last bound is 1 but for rounding",
     (
-        "report/compare/headroom.py",
+        "report/headroom.py",
         "found: NDArray[np.intp] = np.argmax(curves >= curves.max(axis=0) - 1e-12, axis=0)",
         "GtE -> Gt",
     ): "no candidate lies exactly 1e-12 below the highest one",
-    ("report/compare/headroom.py", "counts = [1] * len(lines[0])", "0 -> 1"): (
+    ("report/headroom.py", "counts = [1] * len(lines[0])", "0 -> 1"): (
         "every candidate has the same rows"
     ),
     (
-        "report/compare/headroom.py",
+        "report/headroom.py",
         "weights = np.array(counts if loss else [1] * len(lines[0]), dtype=float)",
         "0 -> 1",
     ): "every candidate has the same rows",

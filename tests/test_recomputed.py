@@ -19,7 +19,7 @@ from mortal import quick_folder
 from msft.app.analyses import divergence
 from msft.cli import main
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.report.compare.comparison import Contest, compared_runs, contest_of
+from msft.report.compare.comparison import Comparison, compared_runs, comparison_of
 from msft.report.compare.paper import decomposition, mean_parts
 from msft.report.figures.costs import moving_losses, path_losses, rows_per_epoch
 from msft.report.figures.methods import gains
@@ -137,8 +137,8 @@ def cells(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
         return {(row["table"], row["row"], row["column"]): row for row in csv.DictReader(file)}
 
 
-def contest(folder: Path) -> Contest:
-    return contest_of(compared_runs(sorted(path for path in folder.iterdir() if path.is_dir())))
+def comparison(folder: Path) -> Comparison:
+    return comparison_of(compared_runs(sorted(path for path in folder.iterdir() if path.is_dir())))
 
 
 def mean(numbers: Sequence[float]) -> float:
@@ -282,8 +282,8 @@ def test_peaks_and_distances_of_fig_2(simulated: Path, trained: Path) -> None:
 
 
 def test_gains_of_fig_7_and_parts_of_fig_8(simulated: Path, trained: Path) -> None:
-    found = contest(simulated)
-    place = [entrant.method for entrant in found.others].index("msft")
+    found = comparison(simulated)
+    place = [method.name for method in found.others].index("msft")
     runs = [recomputed.Run(simulated / f"msft-s{seed}") for seed in SEEDS]
     sfts = [recomputed.Run(simulated / f"sft-s{seed}") for seed in SEEDS]
     for name, row in gains(found).items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from msft import threads
-from msft.app.jobs import Place, places_named, typed
+from msft.app.jobs import DeviceSlot, device_slots, typed
 from msft.errors import UsageError
 
 
@@ -18,18 +18,18 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_count_the_devices_that_this_process_sees(two: None) -> None:
-    every = [Place("device 0", "4"), Place("device 1", "GPU-7")]
-    assert places_named(None) == places_named("0,1") == places_named([0, 1]) == every
-    assert places_named("1") == every[1:]
-    assert places_named("cpu, 1 ,cpu") == [Place("CPU", ""), every[1], Place("CPU", "")]
-    assert places_named("MIG-3/1/0") == [Place("device MIG-3/1/0", "MIG-3/1/0")]
+    every = [DeviceSlot("device 0", "4"), DeviceSlot("device 1", "GPU-7")]
+    assert device_slots(None) == device_slots("0,1") == device_slots([0, 1]) == every
+    assert device_slots("1") == every[1:]
+    assert device_slots("cpu, 1 ,cpu") == [DeviceSlot("CPU", ""), every[1], DeviceSlot("CPU", "")]
+    assert device_slots("MIG-3/1/0") == [DeviceSlot("device MIG-3/1/0", "MIG-3/1/0")]
     os.environ.pop("CUDA_VISIBLE_DEVICES")
-    assert places_named(None) == [Place("device 0", "0"), Place("device 1", "1")]
+    assert device_slots(None) == [DeviceSlot("device 0", "0"), DeviceSlot("device 1", "1")]
 
 
 def test_one_device_is_the_only_place_and_shows_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert places_named(None) == [Place("", None)]
+    assert device_slots(None) == [DeviceSlot("", None)]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_one_device_is_the_only_place_and_shows_its_run(monkeypatch: pytest.Monk
 )
 def test_a_device_that_is_not_there_is_refused(devices: str, said: str, two: None) -> None:
     with pytest.raises(UsageError, match=said):
-        places_named(devices)
+        device_slots(devices)
 
 
 def test_a_process_beside_this_one_counts_its_threads_itself(

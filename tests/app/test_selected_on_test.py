@@ -20,9 +20,9 @@ from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report.compare.comparison import (
     compared_runs,
-    contest_of_each,
-    contests_of,
-    model_contests,
+    comparison_of_each,
+    comparisons_of,
+    model_comparisons,
 )
 from msft.run.environment import rollout_from
 from msft.run.folder import RunFolder, read_history
@@ -263,9 +263,9 @@ def test_runs_that_selected_on_different_rows_are_not_compared(
     )
     assert not page.exists()
     runs = compared_runs([place / "out/msft-s1", other / "run"])
-    for contest in (contest_of_each, model_contests, contests_of):
+    for comparison in (comparison_of_each, model_comparisons, comparisons_of):
         with pytest.raises(UsageError, match="so their scores cannot be compared"):
-            contest(runs)
+            comparison(runs)
     (variant,) = variants_of("sft[selection_split=test]")
     with pytest.raises(UsageError, match="scores of different rows cannot be compared"):
         variant.overrides(recipe_of(other, method="sft"))

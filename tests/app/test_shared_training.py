@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from msft.app.compare import is_lent
-from msft.app.jobs import Job, Place, carry_out
+from msft.app.jobs import DeviceSlot, Job, carry_out
 from msft.cli import main
 from msft.run.environment import rollout_from
 from msft.run.folder import read_history
@@ -182,7 +182,7 @@ def test_jobs_that_share_wait_for_what_they_share_and_others_do_not(
     jobs = [job("a", "x"), job("b", "x"), job("c", None), job("d", "y")]
     failed = carry_out(
         jobs,
-        [Place("device 0", "0"), Place("device 1", "1")],
+        [DeviceSlot("device 0", "0"), DeviceSlot("device 1", "1")],
         lambda text: print(text, file=said),
         after_each=lambda: ended.append(1),
         is_made=is_made,

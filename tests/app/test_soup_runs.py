@@ -25,7 +25,7 @@ from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.report.card import card_of
-from msft.report.compare.comparison import compared_runs, contest_of
+from msft.report.compare.comparison import compared_runs, comparison_of
 from msft.report.comparison_tables import average_names, averages_table, run_averages_table
 from msft.run.folder import read_history
 from msft.run.history import History, summary_of
@@ -213,8 +213,8 @@ def test_a_report_can_be_had_of_every_prefix_of_a_soup(folders: list[Path], tmp_
 
 
 def test_a_comparison_has_every_average_over_the_seeds(folders: list[Path]) -> None:
-    contest = contest_of(compared_runs(folders))
-    table = averages_table(contest)
+    comparison = comparison_of(compared_runs(folders))
+    table = averages_table(comparison)
     assert table is not None
     assert [row.name for row in table.rows] == [
         "Soup best tick",

@@ -19,7 +19,7 @@ import pytest
 
 import msft
 from msft.app.compare import planned
-from msft.app.jobs import Job, Place, carry_out
+from msft.app.jobs import DeviceSlot, Job, carry_out
 from msft.app.older_folders import groups_by_recipe
 from msft.app.variants import options_of
 from msft.cli import main
@@ -27,34 +27,33 @@ from msft.errors import Stopped, UsageError
 from msft.process import IS_JOB
 from msft.recipe.recipe import load_recipe
 from msft.report.compare.comparison import (
-    Contest,
+    Comparison,
     compared_runs,
-    contest_of,
-    contest_of_each,
-    contests_of,
+    comparison_of,
+    comparison_of_each,
+    comparisons_of,
     rounds_of,
-    same_rows,
+    rows_apart,
     spread_of,
 )
 from msft.report.comparison_page import (
-    comparison_of,
-    contest_text,
     headline,
+    margin_of,
     page_tables,
+    report_of,
+    report_text,
     tables_of,
     write_files,
 )
 from msft.report.comparison_tables import (
     ablation_table,
     averages_table,
-    bootstrap,
     bootstrap_table,
     dataset_tables,
     disk_table,
     flops_table,
     honesty_table,
     main_tables,
-    margin_of,
     places_table,
     seed_table,
     spread_table,
@@ -150,8 +149,8 @@ def right(*counts: int, rows: int = 10, names: Sequence[str] = NAMES) -> Scores:
     return {name: accuracy(count, rows) for name, count in zip(names, counts, strict=True)}
 
 
-def lined_up(folders: Sequence[Path]) -> Contest:
-    return contest_of(compared_runs(folders, groups_by_recipe))
+def lined_up(folders: Sequence[Path]) -> Comparison:
+    return comparison_of(compared_runs(folders, groups_by_recipe))
 
 
 def cells(table: Table | None) -> dict[str, list[str]]:
@@ -165,7 +164,7 @@ def cells(table: Table | None) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Contest:
+def three(tmp_path: Path) -> Comparison:
     """SFT, SRO and mSFT on four sub-datasets of two groups and one without."""
     return lined_up(
         [
@@ -176,7 +175,7 @@ def three(tmp_path: Path) -> Contest:
     )
 
 
-def test_the_main_table_has_groups_epochs_and_differences(three: Contest) -> None:
+def test_the_main_table_has_groups_epochs_and_differences(three: Comparison) -> None:
     table = main_tables(three)[0]
     assert table.key == "main"
     assert table.head == ("method", "science", "math", "own data", "mean", "Ep.")
@@ -217,14 +216,14 @@ def test_epochs_and_scores_are_means_over_the_seeds_that_all_have(tmp_path: Path
         made(tmp_path, method, seed, scores, scores, ticks=4, best=tick)
         for (method, seed), tick in best.items()
     ]
-    contest = lined_up(folders)
-    table = main_tables(contest)[0]
+    comparison = lined_up(folders)
+    table = main_tables(comparison)[0]
     assert {name: row[-1] for name, row in cells(table).items()} == {
         "Base": "–",
         "SFT": "0.38",  # 1 and 2 ticks of a fourth of an epoch
         "mSFT": "0.75",
     }
-    assert ", mean over seeds 20 and 30; " in table.note
+    assert ", mean over seeds 20 and 30; " in table.caption
 
 
 def test_the_pooled_mean_is_called_so_and_is_of_all_rows(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ def test_the_pooled_mean_is_called_so_and_is_of_all_rows(tmp_path: Path) -> None
     assert cells(table)["mSFT"] == ["*20.0* +11.0", "0.25"]
 
 
-def test_every_sub_dataset_has_its_row(three: Contest) -> None:
+def test_every_sub_dataset_has_its_row(three: Comparison) -> None:
     assert cells(dataset_tables(three)[0]) == {
         "sciq": ["50.0", "_60.0_ +10.0", "*70.0* +20.0"],
         "arc": ["*80.0*", "*80.0* ±0.0", "_60.0_ −20.0"],
@@ -248,9 +247,11 @@ def test_every_sub_dataset_has_its_row(three: Contest) -> None:
     assert dataset_tables(three)[0].rows[-1].apart
 
 
-def test_the_ablation_is_of_msft_and_those_that_search_once(three: Contest, tmp_path: Path) -> None:
-    for contest in (three, contest_of(three.runs[::-1])):
-        found = cells(ablation_table(contest))
+def test_the_ablation_is_of_msft_and_those_that_search_once(
+    three: Comparison, tmp_path: Path
+) -> None:
+    for comparison in (three, comparison_of(three.runs[::-1])):
+        found = cells(ablation_table(comparison))
         assert found == {
             "SFT": ["_50.0_", "0.25"],
             "SRO SFT": ["_50.0_ ±0.0", "0.25"],
@@ -328,8 +329,8 @@ def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
         for method, totals in scores.items()
         for seed, total in zip((20, 30, 40), totals, strict=True)
     ]
-    contest = lined_up(folders)
-    table = seed_table(contest)
+    comparison = lined_up(folders)
+    table = seed_table(comparison)
     assert table is not None
     assert table.head == ("method", "seed 20", "seed 30", "seed 40", "mean", "sd", "p", "in words")
     assert cells(table) == {
@@ -337,9 +338,9 @@ def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
         "mSFT": ["74.25", "74.05", "73.25", "*73.85* +0.87", "0.53", "0.023", "sure"],
     }
     said = "Against SFT (73.0 %): mSFT +0.9 points (95 % interval +0.3 to +1.4, p = 0.023)."
-    assert said in headline(contest).replace("\u00a0", " ")
-    assert cells(main_tables(contest)[0])["mSFT"] == ["*73.8* +0.9", "0.25"]
-    assert "mean over seeds 20, 30 and 40" in main_tables(contest)[0].note
+    assert said in headline(comparison).replace("\u00a0", " ")
+    assert cells(main_tables(comparison)[0])["mSFT"] == ["*73.8* +0.9", "0.25"]
+    assert "mean over seeds 20, 30 and 40" in main_tables(comparison)[0].caption
 
 
 def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -> None:
@@ -348,13 +349,13 @@ def test_seeds_that_are_missing_are_left_out_of_means_and_said(tmp_path: Path) -
         made(tmp_path, "sft", 30, right(9, 9, 9, 9), right(9, 9, 9, 9)),
         made(tmp_path, "msft", 20, right(2, 2, 2, 2), right(2, 2, 2, 2)),
     ]
-    contest = contest_of(compared_runs(folders), missing=["msft-s30"])
-    assert contest.seeds == (20,)
-    assert cells(main_tables(contest)[0])["SFT"][-2] == "_10.0_"
-    assert cells(seed_table(contest))["SFT"] == ["10.00", "90.00", "_10.00_", "–", "–", "–"]
-    assert cells(seed_table(contest))["mSFT"] == ["20.00", "–", "*20.00* +10.00", "–", "–", "–"]
-    assert "msft-s30" in contest.warnings[0]
-    assert "mSFT 30" in contest.warnings[1]
+    comparison = comparison_of(compared_runs(folders), missing=["msft-s30"])
+    assert comparison.seeds == (20,)
+    assert cells(main_tables(comparison)[0])["SFT"][-2] == "_10.0_"
+    assert cells(seed_table(comparison))["SFT"] == ["10.00", "90.00", "_10.00_", "–", "–", "–"]
+    assert cells(seed_table(comparison))["mSFT"] == ["20.00", "–", "*20.00* +10.00", "–", "–", "–"]
+    assert "msft-s30" in comparison.warnings[0]
+    assert "mSFT 30" in comparison.warnings[1]
     apart = [folders[1], folders[2]]
     assert "No seed was finished by every method" in lined_up(apart).warnings[0]
 
@@ -367,13 +368,13 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds(tmp_path: Path) -> 
         for (method, seed), verdict in marks.items()
         for scores in [{"a": accuracy(verdict.count("1"), 4)}]
     ]
-    contest = lined_up(folders)
-    assert contest.seeds == (20, 30)
-    by_label = {entrant.label: entrant for entrant in contest.entrants}
-    margin = margin_of(contest, by_label["mSFT"], contest.baseline)
+    comparison = lined_up(folders)
+    assert comparison.seeds == (20, 30)
+    by_label = {method.label: method for method in comparison.methods}
+    margin = margin_of(comparison, by_label["mSFT"], comparison.baseline)
     assert margin is not None
     assert (margin.difference, margin.interval) == (0, (0.0, 0.0))
-    said = headline(contest)
+    said = headline(comparison)
     assert "Against SFT (25.0\u00a0%): mSFT ±0.0 points on seed 20, which both have" in said
     assert "SRO SFT ±0.0 points on seed 30, which both have" in said
 
@@ -383,14 +384,14 @@ def test_a_run_that_goes_on_is_named_and_left_out(tmp_path: Path) -> None:
     going = made(tmp_path, "msft", 20, right(2, 2, 2, 2))
     lines = (going / "run.jsonl").read_bytes().splitlines(keepends=True)
     (going / "run.jsonl").write_bytes(b"".join(lines[:-1]))
-    contest = lined_up([done, going])
-    assert [entrant.method for entrant in contest.entrants] == ["sft"]
-    assert contest.warnings == ("Not finished, and so not in the tables: msft-s20.",)
+    comparison = lined_up([done, going])
+    assert [method.name for method in comparison.methods] == ["sft"]
+    assert comparison.warnings == ("Not finished, and so not in the tables: msft-s20.",)
     with pytest.raises(UsageError, match="no run has finished"):
         lined_up([going])
 
 
-def test_spread_and_first_places_with_ties(three: Contest, tmp_path: Path) -> None:
+def test_spread_and_first_places_with_ties(three: Comparison, tmp_path: Path) -> None:
     assert cells(spread_table(three)) == {
         "SFT": ["_24.5_", "20.0", "80.0"],  # of 50 80 20 50
         "SRO SFT": ["29.4", "10.0", "80.0"],  # of 60 80 10 50
@@ -412,13 +413,15 @@ def caption(table: Table | None) -> str:
     return table.note
 
 
-def test_the_caption_of_first_places_says_what_is_counted(three: Contest, tmp_path: Path) -> None:
+def test_the_caption_of_first_places_says_what_is_counted(
+    three: Comparison, tmp_path: Path
+) -> None:
     said = caption(places_table(three))
     assert said.startswith(
         "A method has a first place on a sub-dataset where no other one scores better. That makes "
         "4 first places, one for each of 4 sub-datasets. Where several are equally good"
     )
-    by_run = contest_of_each(three.runs)
+    by_run = comparison_of_each(three.runs)
     assert caption(places_table(by_run)).startswith("A run has a first place on a sub-dataset")
     folders = {
         (method, seed): made(tmp_path / "two", method, seed, right(1, 2, 3, 4))
@@ -437,8 +440,8 @@ def test_the_caption_of_first_places_says_what_is_counted(three: Contest, tmp_pa
     lacking = right(1, 2, 3, names=NAMES[:3])
     scored = [made(tmp_path / "all", "sft", 20, right(1, 2, 3, 4), right(1, 2, 3, 4))]
     scored.append(made(tmp_path / "some", "msft", 20, right(1, 2, 3, 4), lacking))
-    contest = replace(lined_up(scored), split="test")
-    said = caption(places_table(contest))
+    comparison = replace(lined_up(scored), split="test")
+    said = caption(places_table(comparison))
     assert (
         "3 first places, one for each of 4 sub-datasets, except where a score is missing." in said
     )
@@ -486,29 +489,29 @@ def test_seeds_are_rounds_of_their_own_in_tables_and_figures(tmp_path: Path) -> 
         for method, by_seed in scores.items()
         for seed, counts in by_seed.items()
     ]
-    contest = lined_up(folders)
-    assert cells(places_table(contest)) == {"SFT": ["_1_", "0"], "mSFT": ["*7*", "0"]}
-    (other,) = contests_of(compared_runs(folders))
-    assert [len(rounds_of(each)) for each in (contest, other)] == [8, 8]
-    assert spread_of(other, other.entrants[0]) == pytest.approx(0.2)  # of 40 and 0
+    comparison = lined_up(folders)
+    assert cells(places_table(comparison)) == {"SFT": ["_1_", "0"], "mSFT": ["*7*", "0"]}
+    (other,) = comparisons_of(compared_runs(folders))
+    assert [len(rounds_of(each)) for each in (comparison, other)] == [8, 8]
+    assert spread_of(other, other.methods[0]) == pytest.approx(0.2)  # of 40 and 0
 
 
-def test_the_same_run_twice_is_two_entrants(tmp_path: Path) -> None:
+def test_the_same_run_twice_is_two_methods(tmp_path: Path) -> None:
     folders = [made(tmp_path / each, "sft", 20, right(1, 2, 3, 4)) for each in "ab"]
-    contest = lined_up(folders)
-    assert [entrant.label for entrant in contest.entrants] == ["a/SFT-s20", "b/SFT-s20"]
+    comparison = lined_up(folders)
+    assert [method.label for method in comparison.methods] == ["a/SFT-s20", "b/SFT-s20"]
 
 
-def test_figures_are_of_the_split_that_reports(three: Contest, tmp_path: Path) -> None:
+def test_figures_are_of_the_split_that_reports(three: Comparison, tmp_path: Path) -> None:
     figures = comparison_figures(three.runs, "selection")
     assert any("on validation" in each.text for each in figures)
     assert not any("on test" in each.text for each in figures)
-    contest = contest_of(three.runs, "selection")
-    page = write_files(comparison_of([contest]), tmp_path)[0].read_text()
+    comparison = comparison_of(three.runs, "selection")
+    page = write_files(report_of([comparison]), tmp_path)[0].read_text()
     assert "Gain over SFT on validation" in page
 
 
-def test_the_honesty_table(three: Contest, tmp_path: Path) -> None:
+def test_the_honesty_table(three: Comparison, tmp_path: Path) -> None:
     table = honesty_table(three)
     assert table is not None
     assert table.head[1:] == ("validation", "test", "validation − test", "chosen from", "epochs")
@@ -524,20 +527,20 @@ def test_the_honesty_table(three: Contest, tmp_path: Path) -> None:
     assert table.head == ("method", "validation", "chosen from", "epochs")
 
 
-def test_the_papers_protocol_reports_on_what_selected(three: Contest) -> None:
-    runs = [run for entrant in three.entrants for run in entrant.runs.values()]
-    contest = contest_of(runs, "selection")
-    assert contest.split == "validation"
-    assert cells(main_tables(contest)[0])["mSFT"][-2] == "*65.0* +12.5"
-    assert "They flatter, and the more so" in " ".join(contest_text(contest).split())
+def test_the_papers_protocol_reports_on_what_selected(three: Comparison) -> None:
+    runs = [run for method in three.methods for run in method.runs.values()]
+    comparison = comparison_of(runs, "selection")
+    assert comparison.split == "validation"
+    assert cells(main_tables(comparison)[0])["mSFT"][-2] == "*65.0* +12.5"
+    assert "They flatter, and the more so" in " ".join(report_text(comparison).split())
 
 
 def test_a_base_model_that_nobody_beats_is_said(tmp_path: Path) -> None:
     test, base = right(1, 1, 1, 1), right(1, 1, 1, 2)
     beaten = lined_up([made(tmp_path, "sft", 20, right(3, 3, 3, 3), test, base=base)])
-    assert "No method is better than the base model on test." in contest_text(beaten)
+    assert "No method is better than the base model on test." in report_text(beaten)
     ahead = lined_up([made(tmp_path / "2", "sft", 20, right(3, 3, 3, 3), right(2, 2, 2, 2), base)])
-    assert "No method is better" not in contest_text(ahead)
+    assert "No method is better" not in report_text(ahead)
 
 
 def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
@@ -545,19 +548,19 @@ def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
         return {name: nll(total, 10) for name, total in zip("abc", totals, strict=True)}
 
     base, sft, msft = losses(30, 30, 30), losses(20, 10, 12), losses(15, 11, 10)
-    contest = lined_up(
+    comparison = lined_up(
         [
             made(tmp_path, "sft", 20, sft, sft, base=base),
             made(tmp_path, "msft", 20, msft, msft, base=base),
         ]
     )
-    assert cells(main_tables(contest)[0]) == {
+    assert cells(main_tables(comparison)[0]) == {
         "Base": ["3.000", "–"],
         "SFT": ["_1.400_", "0.25"],
         "mSFT": ["*1.200* −0.200", "0.25"],
     }
-    assert cells(places_table(contest)) == {"SFT": ["_1_", "0"], "mSFT": ["*2*", "0"]}
-    assert contest.mean_gain(contest.others[0]) == pytest.approx(0.2)  # nats saved
+    assert cells(places_table(comparison)) == {"SFT": ["_1_", "0"], "mSFT": ["*2*", "0"]}
+    assert comparison.mean_gain(comparison.others[0]) == pytest.approx(0.2)  # nats saved
 
 
 @pytest.mark.parametrize("mean", ["macro", "pooled"])
@@ -575,16 +578,16 @@ def test_the_bootstrap_is_about_the_difference_of_the_means(mean: str, tmp_path:
         )
         for method, pair in rows.items()
     ]
-    contest = lined_up(folders)
-    sft, msft = (entrant.runs[20] for entrant in contest.entrants)
-    same = same_rows(msft, sft, "test", sft.verdicts("test"))
-    assert same is not None
-    found = bootstrap(msft, same, "test")
+    comparison = lined_up(folders)
+    sft, msft = (method.runs[20] for method in comparison.methods)
+    apart = rows_apart(msft, sft, "test")
+    assert apart is not None
+    found = apart.drawn
     gap = Fraction(2, 10) - Fraction(2, 4) if mean == "macro" else Fraction(0)
     gap = gap / 2 if mean == "macro" else gap
     assert found.difference == pytest.approx(float(gap))
     assert found.low < found.difference < found.high
-    table = bootstrap_table(contest)
+    table = bootstrap_table(comparison)
     assert table is not None
     assert table.title == "Rows of test drawn again"
     assert cells(table)["mSFT"][0] == ("−15.0" if mean == "macro" else "±0.0")
@@ -604,20 +607,20 @@ def test_the_bootstrap_of_losses_and_of_mixed_metrics(tmp_path: Path) -> None:
         base = {"loss": nll(20.0, 10), "marks": accuracy(1, 4)}
         rows: dict[str, Verdict] = {"loss": losses[method], "marks": marks[method]}
         folders.append(made(tmp_path, method, 20, scores, scores, base=base, verdicts=rows))
-    contest = lined_up(folders)
-    sft, msft = (entrant.runs[20] for entrant in contest.entrants)
-    same = same_rows(msft, sft, "test", sft.verdicts("test"))
-    assert same is not None
-    found = bootstrap(msft, same, "test")
-    gap = (msft.score(contest.names, "test") or 0) - (sft.score(contest.names, "test") or 0)
+    comparison = lined_up(folders)
+    sft, msft = (method.runs[20] for method in comparison.methods)
+    apart = rows_apart(msft, sft, "test")
+    assert apart is not None
+    found = apart.drawn
+    gap = (msft.score(comparison.names, "test") or 0) - (sft.score(comparison.names, "test") or 0)
     assert found.difference == pytest.approx(float(gap))
     assert found.difference == pytest.approx((0.15 / 2.0 + 0.25) / 2)
     assert found.below == 0
-    assert spread_table(contest) is None
-    for each in dataset_tables(contest):
+    assert spread_table(comparison) is None
+    for each in dataset_tables(comparison):
         assert each.head[:2] == ("sub-dataset", "metric")
         assert [row.cells[0].text for row in each.rows] == ["nll", "accuracy", "–"]
-    (table,) = main_tables(contest)
+    (table,) = main_tables(comparison)
     assert table.head[-2] == "mean gain"
     for said in (terminal(table), markdown(table), latex(table)):
         assert "behind a score: the difference to SFT" in " ".join(said.split())
@@ -642,12 +645,12 @@ def test_the_bootstrap_pools_what_has_counts_to_pool_and_nothing_else(
         base = {"a": accuracy(0, 2) if mixed else value(0.0), "b": value(0.0)}
         made_of = {"base": base, "mean": "pooled", "verdicts": verdicts}
         folders.append(made(tmp_path, method, 20, scores, scores, **made_of))  # type: ignore[arg-type]
-    contest = lined_up(folders)
-    sft, msft = (entrant.runs[20] for entrant in contest.entrants)
-    same = same_rows(msft, sft, "test", sft.verdicts("test"))
-    assert same is not None
-    assert bootstrap(msft, same, "test").difference == pytest.approx(gain)
-    gap = (msft.score(contest.names, "test") or 0) - (sft.score(contest.names, "test") or 0)
+    comparison = lined_up(folders)
+    sft, msft = (method.runs[20] for method in comparison.methods)
+    apart = rows_apart(msft, sft, "test")
+    assert apart is not None
+    assert apart.drawn.difference == pytest.approx(gain)
+    gap = (msft.score(comparison.names, "test") or 0) - (sft.score(comparison.names, "test") or 0)
     assert gap == pytest.approx(gain)
 
 
@@ -665,9 +668,9 @@ def test_rows_that_begin_with_a_sign_stay_rows() -> None:
 def test_parts_of_a_split_dataset_are_in_its_group(tmp_path: Path) -> None:
     recipe = RECIPE.replace("benchmark: sciq, split_by: null", "benchmark: sciq, split_by: subject")
     scores = right(1, 2, 3, names=("sciq.physics", "sciq.other", "gsm8k"))
-    contest = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
+    comparison = lined_up([made(tmp_path, "sft", 20, scores, recipe=recipe)])
     groups = {"science": ("sciq.physics", "sciq.other"), "math": ("gsm8k",)}
-    assert contest.groups == groups
+    assert comparison.groups == groups
     broken = lined_up([made(tmp_path / "b", "sft", 20, scores, recipe="datasets: [")])
     assert broken.groups == {}
 
@@ -675,16 +678,16 @@ def test_parts_of_a_split_dataset_are_in_its_group(tmp_path: Path) -> None:
 def test_groups_are_those_that_the_run_recorded(tmp_path: Path) -> None:
     folder = made(tmp_path, "sft", 20, right(1, 2, 3, 4))
     record_environment(folder / "environment.json", {"msft": "0.1"}, {"arc": "x", "mine": "y"})
-    contest = lined_up([folder])
-    assert contest.groups == {"own data": ("sciq", "gsm8k"), "x": ("arc",), "y": ("mine",)}
-    assert [table.head for table in main_tables(contest)] == [
+    comparison = lined_up([folder])
+    assert comparison.groups == {"own data": ("sciq", "gsm8k"), "x": ("arc",), "y": ("mine",)}
+    assert [table.head for table in main_tables(comparison)] == [
         ("method", "own data", "x", "y", "mean", "Ep.")
     ]
-    assert contest_of(compared_runs([folder])).groups == contest.groups
+    assert comparison_of(compared_runs([folder])).groups == comparison.groups
     record_environment(folder / "environment.json", {"msft": "0.1"}, {})
     assert lined_up([folder]).groups == {}, "there are none, and it says so"
     (folder / "environment.json").unlink()
-    assert contest_of(compared_runs([folder])).groups == {}
+    assert comparison_of(compared_runs([folder])).groups == {}
 
 
 def moved(folder: Path, name: str, training: str) -> Path:
@@ -696,7 +699,7 @@ def moved(folder: Path, name: str, training: str) -> Path:
     return there
 
 
-def test_variants_are_entrants_with_names_of_their_own(tmp_path: Path) -> None:
+def test_variants_are_methods_with_names_of_their_own(tmp_path: Path) -> None:
     names = {"a": "sft+lr_scheduler_type=cosine", "b": "sft", "c": "soup+of=%5Bspan%2Call%5D"}
     folders = [
         moved(
@@ -714,13 +717,13 @@ def test_variants_are_entrants_with_names_of_their_own(tmp_path: Path) -> None:
         for letter, name in names.items()
         for seed in (1, 2)
     ]
-    contest = lined_up(folders)
+    comparison = lined_up(folders)
     labels = ["SFT[lr_scheduler_type=cosine]", "SFT", "Soup[of=[span,all]]"]
-    assert [entrant.label for entrant in contest.entrants] == labels
-    assert [[*entrant.runs] for entrant in contest.entrants] == [[1, 2]] * 3
-    assert contest.baseline.label == "SFT"
-    assert contest.warnings == ()  # the rows are the same, whatever was trained
-    rows = bootstrap_table(contest)
+    assert [method.label for method in comparison.methods] == labels
+    assert [[*method.runs] for method in comparison.methods] == [[1, 2]] * 3
+    assert comparison.baseline.label == "SFT"
+    assert comparison.warnings == ()  # the rows are the same, whatever was trained
+    rows = bootstrap_table(comparison)
     assert rows is not None
     assert [row.name for row in rows.rows] == [
         "SFT[lr_scheduler_type=cosine], seed 1",
@@ -728,9 +731,9 @@ def test_variants_are_entrants_with_names_of_their_own(tmp_path: Path) -> None:
         "Soup[of=[span,all]], seed 1",
         "Soup[of=[span,all]], seed 2",
     ]
-    shown = contest_text(contest)
+    shown = report_text(comparison)
     assert "SFT[lr_scheduler_type=cosine] " in shown
-    assert r"SFT\[lr\_scheduler\_type=cosine\]" in markdown(flops_table(contest))
+    assert r"SFT\[lr\_scheduler\_type=cosine\]" in markdown(flops_table(comparison))
 
 
 def test_a_variant_is_no_seed_of_its_method_when_a_run_is_missing(tmp_path: Path) -> None:
@@ -738,8 +741,8 @@ def test_a_variant_is_no_seed_of_its_method_when_a_run_is_missing(tmp_path: Path
     plain = moved(made(tmp_path, "sft", 1, right(1, 2, 3, 4)), "sft-s1", "plain")
     other = moved(made(tmp_path, "sft", 2, right(1, 2, 3, 4)), "sft+num_fewshot=0-s2", "plain")
     third = moved(made(tmp_path, "sft", 3, right(1, 2, 3, 4)), "sft-s3", "other")
-    contest = lined_up([plain, other, third])
-    assert [[*entrant.runs] for entrant in contest.entrants] == [[1], [2], [3]]
+    comparison = lined_up([plain, other, third])
+    assert [[*method.runs] for method in comparison.methods] == [[1], [2], [3]]
 
 
 def test_the_figure_of_budgets_is_of_msft_that_differs_in_nothing_else(tmp_path: Path) -> None:
@@ -751,7 +754,7 @@ def test_the_figure_of_budgets_is_of_msft_that_differs_in_nothing_else(tmp_path:
             ("msft+exclude.confidence=0.9-s1", 1),
         )
     ]
-    assert [entrant.budget for entrant in budgets_of(lined_up(folders))] == [0.25, 0.5]
+    assert [method.budget for method in budgets_of(lined_up(folders))] == [0.25, 0.5]
 
 
 def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
@@ -807,9 +810,9 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
         made(tmp_path, method, 20, right(1, 2, 3, names=names), right(3, 2, 1, names=names))
         for method in ("sft", FORMULA, "<img src=x onerror=alert(1)>")
     ]
-    contest = lined_up(folders)
+    comparison = lined_up(folders)
     paths = {
-        path.suffix: path.read_text() for path in write_files(comparison_of([contest]), tmp_path)
+        path.suffix: path.read_text() for path in write_files(report_of([comparison]), tmp_path)
     }
 
     page = paths[".html"]
@@ -845,7 +848,7 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
     assert not any(cell.startswith(("=", "@", "+")) for line in found for cell in line[:3])
     assert f"'{FORMULA}" in {line[1] for line in found}
 
-    text = contest_text(contest)
+    text = report_text(comparison)
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
     assert max(map(len, text.splitlines())) <= 80
 
@@ -866,17 +869,22 @@ def test_a_cell_in_every_format() -> None:
     assert "m_1     63.2* +0.7  60.0°  –" in terminal(table)
 
 
-def test_the_page_marks_and_is_self_contained(three: Contest, tmp_path: Path) -> None:
-    page = write_files(comparison_of([three]), tmp_path)[0].read_text()
+def test_the_page_marks_and_is_self_contained(three: Comparison, tmp_path: Path) -> None:
+    page = write_files(report_of([three]), tmp_path)[0].read_text()
     assert '<td class="n plain"><b>55.0</b> <small class="quiet">+5.0</small></td>' in page
     assert '<td class="n plain"><u>50.0</u></td>' in page
     assert "<script" not in page
     assert not re.search(r"""(src|href)="(?!\./|#)""", page)
-    elsewhere = ("honesty", "places")  # joined to the results, and drawn
+    elsewhere = ("honesty", "ablation", "places")  # joined to the results, in them, and drawn
     keys = [table.key for table in tables_of(three) if table.key not in elsewhere]
-    assert re.findall('id="table-([^"]+)"', page) == keys
+    found = re.findall('id="table-([^"]+)"', page)
+    assert sorted(found) == sorted(keys)
+    assert found[:3] == ["main", "datasets", "flops"], "all else is folded"
+    opened, folded = page.split('id="table-flops"')
+    assert "<details>" not in opened
+    assert folded.count("<details><summary><h2>") > len(keys) - 3
     assert page.count('class="scroll"') == len(keys)
-    shown = page_tables(tables_of(three), comparison_figures(three.runs))
+    shown = page_tables([three], tables_of(three), comparison_figures(three.runs))
     assert not any(row.name == "mean" for table in shown for row in table.rows)
     results = shown[0]
     assert results.head[4:] == ("mean", "Ep.", "validation − test", "chosen from", "epochs")
@@ -896,12 +904,12 @@ def test_the_headline_is_symmetric_and_says_what_may_be_chance(tmp_path: Path) -
         for method, verdicts in marks.items()
         for scores in [{n: accuracy(v.count("1"), 10) for n, v in verdicts.items()}]
     ]
-    contest = lined_up(folders)
-    said = headline(contest).replace("\u00a0", " ")
+    comparison = lined_up(folders)
+    said = headline(comparison).replace("\u00a0", " ")
     assert said.startswith(
         "SFT has the best mean on test, 60.0 %. Against SFT (60.0 %): mSFT −5.0 "
     )
-    drawn = cells(bootstrap_table(contest))
+    drawn = cells(bootstrap_table(comparison))
     assert drawn["mSFT"][5:] == ["1", "1.000", "may be chance"]
     assert drawn["SRO SFT"][5:] == ["11", "< 0.001", "sure"]
     lowest, highest = drawn["mSFT"][1:3]
@@ -925,15 +933,15 @@ def test_the_margin_of_a_loss_is_turned_as_it_is_read(tmp_path: Path) -> None:
         for method, losses in rows.items()
         for scores in [{"a": nll(sum(losses), 12)}]
     ]
-    contest = lined_up(folders)
-    margin = margin_of(contest, contest.others[0], contest.baseline)
+    comparison = lined_up(folders)
+    margin = margin_of(comparison, comparison.others[0], comparison.baseline)
     assert margin is not None
     assert margin.difference == pytest.approx(-0.75)
     assert margin.interval is not None
     low, high = margin.interval
     assert -1.0 <= low < -0.75 < high <= -0.5
     assert margin.sure
-    assert cells(bootstrap_table(contest))["mSFT"][4:6] == ["12", "0"]  # rows better and worse
+    assert cells(bootstrap_table(comparison))["mSFT"][4:6] == ["12", "0"]  # rows better and worse
 
 
 LONG_RECIPE = """\
@@ -1123,7 +1131,9 @@ def test_one_job_per_device_at_a_time_and_a_failure_does_not_stop_the_others(
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     jobs[-1] = job("e", killed, tmp_path)
     said: list[str] = []
-    failed = carry_out(jobs, [Place("device 0", "4"), Place("device 1", "7")], said.append)
+    failed = carry_out(
+        jobs, [DeviceSlot("device 0", "4"), DeviceSlot("device 1", "7")], said.append
+    )
     assert failed == {"b": 3, "e": -9}
     assert {(tmp_path / name).read_text() for name in "abcd"} == {"4", "7"}
     assert (tmp_path / "a.log").read_text() == "says a\n"
@@ -1164,7 +1174,7 @@ def test_a_signal_reaches_every_job_once_and_is_waited_for(tmp_path: Path) -> No
 
     begun = time.monotonic()
     with pytest.raises(Stopped):
-        carry_out(jobs, [Place("CPU", ""), Place("CPU", "")], say)
+        carry_out(jobs, [DeviceSlot("CPU", ""), DeviceSlot("CPU", "")], say)
     assert time.monotonic() - begun < 40
     assert (tmp_path / "a.stopped").read_text() == "x"
     assert not (tmp_path / "b.up").exists()
@@ -1181,7 +1191,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     assert "To go on:\n  msft train" in capsys.readouterr().err
     code = "import os, sys; sys.exit(0 if os.environ[sys.argv[1]] else 1)"
     told = Job("told", (sys.executable, "-c", code, IS_JOB), recipe.with_name("told.log"))
-    assert carry_out([told], [Place()], lambda text: None, quiet=True) == {}
+    assert carry_out([told], [DeviceSlot()], lambda text: None, quiet=True) == {}
     monkeypatch.setenv(IS_JOB, "1")
     assert main(command) == 4
     assert "To go on" not in capsys.readouterr().err

@@ -18,7 +18,7 @@ from msft.report.figures.peaks import peaks
 from msft.report.figures.search import curve
 from msft.report.findings import StageTest, certainty
 from msft.report.page import RunOnDisk, facts_of
-from msft.report.run_page import decision_rows
+from msft.report.run_page import decision_table
 from msft.run.environment import BEGAN, record_environment
 from msft.run.history import History, summary_of
 from msft.search.falls import Fall
@@ -80,18 +80,23 @@ def test_the_curve_that_decided_is_the_smoothed_one(smoothed: History) -> None:
 
 def test_nobody_who_left_rose_from_its_peak_to_the_last_tick(smoothed: History) -> None:
     branches = branches_of(smoothed)
-    rows = [row for row in decision_rows(branches, Intervals(smoothed, {}), {}) if row.name]
+    table = decision_table(smoothed, branches, Intervals(smoothed, {}), {})
+    assert table.head[:6] == (
+        *("left", "stage", "active"),
+        *("peak, epoch", "score at the peak", "change to the last tick"),
+    )
+    rows = [row for row in table.rows if row.name != "none"]
     assert rows
-    assert not [row for row in rows if row.fall.startswith("+")]
     for row in rows:
-        assert row.name
-        branch = branches[row.stage]
-        decided = deciding_curve(smoothed, row.stage, row.name)[branch.peaks[row.name]]
+        stage, _, _, score, change = row.cells[:5]
+        assert not change.text.startswith("+")
+        branch = branches[int(stage.text)]
+        decided = deciding_curve(smoothed, branch.number, row.name)[branch.peaks[row.name]]
         assert decided is not None
-        assert row.score == f"{100 * float(decided):.1f}"
+        assert score.text == f"{100 * float(decided):.1f}"
         at = branch.checkpoints[branch.peaks[row.name]]
-        assert row.raw == f"{100 * float(smoothed.known(at)[row.name].value):.1f}"
-    assert any(row.score != row.raw for row in rows)
+        assert score.more.startswith(f"{100 * float(smoothed.known(at)[row.name].value):.1f}")
+    assert any(not row.cells[3].more.startswith(row.cells[3].text) for row in rows)
 
 
 def test_markers_sit_on_the_line_and_raw_scores_are_small_points(smoothed: History) -> None:

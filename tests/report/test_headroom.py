@@ -15,14 +15,14 @@ import pytest
 from msft.cli import main
 from msft.errors import UsageError
 from msft.report import write_report
-from msft.report.compare.headroom import (
+from msft.report.headroom import (
     Headroom,
     Heights,
     crossfitted,
     headroom_of,
+    headroom_words,
     shares_of,
 )
-from msft.report.headroom import headroom_words
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
 from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens

@@ -10,12 +10,17 @@ from test_comparison import RECIPE, made
 
 from msft.app.older_folders import groups_by_recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import compared_runs, model_contests, over_in_words, titles_of
-from msft.report.comparison_page import comparison_of, text_of, write_files
-from msft.report.comparison_tables import headline_of_models, model_tables
+from msft.report.compare.comparison import (
+    compared_runs,
+    model_comparisons,
+    over_in_words,
+    titles_of,
+)
+from msft.report.comparison_page import headline_of_models, report_of, text_of, write_files
+from msft.report.comparison_tables import model_tables
 from msft.report.tables import Table
 from msft.run.log import RunEvent, read_log, to_line
-from msft.search.curves import Scores, accuracy
+from msft.search.curves import Number, Scores, accuracy
 
 NAMES = ("sciq", "arc", "gsm8k", "mine")
 
@@ -74,7 +79,7 @@ def six(folder: Path) -> list[Path]:
     ]
 
 
-def rows(table: Table) -> dict[tuple[str, str], list[tuple[float | None, float | None, int]]]:
+def rows(table: Table) -> dict[tuple[str, str], list[tuple[Number | None, Number | None, int]]]:
     """By block and name: value, difference and rank of each cell."""
     return {
         (row.block, row.name): [(cell.value, cell.difference, cell.rank) for cell in row.cells]
@@ -87,9 +92,9 @@ def by_key(tables: Sequence[Table]) -> dict[str, Table]:
 
 
 def test_results_have_a_block_of_each_model_and_their_average(tmp_path: Path) -> None:
-    contests = model_contests(compared_runs(six(tmp_path), groups_by_recipe))
-    assert titles_of(contests) == ["owner/small", "large"]
-    tables = by_key(model_tables(contests))
+    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    assert titles_of(comparisons) == ["owner/small", "large"]
+    tables = by_key(model_tables(comparisons))
     assert [*tables] == ["main", "main-validation", "ablation", "flops"]
     main = rows(tables["main"])
     assert list(dict.fromkeys(block for block, _ in main)) == ["owner/small", "large", "Average"]
@@ -119,8 +124,8 @@ def test_results_have_a_block_of_each_model_and_their_average(tmp_path: Path) ->
 
 
 def test_flops_are_averaged_and_so_are_the_factors_of_each_model(tmp_path: Path) -> None:
-    contests = model_contests(compared_runs(six(tmp_path), groups_by_recipe))
-    flops = rows(by_key(model_tables(contests))["flops"])
+    comparisons = model_comparisons(compared_runs(six(tmp_path), groups_by_recipe))
+    flops = rows(by_key(model_tables(comparisons))["flops"])
     train = 0
     assert flops["owner/small", "mSFT"][train][0] == 6 * 1000 * 30
     assert flops["large", "mSFT"][train][0] == 6 * 4000 * 20
@@ -140,7 +145,7 @@ def test_epochs_are_means_over_the_seeds_and_then_over_the_models(tmp_path: Path
         for (model, seed), tick in ticks.items()
         for method in ("sft", "msft")
     ]
-    main = rows(model_tables(model_contests(compared_runs(paths)))[0])
+    main = rows(model_tables(model_comparisons(compared_runs(paths)))[0])
     epochs = [main[block, "mSFT"][-1][0] for block in ("a", "b", "Average")]
     assert epochs == [0.5, 1, 0.75]
 
@@ -155,32 +160,32 @@ def test_differences_are_to_sft_of_the_same_seed(tmp_path: Path) -> None:
         run(tmp_path, "b", "msft", (5, 5, 5, 5), 20),
         run(tmp_path, "b", "sft", (9, 9, 9, 9), 40),  # no mSFT has this seed
     ]
-    contests = model_contests(compared_runs(paths))
-    assert [contest.seeds for contest in contests] == [(20, 30), (20,)]
-    main = rows(model_tables(contests)[0])
+    comparisons = model_comparisons(compared_runs(paths))
+    assert [comparison.seeds for comparison in comparisons] == [(20, 30), (20,)]
+    main = rows(model_tables(comparisons)[0])
     assert main["a", "mSFT"][-2] == (65, 15, 1)
     assert main["b", "mSFT"][-2] == (50, 0, 0)
     assert main["Average", "mSFT"][-2] == (57.5, 7.5, 1)
-    warned = comparison_of(contests).warnings
+    warned = report_of(comparisons).warnings
     assert any("missing: mSFT 40" in warning for warning in warned)
 
 
 def test_a_method_that_a_model_lacks_has_no_average(tmp_path: Path) -> None:
     paths = six(tmp_path)
-    contests = model_contests(compared_runs(paths[:5]))
-    main = rows(model_tables(contests)[0])
+    comparisons = model_comparisons(compared_runs(paths[:5]))
+    main = rows(model_tables(comparisons)[0])
     assert main["Average", "mSFT"][-2:] == [(None, None, 0), (None, None, 0)]
-    assert "SFT and SRO SFT have the best mean" in headline_of_models(contests)
+    assert "SFT and SRO SFT have the best mean" in headline_of_models(comparisons)
 
 
 def test_budgets_of_one_model_are_named_on_all(tmp_path: Path) -> None:
     paths = [run(tmp_path, "a", m, (1, 1, 1, 1)) for m in ("sft", "msft")]
     paths += [run(tmp_path, "b", m, (1, 1, 1, 1)) for m in ("sft", "msft")]
     paths.append(run(tmp_path / "again", "b", "msft", (2, 2, 2, 2), ticks=2))
-    contests = model_contests(compared_runs(paths))
-    labels = [[entrant.label for entrant in contest.entrants] for contest in contests]
+    comparisons = model_comparisons(compared_runs(paths))
+    labels = [[method.label for method in comparison.methods] for comparison in comparisons]
     assert labels == [["SFT", "mSFT C = 0.25"], ["SFT", "mSFT C = 0.25", "mSFT C = 0.5"]]
-    assert all(contest.baseline is contest.entrants[0] for contest in contests)
+    assert all(comparison.baseline is comparison.methods[0] for comparison in comparisons)
 
 
 def test_the_budgets_of_table_7_have_rows_of_their_own(tmp_path: Path) -> None:
@@ -191,15 +196,15 @@ def test_the_budgets_of_table_7_have_rows_of_their_own(tmp_path: Path) -> None:
     ]
     short = run(tmp_path / "short", "a", "msft", (2, 2, 2, 2), train_tokens=5)
     paths.append(short.rename(paths[2].with_name("msft+compute_budget=0.25-s20")))
-    contests = model_contests(compared_runs(paths))
-    labels = [[entrant.label for entrant in contest.entrants] for contest in contests]
+    comparisons = model_comparisons(compared_runs(paths))
+    labels = [[method.label for method in comparison.methods] for comparison in comparisons]
     assert labels == [["SFT", "mSFT C = 0.75", "mSFT C = 0.25"], ["SFT", "mSFT C = 0.75"]]
-    flops = rows(by_key(model_tables(contests))["flops"])
+    flops = rows(by_key(model_tables(comparisons))["flops"])
     assert flops["a", "mSFT C = 0.25"][0][0] == 6 * 1000 * 5
     assert flops["Average", "mSFT C = 0.75"][0][0] == 6 * 1000 * 3 * 7
     assert flops["Average", "mSFT C = 0.25"][0][0] is None
-    alone = model_contests(compared_runs([paths[0], paths[-1]]))
-    assert [entrant.label for entrant in alone[0].entrants] == ["SFT", "mSFT C = 0.25"]
+    alone = model_comparisons(compared_runs([paths[0], paths[-1]]))
+    assert [method.label for method in alone[0].methods] == ["SFT", "mSFT C = 0.25"]
 
 
 def test_one_model_not_scored_on_test_puts_all_on_validation(tmp_path: Path) -> None:
@@ -207,15 +212,15 @@ def test_one_model_not_scored_on_test_puts_all_on_validation(tmp_path: Path) -> 
     log = paths[4] / "run.jsonl"
     kept = [line for line in log.read_text().splitlines() if '"split":"test"' not in line]
     log.write_text("\n".join(kept) + "\n")
-    contests = model_contests(compared_runs(paths))
-    assert {contest.split for contest in contests} == {"validation"}
-    assert any("so validation is reported" in w for w in comparison_of(contests).warnings)
+    comparisons = model_comparisons(compared_runs(paths))
+    assert {comparison.split for comparison in comparisons} == {"validation"}
+    assert any("so validation is reported" in w for w in report_of(comparisons).warnings)
 
 
 def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
     paths = six(tmp_path)
-    comparison = comparison_of(model_contests(compared_runs(paths, groups_by_recipe)))
-    files = {path.suffix: path.read_text() for path in write_files(comparison, tmp_path)}
+    report = report_of(model_comparisons(compared_runs(paths, groups_by_recipe)))
+    files = {path.suffix: path.read_text() for path in write_files(report, tmp_path)}
     cells = [*csv.DictReader(StringIO(files[".csv"]))]
     found = {
         (cell["block"], cell["row"]): float(cell["value"])
@@ -226,7 +231,7 @@ def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
     assert found["large", "SRO SFT"] == 65
     assert r"\multicolumn{6}{c}{\textbf{Average}} \\" in files[".tex"]
     assert "| **owner/small** |" in files[".md"]
-    text = text_of(comparison)
+    text = text_of(report)
     assert text.index("\nowner/small\n") < text.index("\nlarge\n") < text.index("\nAverage\n")
     page = " ".join(write_comparison(paths, tmp_path, groups_by_recipe).read_text().split())
     for html in (files[".html"], page):
@@ -241,13 +246,13 @@ def test_every_format_and_the_page_of_report(tmp_path: Path) -> None:
         assert "figure-sizes" not in html
 
 
-def test_what_several_contests_are_of_is_said_right(tmp_path: Path) -> None:
-    from msft.report.compare.comparison import contests_of
+def test_what_several_comparisons_are_of_is_said_right(tmp_path: Path) -> None:
+    from msft.report.compare.comparison import comparisons_of
     from msft.report.sections import comparison_figures
 
     paths = six(tmp_path)
     runs = compared_runs(paths)
-    assert over_in_words(contests_of(runs)) == "2 models"
+    assert over_in_words(comparisons_of(runs)) == "2 models"
     assert "over 2 models" in next(
         each.text for each in comparison_figures(runs) if each.key == "places"
     )
@@ -258,8 +263,8 @@ def test_what_several_contests_are_of_is_said_right(tmp_path: Path) -> None:
     for place in small:
         (place / "recipe.yaml").write_text("model_name_or_path: large\n")
     runs = compared_runs([*paths, *small])
-    assert over_in_words(contests_of(runs)) == "2 mixtures and 2 models"
-    assert titles_of(contests_of(runs)) == [
+    assert over_in_words(comparisons_of(runs)) == "2 mixtures and 2 models"
+    assert titles_of(comparisons_of(runs)) == [
         "N = 1, 8 rows, large",
         "N = 4, 32 rows, owner/small",
         "N = 4, 32 rows, large",
@@ -274,5 +279,5 @@ def test_paths_are_told_apart_by_their_ends(tmp_path: Path) -> None:
         place = run(tmp_path / name.replace("/", "_"), "x", "sft", (1, 1, 1, 1))
         (place / "recipe.yaml").write_text(f"model_name_or_path: {name}\n")
         paths.append(place)
-    contests = model_contests(compared_runs(paths))
-    assert titles_of(contests) == ["x", "one/best", "two/best", "models/m.gguf"]
+    comparisons = model_comparisons(compared_runs(paths))
+    assert titles_of(comparisons) == ["x", "one/best", "two/best", "models/m.gguf"]

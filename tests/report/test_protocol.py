@@ -11,7 +11,11 @@ from msft.app.analyses import budgets, sizes
 from msft.cli import main
 from msft.report import write_comparison, write_report
 from msft.report.card import card_of
-from msft.report.compare.comparison import compared_runs, contest_of_each, contests_of
+from msft.report.compare.comparison import (
+    compared_runs,
+    comparison_of_each,
+    comparisons_of,
+)
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text
 from msft.run.history import summary_of
@@ -49,9 +53,7 @@ def test_the_page_of_a_run_reports_what_its_recipe_says(tmp_path: Path) -> None:
     )
     said = "The reported scores are from validation, as in the paper (report_split: selection)."
     assert f"{said} It also chose the checkpoint, so the scores flatter." in page
-    assert (
-        "The checkpoint was chosen on validation. The reported scores are from validation." in page
-    )
+    assert page.count("reported scores are from validation") == 1
 
 
 def test_the_model_card_says_it(tmp_path: Path) -> None:
@@ -72,17 +74,17 @@ def test_a_comparison_of_such_runs_is_of_validation(tmp_path: Path) -> None:
     assert "Gain over SFT on test" not in page
     assert "accuracy, % (validation)" in page
     assert "accuracy, % (test)" not in page
-    (contest,) = contests_of(compared_runs(paths))
-    assert contest.mean_gain(contest.others[0]) == pytest.approx(-10)
+    (comparison,) = comparisons_of(compared_runs(paths))
+    assert comparison.mean_gain(comparison.others[0]) == pytest.approx(-10)
     assert texts(write_comparison(paths, tmp_path, report_split="test")).count("(test)") > 0
 
 
 def test_recipes_that_differ_report_what_both_have_and_say_so(tmp_path: Path) -> None:
     runs = compared_runs(pair(tmp_path, "report_split: test\n", SELECTION))
-    contest = contest_of_each(runs)
-    assert contest.split == "validation"
-    assert contest.warnings[0].startswith("Recipes differ in their report_split")
-    assert contest_of_each(runs, "test").split == "test"
+    comparison = comparison_of_each(runs)
+    assert comparison.split == "validation"
+    assert comparison.warnings[0].startswith("Recipes differ in their report_split")
+    assert comparison_of_each(runs, "test").split == "test"
 
 
 def test_figures_as_files_are_of_the_same_split(tmp_path: Path) -> None:

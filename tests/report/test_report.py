@@ -16,7 +16,7 @@ import msft
 from mortal import Case, quick_folder
 from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
-from msft.report.compare.comparison import compared_runs, contest_of_each
+from msft.report.compare.comparison import compared_runs, comparison_of_each
 from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
 from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests
@@ -45,7 +45,7 @@ from msft.testing import Learner, simulate
 from msft.text import label, si
 
 HOSTILE = '<script>alert("1")</script>$x^2$'
-SECTIONS = ("timeline", "curves", "decisions", "scores", "loss", "flops", "disk", "settings")
+SECTIONS = ("scores", "decisions", "timeline", "curves", "loss", "flops", "disk", "settings")
 VOID = {"meta", "br", "link", "img", "input", "hr", "wbr"}
 
 
@@ -153,10 +153,13 @@ def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Pat
     stage = history.stages[0]
     places = [stage.asked.start, *(point.checkpoint for point in stage.points)]
     assert (
-        f"{name} {tick / 2:g} {number(history.known(places[tick])[name].value, 'accuracy')}" in text
+        f"{name} 0 3 {tick / 2:g} {number(history.known(places[tick])[name].value, 'accuracy')}"
+        in text
     )
     assert "too few ticks to test" in text, "a roll-out has three"
-    assert "none: every sub-dataset was still at its highest" in text
+    assert re.search(
+        r"none \d \d – – – – every sub-dataset was still at its highest at the end", text
+    )
 
 
 def test_the_decision_table_and_sure_exclusion_have_one_notion_of_sure(folder: Path) -> None:
@@ -403,7 +406,7 @@ def pair_of_runs(folder: Path) -> list[Path]:
 
 def test_the_comparison_has_every_sub_dataset_on_both_splits(pair_of_runs: list[Path]) -> None:
     sft, msft = (History(read_log(run / "run.jsonl")) for run in pair_of_runs)
-    tables = dataset_tables(contest_of_each(compared_runs(pair_of_runs)))
+    tables = dataset_tables(comparison_of_each(compared_runs(pair_of_runs)))
     assert [table.key for table in tables] == ["datasets", "datasets-validation"]
     for table, split in zip(tables, ("test", "validation"), strict=True):
         assert [row.name for row in table.rows] == ["a", "b", "c", "mean"]
@@ -436,11 +439,10 @@ def test_the_comparison_as_a_page(pair_of_runs: list[Path]) -> None:
     assert_self_contained(page)
     assert [a["href"] for t, a in page.tags if t == "a"] == ["./msft/report.html"]
     assert [a["id"] for t, a in page.tags if t == "section"] == [
-        "figure-scores",
-        *(f"table-{key}" for key in ("main", "datasets", "datasets-validation")),
-        *(f"table-{key}" for key in ("bootstrap", "spread", "flops", "disk")),
-        "samples",
+        *("table-main", "figure-scores", "table-datasets", "table-bootstrap", "table-flops"),
+        *("table-datasets-validation", "table-spread", "table-disk"),
         *(f"figure-{key}" for key in ("places", "gains", "parts", "losses")),
+        "samples",
         "glossary",
     ]
     assert "mSFT +" in page.text("table-bootstrap")
@@ -494,7 +496,7 @@ def test_sixty_stages_of_sixty_sub_datasets_are_quick_small_and_readable(
     assert all(f"{name} left" in page.texts["timeline"] for name in left[:8] + left[-8:])
     assert "44 left" in page.texts["timeline"]
     assert all(name in page.texts["decisions"] for name in left)
-    assert "40 more, folded below" in page.text("scores")
+    assert "41 more, folded below" in page.text("scores")
     assert "Largest gains" in page.text("curves")
 
 

@@ -32,7 +32,7 @@ ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 FETCH = "<img src='http://trap.example/a.png'><link rel=stylesheet href='//trap.example/b.css'>"
 SCRIPT = "</code></style></svg></title><script>document.title='owned'</script>"
 HOSTILE = (ATTACK, FETCH, SCRIPT)
-SECTIONS = ("timeline", "curves", "decisions", "scores", "loss", "flops", "disk", "settings")
+SECTIONS = ("scores", "decisions", "timeline", "curves", "loss", "flops", "disk", "settings")
 
 LOOK = """<!doctype html><body style="margin:0"><script>
 function look(frame) {

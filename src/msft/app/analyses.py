@@ -25,7 +25,7 @@ from msft.report.compare.comparison import (
     ReportSplit,
     budget_of,
     compared_runs,
-    contests_of,
+    comparisons_of,
     refuse_mixed_selection,
 )
 from msft.report.compare.paper import (
@@ -45,6 +45,7 @@ from msft.report.figures.grids import Panel, grid_section, panels_of
 from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
+from msft.report.sections import comparison_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
 from msft.run.history import History, disk_of, summary_of
 from msft.search.curves import TEST
@@ -86,22 +87,15 @@ class Analysis:
 
     def write(self, out: Path) -> list[Path]:
         """The JSON file, the figure, and a page that compares the runs."""
-        from msft.report.compare.comparison import compared_runs
-        from msft.report.page import write_figures
-        from msft.report.sections import comparison_figures
-
         path = out / f"{self.name}.json"
         write_json(path, self.content)
         sections = comparison_figures(compared_runs(self.folders), self.report_split)
-        figures = [section for section in sections if self._has(section.key)]
+        # of several models it has a figure of each beside its own
+        each = {"shifts": "divergence-", "budgets": "budgets-"}.get(self.name, self.name)
+        figures = [s for s in sections if s.key == self.name or s.key.startswith(each)]
         files = write_figures(figures, out, ("svg", "png"))
         page = write_comparison(self.folders, out, groups_by_recipe, self.report_split)
         return [path, *files, page]
-
-    def _has(self, key: str) -> bool:
-        """Whether a figure is its own; of several models it has one of each."""
-        each = {"shifts": "divergence-", "budgets": "budgets-"}.get(self.name)
-        return key == self.name or (each is not None and key.startswith(each))
 
 
 def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
@@ -475,16 +469,12 @@ def _runs_below(folder: Path) -> list[Path]:
     """A run's folder itself, or every run below a folder that is none."""
     if RunFolder(folder).log.is_file():
         return [folder]
-    logs = sorted(folder.rglob("run.jsonl"))
-    found = [log.parent for log in logs]
-    shown = [each for each in found if not _is_hidden(each.relative_to(folder))]
+    found = [log.parent for log in sorted(folder.rglob("run.jsonl"))]
+    hidden = [any(part.startswith(".") for part in p.relative_to(folder).parts) for p in found]
+    shown = [each for each, left_out in zip(found, hidden, strict=True) if not left_out]
     if not shown:
         raise UsageError(f"{folder} is not a run folder, and has none in it: no run.jsonl")
     return shown
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _panel(kind: str, panel: Panel) -> dict[str, Any]:
@@ -550,8 +540,7 @@ def _panel_rows(kind: str, panels: Sequence[dict[str, Any]]) -> list[tuple[str, 
 
 def headroom(options: argparse.Namespace) -> None:
     """What stopping each sub-dataset at its own peak would gain, from the logs of a run alone."""
-    from msft.report.compare.headroom import headroom_of
-    from msft.report.headroom import headroom_content, headroom_text
+    from msft.report.headroom import headroom_content, headroom_of, headroom_text
 
     folder = Path(options.folder)
     _refuse_no_run(folder)
@@ -610,17 +599,17 @@ def factors_of(folders: Sequence[Path]) -> dict[str, float]:
     """How many times the FLOPs of SFT each other method cost, in the largest mixture with both."""
     for folder in folders:
         _refuse_no_run(folder)
-    contests = contests_of([run for run in compared_runs(folders) if run.history.ended])
-    rivals = [contest for contest in contests if contest.sft and contest.others]
+    comparisons = comparisons_of([run for run in compared_runs(folders) if run.history.ended])
+    rivals = [comparison for comparison in comparisons if comparison.sft and comparison.others]
     if not rivals:
         raise UsageError(
             "these folders have no finished run of sft with one of another method on the same "
             "sub-datasets; name both, or none for the paper's table alone"
         )
-    contest = rivals[-1]
-    assert contest.sft is not None
-    own = float(contest.flops(contest.sft, "total")) or 1.0
-    return {each.label: float(contest.flops(each, "total")) / own for each in contest.others}
+    comparison = rivals[-1]
+    assert comparison.sft is not None
+    own = float(comparison.flops(comparison.sft, "total")) or 1.0
+    return {each.label: float(comparison.flops(each, "total")) / own for each in comparison.others}
 
 
 def _refuse_no_run(folder: Path) -> None:

@@ -121,13 +121,12 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def _plan_side_by_side(options: argparse.Namespace) -> None:
-    from msft.app.compare import planned, seeds_of
-    from msft.app.variants import models_named
+    from msft.app.compare import planned
     from msft.planning.admission import refuse_absent, refuse_no_packages
 
-    overrides, seeds = overrides_of(options), seeds_of(options.seeds, recipe_of(options))
-    out, models = Path(options.out or "runs/compare"), models_named(options.models)
-    runs = planned(Path(options.recipe), overrides, options.methods, seeds, out, models)
+    overrides, out = overrides_of(options), Path(options.out or "runs/compare")
+    asked = (options.methods, options.seeds, out, options.models)
+    runs = planned(Path(options.recipe), overrides, *asked)
     recipes = {run.name: run.recipe for run in runs}
     for recipe in {each.model_name_or_path: each for each in recipes.values()}.values():
         refuse_no_packages(recipe)

@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.app.jobs import Job, Say, carry_out, exit_in_words, places_named
+from msft.app.jobs import Job, Say, carry_out, device_slots, exit_in_words
 from msft.app.terminal.screen import show, show_paths, unguarded, width
 from msft.app.variants import (
     MODEL,
@@ -153,19 +153,18 @@ def planned(
     source: Path,
     overrides: Sequence[str],
     methods: str | Sequence[str] | None,
-    seeds: Sequence[int],
+    seeds: str | Sequence[int] | None,
     out: Path,
-    models: Sequence[str] = (),
+    models: str | Sequence[str] | None = None,
 ) -> list[Planned]:
-    """Every run of the comparison; a recipe that a method cannot have is refused here.
-
-    models: a folder for each; none are the recipe's own, without one.
-    """
+    """Every run of the comparison, asked for as in `compare`; a recipe that a method cannot have is
+    refused here."""
     given = load_recipe(source, overrides)
+    numbers, named_models = seeds_of(seeds, given), models_named(models)
     variants = variants_of(methods)
     runs: list[Planned] = []
     known: dict[str, Variant] = {}
-    for model, variant, seed in product(models or (None,), variants, seeds):
+    for model, variant, seed in product(named_models or (None,), variants, numbers):
         named = () if model is None else (f"{MODEL}={json.dumps(model)}",)
         if named and MODEL in variant.settings:
             raise UsageError(f"{variant} has a model of its own; name all of them with --models")
@@ -250,8 +249,7 @@ def compare(
     source, out = Path(recipe), Path(out)
     loaded = load_recipe(source, overrides)
     formats = () if figures is None else formats_of(figures)
-    named = models_named(models)
-    asked = planned(source, overrides, methods, seeds_of(seeds, loaded), out, named)
+    asked = planned(source, overrides, methods, seeds, out, models)
     whatever = not run and methods is None and seeds is None and models is None
     failed = _run(asked, out, devices, quiet, say) if run else {}
     folders = folders_in(out) if whatever else [each.folder.path for each in asked]
@@ -298,8 +296,7 @@ def commands(
     They need nothing of each other. A run that another process is training is left out.
     """
     source, out = Path(recipe), Path(out)
-    seen = seeds_of(seeds, load_recipe(source, overrides))
-    asked = planned(source, overrides, methods, seen, out, models_named(models))
+    asked = planned(source, overrides, methods, seeds, out, models)
     found: dict[str, tuple[str, ...]] = {}
     for each in _missing(asked, out, say):
         if is_being_written(each.folder.log):
@@ -339,7 +336,7 @@ def _run(
     say: Say,
 ) -> dict[str, int]:
     """Run what is not done; the exit codes of what failed."""
-    named = [] if devices is None else places_named(devices)  # wrong ones come up at once
+    named = [] if devices is None else device_slots(devices)  # wrong ones come up at once
     waiting = _missing(asked, out, say)
     if not waiting:
         return {}
@@ -359,7 +356,7 @@ def _run(
         alone = sum(places.get(other) == place for other in order) == 1
         useful = place is not None and (place.exists() or not alone)
         jobs.append(by_name[name].job(quiet, place if useful else None))
-    return carry_out(jobs, named or places_named(None), say, quiet, tidy, is_lent)
+    return carry_out(jobs, named or device_slots(None), say, quiet, tidy, is_lent)
 
 
 def _tables(
@@ -371,10 +368,10 @@ def _tables(
     shown: bool,
 ) -> dict[str, Any]:
     """Write them, show them if asked to, and return what they say."""
-    from msft.report.compare.comparison import model_contests
+    from msft.report.compare.comparison import model_comparisons
     from msft.report.comparison_page import (
-        comparison_of,
         content_of,
+        report_of,
         text_of,
         write_comparison_figures,
         write_files,
@@ -385,14 +382,14 @@ def _tables(
             f"none of the runs is in {out}; expected folders such as {out / 'msft-s20'} (without "
             "--no-run they are made)"
         )
-    contests = model_contests(found.runs, recipe.report_split, missing, found.unreadable)
-    comparison = comparison_of(contests)
-    paths = write_files(comparison, out)
-    drawn = write_comparison_figures(comparison, out, formats) if formats else []
+    comparisons = model_comparisons(found.runs, recipe.report_split, missing, found.unreadable)
+    report = report_of(comparisons)
+    paths = write_files(report, out)
+    drawn = write_comparison_figures(report, out, formats) if formats else []
     if shown:
-        show(text_of(comparison, width()))
+        show(text_of(report, width()))
         show_paths(*paths, *dict.fromkeys(path.parent for path in drawn))
-    return {**content_of(comparison), "files": [str(path) for path in (*paths, *drawn)]}
+    return {**content_of(report), "files": [str(path) for path in (*paths, *drawn)]}
 
 
 def folders_in(out: Path) -> list[Path]:

@@ -28,10 +28,10 @@ _UNIQUE = ("GPU-", "MIG-")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceSlot:
     """One process at a time computes here.
 
-    name: as a person is told; empty where there is only one place.
+    name: as a person is told; empty where there is only one slot.
     visible: the CUDA devices that the process sees; None: those that this one sees.
     """
 
@@ -39,26 +39,26 @@ class Place:
     visible: str | None = None
 
 
-def places_named(devices: str | Sequence[str | int] | None) -> list[Place]:
-    """`0,1` as places, or `cpu,cpu`; by default every CUDA device if there are several.
+def device_slots(devices: str | Sequence[str | int] | None) -> list[DeviceSlot]:
+    """`0,1` as slots, or `cpu,cpu`; by default every CUDA device if there are several.
 
     Numbers count the devices that this process sees, from 0, as torch does.
     """
     if devices is None:
         seen = _seen()
-        every = [Place(f"device {number}", name) for number, name in enumerate(seen)]
-        return every if len(every) > 1 else [Place()]
+        every = [DeviceSlot(f"device {number}", name) for number, name in enumerate(seen)]
+        return every if len(every) > 1 else [DeviceSlot()]
     listed = devices if isinstance(devices, str) else [str(each) for each in devices]
     words = listed_words(listed, "--devices", "0,1,2 or cpu,cpu")
     gpus = [word for word in words if word != CPU]
     refuse_twice(gpus, "--devices")
     seen = _seen() if gpus else []
-    return [Place("CPU", "") if word == CPU else _gpu(word, seen) for word in words]
+    return [DeviceSlot("CPU", "") if word == CPU else _gpu(word, seen) for word in words]
 
 
-def _gpu(word: str, seen: Sequence[str]) -> Place:
+def _gpu(word: str, seen: Sequence[str]) -> DeviceSlot:
     if word.startswith(_UNIQUE):
-        return Place(f"device {word}", word)
+        return DeviceSlot(f"device {word}", word)
     if not (word.isascii() and word.isdigit()):
         raise UsageError(
             f"--devices has {word!r}; expected numbers of CUDA devices such as 0,1,2, their names "
@@ -72,7 +72,7 @@ def _gpu(word: str, seen: Sequence[str]) -> Place:
             + (f" ({VISIBLE} is {limit!r})" if limit is not None else "")
             + "; name devices that are there, or cpu"
         )
-    return Place(f"device {int(word)}", seen[int(word)])
+    return DeviceSlot(f"device {int(word)}", seen[int(word)])
 
 
 def _seen() -> list[str]:
@@ -107,31 +107,31 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Going:
+class _Running:
     job: Job
-    place: Place
+    slot: DeviceSlot
     process: "subprocess.Popen[bytes]"
     begun: float
 
 
 def carry_out(
     jobs: Sequence[Job],
-    places: Sequence[Place],
+    slots: Sequence[DeviceSlot],
     say: Say,
     quiet: bool = False,
     after_each: Callable[[], None] = lambda: None,
     is_made: Callable[[Path], bool] = lambda shared: False,
 ) -> dict[str, int]:
-    """Do all jobs, one per place at a time; the exit codes of those that failed.
+    """Do all jobs, one per slot at a time; the exit codes of those that failed.
 
     after_each: is called when a job has ended.
     is_made: whether what jobs share is there, so that the others need not wait for the first to
         end.
-    A single place shows a job's own output unless `quiet`; else it goes to the job's file. A
+    A single slot shows a job's own output unless `quiet`; else it goes to the job's file. A
     signal to this process stops every job where it is safe.
     """
-    waiting, free = deque(jobs), deque(places)
-    hidden = quiet or len(places) > 1
+    waiting, free = deque(jobs), deque(slots)
+    hidden = quiet or len(slots) > 1
     failed: dict[str, int] = {}
     looked = 0.0
     with graceful(), _stopping(say) as going:
@@ -141,14 +141,14 @@ def carry_out(
             looked = time.monotonic() if may_look else looked
             while free and (job := _next(waiting, _busy(going) - ready)) is not None:
                 waiting.remove(job)
-                place = free.popleft()
-                say(_beginning(job, place, len(waiting), hidden))
+                slot = free.popleft()
+                say(_beginning(job, slot, len(waiting), hidden))
                 with held():
-                    going.append(_started(job, place, hidden))
+                    going.append(_started(job, slot, hidden))
             done = [each for each in going if each.process.poll() is not None]
             for each in done:
                 going.remove(each)
-                free.append(each.place)
+                free.append(each.slot)
                 say(_ending(each, hidden))
                 if each.process.returncode:
                     failed[each.job.name] = each.process.returncode
@@ -164,13 +164,13 @@ def beside(jobs: Sequence[Job]) -> Iterator[None]:
     with _stopping(lambda text: None) as going:
         for job in jobs:
             with held():
-                going.append(_started(job, Place(), hidden=True))
+                going.append(_started(job, DeviceSlot(), hidden=True))
         yield
         for each in going:
             each.process.wait()
 
 
-def _busy(going: Iterable[_Going]) -> set[Path]:
+def _busy(going: Iterable[_Running]) -> set[Path]:
     return {each.job.shared for each in going if each.job.shared is not None}
 
 
@@ -180,9 +180,9 @@ def _next(waiting: Iterable[Job], unfinished: set[Path]) -> Job | None:
 
 
 @contextmanager
-def _stopping(say: Say) -> Iterator[list[_Going]]:
+def _stopping(say: Say) -> Iterator[list[_Running]]:
     """Processes that are told to stop, and waited for, if this one is."""
-    going: list[_Going] = []
+    going: list[_Running] = []
     try:
         yield going
     finally:
@@ -194,11 +194,11 @@ def _stopping(say: Say) -> Iterator[list[_Going]]:
             each.process.wait()
 
 
-def _started(job: Job, place: Place, hidden: bool) -> _Going:
+def _started(job: Job, slot: DeviceSlot, hidden: bool) -> _Running:
     """In a session of its own, so that Ctrl-C reaches it once, through us."""
     environment = {**for_another(os.environ), IS_JOB: "1"}
-    if place.visible is not None:
-        environment[VISIBLE] = place.visible
+    if slot.visible is not None:
+        environment[VISIBLE] = slot.visible
     sys.stdout.flush()
     with ExitStack() as stack:
         file = None
@@ -213,17 +213,17 @@ def _started(job: Job, place: Place, hidden: bool) -> _Going:
             env=environment,
             start_new_session=True,
         )
-    return _Going(job, place, process, time.monotonic())
+    return _Running(job, slot, process, time.monotonic())
 
 
-def _beginning(job: Job, place: Place, waiting: int, hidden: bool) -> str:
+def _beginning(job: Job, slot: DeviceSlot, waiting: int, hidden: bool) -> str:
     output = f"; output in {job.output}" if hidden else ""
-    return f"{job.name}: started{_on(place)}, {waiting} waiting{output}"
+    return f"{job.name}: started{_on(slot)}, {waiting} waiting{output}"
 
 
-def _ending(each: _Going, hidden: bool) -> str:
+def _ending(each: _Running, hidden: bool) -> str:
     name, code = each.job.name, each.process.returncode
-    took = f"{_on(each.place)} after {duration(time.monotonic() - each.begun)}"
+    took = f"{_on(each.slot)} after {duration(time.monotonic() - each.begun)}"
     if code == 0:
         return f"{name}: finished{took}"
     text = f"{name}: failed{took}, {exit_in_words(code)}"
@@ -233,8 +233,8 @@ def _ending(each: _Going, hidden: bool) -> str:
     return text
 
 
-def _on(place: Place) -> str:
-    return f" on {place.name}" if place.name else ""
+def _on(slot: DeviceSlot) -> str:
+    return f" on {slot.name}" if slot.name else ""
 
 
 def typed(command: Sequence[str]) -> str:

@@ -105,6 +105,7 @@ class Branch:
 
 
 def branches_of(history: History) -> list[Branch]:
+    only_first = history.start.method == "sro"  # it looks for peaks in its first roll-out only
     best = dict(history.path(history.best)) if history.best else {}
     went_on = dict(history.path(head_of(history)))
     branches: list[Branch] = []
@@ -122,18 +123,13 @@ def branches_of(history: History) -> list[Branch]:
                 peaks={
                     name: history.rule.peak(history.curve(number, name))
                     for name in asked.active
-                    if stage.points and _searches(history, number)
+                    if stage.points and (number == 0 or not only_first)
                 },
                 per_epoch=history.evals_per_epoch,
             )
         )
         ticks += stage.ticks
     return branches
-
-
-def _searches(history: History, number: int) -> bool:
-    """Whether peaks of a roll-out mean anything: sro looks for them in its first one only."""
-    return history.start.method != "sro" or number == 0
 
 
 def head_of(history: History) -> CheckpointId:

@@ -1,11 +1,16 @@
 """What `msft compare` and `msft report A B` write and print: every table and figure that these
 runs can fill, as a page, on the terminal, and in three formats for other programs.
 
-The page says everything once; files for other programs have every table whole.
+The page says everything once: first who is better on what, how sure that is and what it cost, and
+the rest folded. Files for other programs have every table whole.
+
+How far two methods are apart is a margin. With two seeds or more it comes from Student's paired
+test over the seeds; with one seed from the rows: a paired bootstrap for the interval, a sign test
+for p.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,43 +18,46 @@ from urllib.parse import quote
 
 from msft.report.compare.comparison import (
     ComparedRun,
-    Contest,
-    Entrant,
+    Comparison,
     GroupsOf,
+    MethodRuns,
     ReportSplit,
     compared_runs,
-    contest_of_each,
-    model_contests,
+    comparison_of_each,
+    labels_in,
+    minus,
+    model_comparisons,
     no_groups,
+    rows_apart,
     runs_by_model,
     same_datasets,
     titles_of,
 )
+from msft.report.compare.statistics import mean, paired_interval, paired_t
 from msft.report.comparison_tables import (
+    SURE,
     ablation_table,
     averages_table,
     bootstrap_table,
     dataset_tables,
     disk_table,
     flops_table,
-    headline_of_models,
     honesty_table,
-    labels_in,
+    how_to_read,
     main_tables,
-    margin_in_words,
-    margin_of,
     model_tables,
+    page_results,
     places_table,
     seed_table,
-    shared_seeds,
     spread_table,
 )
 from msft.report.page import (
     FOLDER,
+    PageSection,
     RunOnDisk,
     SampleViews,
     Section,
-    contest_samples,
+    comparison_samples,
     facts_of,
     page_sections,
     write_figures,
@@ -57,7 +65,6 @@ from msft.report.page import (
 )
 from msft.report.sections import comparison_figures, run_figures, score_section
 from msft.report.tables import (
-    EMPTY,
     LEGEND,
     Table,
     cells_of,
@@ -67,115 +74,168 @@ from msft.report.tables import (
     terminal,
     wrapped,
 )
-from msft.report.wording import MEAN_OF_GAINS, height, in_words
+from msft.report.wording import (
+    MEAN_OF_GAINS,
+    Unit,
+    difference,
+    difference_in_words,
+    height,
+    in_words,
+    p_value,
+)
 from msft.run.folder import RunFolder, step_losses_of, write_text
-from msft.search.curves import SELECTION, TEST, Number
+from msft.search.curves import TEST, Number
 from msft.text import SELECTED_ON_TEST, WIDTH, counted, listed
 
-
-def page_tables(tables: Sequence[Table], figures: Sequence[Section]) -> list[Table]:
-    """First places are a figure. What selected and what reports joins the results, whose means
-    stand nowhere else."""
-    drawn = {each.key for each in figures}
-    by_key = {table.key: table for table in tables}
-    results, honesty = by_key.get("main"), by_key.get("honesty")
-    found: list[Table] = []
-    for table in tables:
-        if table is results and honesty is not None:
-            found.append(_joined(results, without_columns(honesty, _splits_of_results(tables))))
-        elif results is not None and table.key in ("datasets", f"datasets-{SELECTION}"):
-            rows = tuple(row for row in table.rows if not row.apart)
-            found.append(replace(table, note="", rows=rows))
-        elif results is not None and table is not results and table.key.startswith("main"):
-            found.append(replace(table, note=""))
-        elif not (table is honesty and results is not None) and not (
-            table.key == "places" and "places" in drawn
-        ):
-            found.append(table)
-    return found
+CHANCE = "the difference may be chance"
 
 
-def page_figures(tables: Sequence[Table], figures: Sequence[Section]) -> list[Section]:
-    """The spread is a table, which has both ends beside it."""
-    keys = {table.key for table in tables}
-    return [each for each in figures if not (each.key == "spread" and "spread" in keys)]
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """A difference of means, in score units.
+
+    interval, p: at 95 %, two-sided; None where neither seeds nor rows say anything.
+    """
+
+    difference: Number
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+
+    @property
+    def sure(self) -> bool:
+        """Whether both the interval and p tell it from nothing."""
+        if self.interval is None or self.p is None:
+            return False
+        low, high = self.interval
+        return self.p <= SURE and (low > 0 or high < 0)
+
+    def in_words(self, unit: Unit) -> str:
+        """+5.1 points (95 % interval +3.8 to +6.5, p < 0.001)"""
+        text = difference_in_words(self.difference, unit)
+        if not self.difference:
+            return text
+        if self.interval is None or self.p is None:
+            return f"{text} (not tested: {CHANCE})"
+        low, high = self.interval
+        between = f"95\u00a0% interval {difference(low, unit)} to {difference(high, unit)}"
+        chance = "" if self.sure else f": {CHANCE}"
+        return f"{text} ({between}, {p_value(self.p)}{chance})"
 
 
-def without_columns(table: Table, heads: Collection[str]) -> Table:
-    """A table that lacks the columns with these heads."""
-    kept = [place for place, head in enumerate(table.head[1:]) if head not in heads]
-    rows = (replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
-    head = (table.head[0], *(table.head[place + 1] for place in kept))
-    return replace(table, head=head, rows=tuple(rows))
+def margin_of(comparison: Comparison, method: MethodRuns, other: MethodRuns) -> Margin | None:
+    """How far a method is above another one on the split that reports, over the seeds that both
+    have, or of their means where they share none; None without scores."""
+    names, split = comparison.names, comparison.split
+    shared = shared_seeds(comparison, method, other)
+    if not shared:
+        gap = minus(comparison.score(method, names, split), comparison.score(other, names, split))
+        return None if gap is None else Margin(gap)
+    runs = [(method.runs[seed], other.runs[seed]) for seed in shared]
+    gaps = [minus(one.score(names, split), two.score(names, split)) for one, two in runs]
+    known = [gap for gap in gaps if gap is not None]
+    if len(known) < len(gaps):
+        return None
+    if len(known) > 1:
+        return margin_over(known)
+    apart = rows_apart(*runs[0], split)
+    if apart is None or apart.signs is None:
+        return Margin(known[0])
+    low, high = apart.drawn.low, apart.drawn.high
+    interval = (-high, -low) if comparison.unit() == "nll" else (low, high)
+    return Margin(known[0], interval, float(apart.signs.p))
 
 
-def _splits_of_results(tables: Sequence[Table]) -> list[str]:
-    """The splits whose means a table of results has."""
-    titles = [table.title for table in tables if table.key.startswith("main")]
-    return [split for split in (SELECTION, TEST) if any(f"on {split}" in t for t in titles)]
+def shared_seeds(comparison: Comparison, one: MethodRuns, two: MethodRuns) -> list[int]:
+    """The seeds of a comparison that both have."""
+    return [seed for seed in comparison.seeds if seed in one.runs and seed in two.runs]
 
 
-def _joined(results: Table, more: Table) -> Table:
-    """The rows of a table with the cells of another one behind them, by their names."""
-    cells = {row.name: row.cells for row in more.rows}
-    nothing = (EMPTY,) * (len(more.head) - 1)
-    rows = (replace(row, cells=(*row.cells, *cells.get(row.name, nothing))) for row in results.rows)
-    head = (*results.head, *more.head[1:])
-    return replace(results, note=f"{results.note} {more.note}", head=head, rows=tuple(rows))
+def margin_over(gaps: list[Number]) -> Margin:
+    """The mean of differences, tested against 0 over those who have them."""
+    test = paired_t(gaps, [0] * len(gaps))
+    return Margin(mean(gaps), paired_interval(gaps), test[1] if test else None)
 
 
 MOST_MARGINS = 3
 """Others in a headline; of more, it has the best one and the tables have the rest."""
 
 
-def headline(contest: Contest) -> str:
+def headline(comparison: Comparison) -> str:
     """The best on the split that reports, in one sentence."""
-    if not contest.has_mean:
+    if not comparison.has_mean:
         return "These runs have different sub-datasets, so their means cannot be compared."
-    unit, known = contest.unit(), _means(contest)
+    unit, known = comparison.unit(), _means(comparison)
     if not known:
         return "None of these runs is scored on all sub-datasets."
-    top = max(height(score, unit) for score in known.values())
-    winners = [label for label, score in known.items() if height(score, unit) == top]
-    text = f"{listed(winners)} {'has' if len(winners) == 1 else 'have'} the best mean on "
-    text += f"{contest.split}, {in_words(known[winners[0]], unit)}. {_against(contest, known)}"
-    if contest.each:
-        return f"{text}{counted(len(contest.entrants), 'run')}."
-    methods = counted(len(contest.entrants), "method")
-    return f"{text}{methods}, {counted(len(contest.seeds), 'seed')}."
+    methods = counted(len(comparison.methods), "method")
+    among = f"{methods}, {counted(len(comparison.seeds), 'seed')}"
+    if comparison.each:
+        among = counted(len(comparison.methods), "run")
+    return f"{_best_in_words(known, comparison.split, unit)}. {_against(comparison, known)}{among}."
 
 
-def _against(contest: Contest, known: Mapping[str, Number]) -> str:
+def headline_of_models(comparisons: Sequence[Comparison]) -> str:
+    """The best average over the models, in one sentence."""
+    first, labels = comparisons[0], labels_in(comparisons)
+    unit, split, models = first.unit(), first.split, counted(len(comparisons), "model")
+    scores = [_means(comparison) for comparison in comparisons]
+    known = {
+        label: mean([each[label] for each in scores])
+        for label in labels
+        if all(label in each for each in scores)
+    }
+    if not known:
+        return f"No method was scored on all sub-datasets with each of {models}."
+    text = f"{_best_in_words(known, f'{split} averaged over {models}', unit)}. "
+    baselines = {comparison.baseline.label for comparison in comparisons}
+    others = [label for label in known if label not in baselines]
+    if others and all(each.baseline.label in known for each in comparisons):
+        best = max(others, key=lambda label: height(known[label], unit))
+        pairs = zip(scores, comparisons, strict=True)
+        gaps = [each[best] - each[comparison.baseline.label] for each, comparison in pairs]
+        margin = margin_over(gaps).in_words(unit)
+        text += f"Against {first.baseline.label} on the same model: {best} {margin}. "
+    return f"{text}{counted(len(labels), 'method')}, {counted(len(first.seeds), 'seed')}."
+
+
+def _best_in_words(means: Mapping[str, Number], where: str, unit: Unit) -> str:
+    top = max(height(score, unit) for score in means.values())
+    winners = [label for label, score in means.items() if height(score, unit) == top]
+    have = "has" if len(winners) == 1 else "have"
+    return f"{listed(winners)} {have} the best mean on {where}, {in_words(means[winners[0]], unit)}"
+
+
+def _against(comparison: Comparison, known: Mapping[str, Number]) -> str:
     """How far the other methods are above or below the baseline; of many, only the best."""
-    baseline, unit = contest.baseline, contest.unit()
-    others = [each for each in contest.entrants if each is not baseline and each.label in known]
+    baseline, unit = comparison.baseline, comparison.unit()
+    others = [e for e in comparison.methods if e is not baseline and e.label in known]
     if baseline.label not in known or not others:
         return ""
     others.sort(key=lambda each: height(known[each.label], unit), reverse=True)
     shown = others if len(others) <= MOST_MARGINS else others[:1]
     told = [
-        f"{each.label} {margin_in_words(found, unit)}{_of_some(contest, each)}"
+        f"{each.label} {found.in_words(unit)}{_of_some(comparison, each)}"
         for each in shown
-        if (found := margin_of(contest, each, baseline)) is not None
+        if (found := margin_of(comparison, each, baseline)) is not None
     ]
     against = f"{baseline.label} ({in_words(known[baseline.label], unit)})"
     return f"Against {against}: {'; '.join(told)}. "
 
 
-def _of_some(contest: Contest, entrant: Entrant) -> str:
+def _of_some(comparison: Comparison, method: MethodRuns) -> str:
     """Which seeds a difference to the baseline is over, where one of the means is over others."""
-    shared = shared_seeds(contest, entrant, contest.baseline)
-    means = {seed for each in (entrant, contest.baseline) for seed in each.runs}
-    if not shared or {*shared} == means & {*contest.seeds}:
+    shared = shared_seeds(comparison, method, comparison.baseline)
+    means = {seed for each in (method, comparison.baseline) for seed in each.runs}
+    if not shared or {*shared} == means & {*comparison.seeds}:
         return ""
     seeds = "seed" if len(shared) == 1 else "seeds"
     return f" on {seeds} {listed(map(str, shared))}, which both have"
 
 
-def remarks(contest: Contest) -> list[str]:
+def remarks(comparison: Comparison) -> list[str]:
     """What to know before reading a table."""
-    unit = contest.unit()
-    chose, again = contest.selection, contest.split == contest.selection
+    unit = comparison.unit()
+    chose, again = comparison.selection, comparison.split == comparison.selection
     found = [
         f"{chose.capitalize()} chose every checkpoint. The reported scores are from "
         + (
@@ -185,29 +245,31 @@ def remarks(contest: Contest) -> list[str]:
             else "test."
         )
     ]
-    if len({run.seed for run in contest.runs}) < 2:
+    if len({run.seed for run in comparison.runs}) < 2:
         found.append(
             "There is one seed, so nothing here says what another seed would give. msft compare "
             "with --seeds 20,30,40 runs more."
         )
-    if not contest.has_mean:
+    if not comparison.has_mean:
         return found
-    base = contest.base_score(contest.names, contest.split)
-    means = _means(contest).values()
+    base = comparison.base_score(comparison.names, comparison.split)
+    means = _means(comparison).values()
     if base is not None and all(height(mean, unit) <= height(base, unit) for mean in means):
-        found.append(f"No method is better than the base model on {contest.split}.")
+        found.append(f"No method is better than the base model on {comparison.split}.")
     if unit is None:
         found.append(MEAN_OF_GAINS)
     return found
 
 
-def _means(contest: Contest) -> dict[str, Number]:
-    """Of the entrants that are scored on everything."""
-    scores = {e.label: contest.score(e, contest.names, contest.split) for e in contest.entrants}
+def _means(comparison: Comparison) -> dict[str, Number]:
+    """Of the methods that are scored on everything."""
+    scores = {
+        e.label: comparison.score(e, comparison.names, comparison.split) for e in comparison.methods
+    }
     return {label: score for label, score in scores.items() if score is not None}
 
 
-_AFTER: tuple[Callable[[Contest], Table | None], ...] = (
+_AFTER: tuple[Callable[[Comparison], Table | None], ...] = (
     ablation_table,
     averages_table,
     seed_table,
@@ -219,19 +281,20 @@ _AFTER: tuple[Callable[[Contest], Table | None], ...] = (
 )
 
 
-def tables_of(contest: Contest) -> list[Table]:
-    """All that say something about this contest, in the order in which they are read."""
-    first = [*main_tables(contest), honesty_table(contest), *dataset_tables(contest)]
-    made = [*first, *(make(contest) for make in _AFTER)]
+def tables_of(comparison: Comparison) -> list[Table]:
+    """All that say something about this comparison, in the order in which they are read."""
+    first = [*main_tables(comparison), honesty_table(comparison), *dataset_tables(comparison)]
+    made = [*first, *(make(comparison) for make in _AFTER)]
     return [table for table in made if table is not None]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparisonReport:
     """All that a page, a terminal and files say of runs.
 
-    short: the tables for a terminal, the others are for pages and files.
-    scores: what stands before the tables; figures: what stands behind them.
+    tables: those of files; short: of a terminal; page: of a page, where no number stands twice.
+    reading: how to read the scores in the tables of a page.
+    scores: the figures that have every score; figures: all others.
     samples: rows with the answers of each method; of several models none.
     selection: the split that chose every checkpoint.
     """
@@ -240,9 +303,11 @@ class Comparison:
     headline: str
     remarks: Sequence[str]
     warnings: Sequence[str]
+    reading: str
     runs: Sequence[ComparedRun]
     tables: Sequence[Table]
     short: Sequence[Table]
+    page: Sequence[Table]
     scores: Sequence[Section]
     figures: Sequence[Section]
     samples: SampleViews
@@ -253,70 +318,76 @@ class Comparison:
         """What stands beside every score where test rows selected; else nothing."""
         return SELECTED_ON_TEST if self.selection == TEST else ""
 
+    @property
+    def said(self) -> list[str]:
+        """What to know before reading a number."""
+        return [*([self.mark] if self.mark else []), *self.remarks, *self.warnings]
+
     def marked(self, tables: Sequence[Table]) -> list[Table]:
-        """Tables that say so too."""
+        """Tables that have the mark too."""
         return [replace(table, note=f"{self.mark} {table.note}".strip()) for table in tables]
 
 
-def comparison_of(contests: Sequence[Contest]) -> Comparison:
-    """Of one contest, or of one for each of several models."""
-    if len(contests) > 1:
-        return _of_models(contests)
-    (contest,) = contests
-    tables = tables_of(contest)
-    return Comparison(
-        _title(contest),
-        headline(contest),
-        remarks(contest),
-        contest.warnings,
-        contest.runs,
-        tables,
-        tables,
-        [score_section(contest)],
-        comparison_figures(contest.runs, _reports(contest)),
-        contest_samples(contest),
-        contest.selection,
-    )
-
-
-def _of_models(contests: Sequence[Contest]) -> Comparison:
-    first, tables = contests[0], model_tables(contests)
-    joined = {table.key for table in tables}
-    titles = titles_of(contests)
+def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
+    """Of one comparison, or of one for each of several models."""
+    first, several = comparisons[0], len(comparisons) > 1
+    titles = titles_of(comparisons)
+    suffixes = [f"-{number}" if several else "" for number in range(1, len(comparisons) + 1)]
+    endings = [f" · {title}" if several else "" for title in titles]
+    joined = model_tables(comparisons) if several else []
+    ends = [*zip(comparisons, suffixes, endings, strict=True)]
     own = [
-        replace(table, key=f"{table.key}-{number}", title=f"{table.title} · {title}")
-        for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
-        for table in tables_of(contest)
-        if table.key not in joined
+        replace(table, key=f"{table.key}{suffix}", title=f"{table.title}{ending}")
+        for comparison, suffix, ending in ends
+        for table in tables_of(comparison)
+        if table.key not in {each.key for each in joined}
     ]
-    runs = [run for contest in contests for run in contest.runs]
-    return Comparison(
-        f"{listed(labels_in(contests))} compared on {listed(titles)}",
-        headline_of_models(contests),
-        [*dict.fromkeys(remark for contest in contests for remark in remarks(contest))],
-        [*dict.fromkeys(warning for contest in contests for warning in contest.warnings)],
-        runs,
-        [*tables, *own],
-        tables,
-        [
-            score_section(contest, f"-{number}", f" · {title}")
-            for number, (contest, title) in enumerate(zip(contests, titles, strict=True), start=1)
-        ],
-        comparison_figures(runs, _reports(first)),
-        {},
-        first.selection,
+    runs = [run for comparison in comparisons for run in comparison.runs]
+    figures = comparison_figures(runs, "test" if first.split == TEST else "selection")
+    labels = listed(labels_in(comparisons))
+    return ComparisonReport(
+        title=f"{labels} compared" + (f" on {listed(titles)}" if several else ""),
+        headline=headline_of_models(comparisons) if several else headline(first),
+        remarks=[*dict.fromkeys(said for each in comparisons for said in remarks(each))],
+        warnings=[*dict.fromkeys(said for each in comparisons for said in each.warnings)],
+        reading=how_to_read(first),
+        runs=runs,
+        tables=[*joined, *own],
+        short=joined or own,
+        page=page_tables(comparisons, [*joined, *own], figures),
+        scores=[score_section(*each) for each in ends],
+        figures=figures,
+        samples={} if several else comparison_samples(first),
+        selection=first.selection,
     )
 
 
-def _reports(contest: Contest) -> ReportSplit:
-    return "test" if contest.split == TEST else "selection"
+def page_tables(
+    comparisons: Sequence[Comparison], tables: Sequence[Table], figures: Sequence[Section]
+) -> list[Table]:
+    """What a page leaves out: what selected and the means of single tables join the results, the
+    ablation is rows of the results, and first places are a figure."""
+    if not comparisons[0].has_mean:
+        return [*tables]
+    elsewhere = {"honesty", "ablation"} | ({"places"} & {figure.key for figure in figures})
+    found: list[Table] = []
+    for table in tables:
+        if table.key == "main" and len(comparisons) == 1:
+            found.append(page_results(comparisons[0]))
+        elif table.key == "seeds":
+            found.append(seed_table(comparisons[0], with_mean=False) or table)
+        elif table.key.startswith("datasets") and len(comparisons) == 1:
+            found.append(replace(table, rows=tuple(row for row in table.rows if not row.apart)))
+        elif table.key not in elsewhere:
+            found.append(table)
+    return found
 
 
-def comparison_of_folders(
+def report_of_folders(
     folders: Sequence[Path],
     older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
-) -> Comparison:
+) -> ComparisonReport:
     """Runs of one model, finished or not, each by itself against the first one; of several models
     the methods of each, as `msft compare` has them.
 
@@ -325,8 +396,8 @@ def comparison_of_folders(
     runs = compared_runs(folders, older_groups)
     finished = [run for run in runs if run.history.ended is not None]
     if len(runs_by_model(finished)) > 1 and same_datasets(finished):
-        return comparison_of(model_contests(runs, report_split))
-    return comparison_of([contest_of_each(runs, report_split)])
+        return report_of(model_comparisons(runs, report_split))
+    return report_of([comparison_of_each(runs, report_split)])
 
 
 def write_comparison(
@@ -335,52 +406,57 @@ def write_comparison(
     older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
 ) -> Path:
-    """The page that compares these runs; its other arguments are those of `comparison_of_folders`.
+    """The page that compares these runs; its other arguments are those of `report_of_folders`.
 
     out: the file, or the folder in which it is to be `report.html`.
     older_groups: says the groups of a folder whose environment.json does not.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _write_page(path, comparison_of_folders(folders, older_groups, report_split))
+    return _write_page(path, report_of_folders(folders, older_groups, report_split))
 
 
-def write_files(comparison: Comparison, out: Path) -> list[Path]:
+def write_files(report: ComparisonReport, out: Path) -> list[Path]:
     """`compare.html`, `.md`, `.tex` and `.csv` in a folder."""
-    tables, title = comparison.marked(comparison.tables), comparison.title
-    mark = [comparison.mark] if comparison.mark else []
-    said = [*mark, comparison.headline, *comparison.remarks, *comparison.warnings]
-    page, text, tex, numbers = [
-        out / f"compare.{suffix}" for suffix in ("html", "md", "tex", "csv")
-    ]
-    _write_page(page, comparison)
-    write_text(text, markdown_page(title, said, tables))
-    write_text(tex, latex_page(title, said, tables))
-    write_text(numbers, csv_text(tables, comparison.selection if comparison.mark else ""))
-    return [page, text, tex, numbers]
+    tables, said = report.marked(report.tables), [report.headline, *report.said]
+    files = [out / f"compare.{suffix}" for suffix in ("html", "md", "tex", "csv")]
+    _write_page(files[0], report)
+    write_text(files[1], markdown_page(report.title, said, tables))
+    write_text(files[2], latex_page(report.title, said, tables))
+    write_text(files[3], csv_text(tables, report.selection if report.mark else ""))
+    return files
 
 
-def _write_page(path: Path, comparison: Comparison) -> Path:
+OPEN = ("main", "scores", "datasets", "seeds", "flops")
+"""Keys of what a page shows at once: who is better on what, how sure that is, and what it costs.
+All else is folded."""
+
+
+def _write_page(path: Path, report: ComparisonReport) -> Path:
     """Each run's own report is linked if it is there."""
+    keys = {table.key for table in report.page}
+    shown = {*OPEN, "" if "seeds" in keys else "bootstrap"}
+    figures = [each for each in report.figures if each.key != "spread" or "spread" not in keys]
+    best, full_stop, margins = report.headline.partition(". ")
+    first, *others = report.marked(report.page)
+    parts: list[Table | PageSection] = [first]
+    parts += [*page_sections(report.scores), *others, *page_sections(figures)]
     content = {
-        "facts": facts_of([RunOnDisk(r.folder, r.history, r.summary) for r in comparison.runs]),
-        "samples": comparison.samples,
-        "title": comparison.title,
-        "headline": comparison.headline,
-        "mark": comparison.mark,
-        "selection": comparison.selection,
-        "remarks": comparison.remarks,
-        "warnings": comparison.warnings,
-        "links": [(run.title, _link_to(run.folder, path.parent)) for run in comparison.runs],
-        "scores": page_sections(comparison.scores),
-        "tables": comparison.marked(page_tables(comparison.tables, comparison.figures)),
-        "figures": page_sections(page_figures(comparison.tables, comparison.figures)),
+        "facts": facts_of([RunOnDisk(r.folder, r.history, r.summary) for r in report.runs]),
+        "samples": report.samples,
+        "title": report.title,
+        "headline": best + full_stop.strip(),
+        "margins": margins,
+        "mark": report.mark,
+        "selection": report.selection,
+        "reading": report.reading,
+        "remarks": report.remarks,
+        "warnings": report.warnings,
+        "links": [(run.title, _link_to(run.folder, path.parent)) for run in report.runs],
+        "parts": [part for part in parts if part.key in shown],
+        "folded": [part for part in parts if part.key not in shown],
     }
     return write_page(path, "comparison.html", content)
-
-
-def _title(contest: Contest) -> str:
-    return f"{listed(entrant.label for entrant in contest.entrants)} compared"
 
 
 def _link_to(folder: Path, place: Path) -> str | None:
@@ -391,20 +467,20 @@ def _link_to(folder: Path, place: Path) -> str | None:
     return "./" + quote(os.path.relpath(report.resolve(), place.resolve()))
 
 
-def contest_text(contest: Contest, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
+def report_text(comparison: Comparison, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
     """The tables for a terminal, all of them or these."""
-    comparison = comparison_of([contest])
-    return text_of(replace(comparison, short=tables or comparison.short), width)
+    report = report_of([comparison])
+    return text_of(replace(report, short=tables or report.short), width)
 
 
-def content_of(comparison: Comparison) -> dict[str, Any]:
+def content_of(report: ComparisonReport) -> dict[str, Any]:
     """The same for programs: what is said, every run, and every cell of every table."""
     return {
-        "title": comparison.title,
-        "headline": comparison.headline,
-        **({"selection_split": comparison.selection} if comparison.mark else {}),
-        "remarks": [*([comparison.mark] if comparison.mark else []), *comparison.remarks],
-        "warnings": [*comparison.warnings],
+        "title": report.title,
+        "headline": report.headline,
+        **({"selection_split": report.selection} if report.mark else {}),
+        "remarks": [*([report.mark] if report.mark else []), *report.remarks],
+        "warnings": [*report.warnings],
         "runs": [
             {
                 "name": run.label,
@@ -414,26 +490,26 @@ def content_of(comparison: Comparison) -> dict[str, Any]:
                 "best": run.summary["best"],
                 "flops": run.summary["flops"],
             }
-            for run in comparison.runs
+            for run in report.runs
         ],
-        "cells": cells_of(comparison.tables),
+        "cells": cells_of(report.tables),
     }
 
 
-def text_of(comparison: Comparison, width: int = WIDTH) -> str:
+def text_of(report: ComparisonReport, width: int = WIDTH) -> str:
     """The tables for a terminal, and what is to be known about them."""
-    mark = [comparison.mark] if comparison.mark else []
-    said = [*comparison.remarks, *comparison.warnings, LEGEND, comparison.headline, *mark]
-    parts = [terminal(table, width) for table in comparison.marked(comparison.short)]
+    mark = [report.mark] if report.mark else []
+    said = [*report.remarks, *report.warnings, LEGEND, report.headline, *mark]
+    parts = [terminal(table, width) for table in report.marked(report.short)]
     return "\n".join([*parts, *(line for text in said for line in wrapped(text, width))]) + "\n"
 
 
 def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     """The scores of these runs for a terminal, each by itself, and what selected."""
-    contest = contest_of_each(compared_runs(folders))
-    honesty = honesty_table(contest)
-    tables = [*reversed(dataset_tables(contest)), *([honesty] if honesty else [])]
-    return contest_text(contest, width, tables)
+    comparison = comparison_of_each(compared_runs(folders))
+    honesty = honesty_table(comparison)
+    tables = [*reversed(dataset_tables(comparison)), *([honesty] if honesty else [])]
+    return report_text(comparison, width, tables)
 
 
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:
@@ -444,14 +520,14 @@ def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[P
         sections = run_figures(run.history, step_losses_of(run.folder))
         paths += write_figures(sections, run.folder / FOLDER, formats)
     if len(folders) > 1:
-        compared = comparison_of_folders(folders)
+        compared = report_of_folders(folders)
         paths += write_comparison_figures(compared, folders[0].parent, formats)
     return paths
 
 
 def write_comparison_figures(
-    comparison: Comparison, place: Path, formats: Sequence[str]
+    report: ComparisonReport, place: Path, formats: Sequence[str]
 ) -> list[Path]:
     """Every figure of a comparison's page into the folder `figures` of a place."""
-    sections = [*comparison.scores, *comparison.figures]
+    sections = [*report.scores, *report.figures]
     return write_figures(sections, place / FOLDER, formats)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msft.report.branches import epochs_to, head_of
-from msft.report.compare.statistics import Z95, Paired, RecordedRows, paired, sign_test
+from msft.report.compare.statistics import Z95, RecordedRows, paired_together, sign_test
 from msft.report.wording import Unit, difference, difference_in_words, height, number, p_value
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
@@ -115,7 +115,10 @@ def shortfall_of(history: History, rows: RowVerdicts) -> Shortfall | None:
     if not (history.has_mean(average) and history.has_mean(tick)):
         return None
     gap, unit = history.mean(average) - history.mean(tick), history.mean_unit
-    together = _compared(history, rows, tick, average)
+    together = paired_together(
+        (rows.at(tick, name), rows.at(average, name), history.unit_of(name) == "nll")
+        for name in history.start.datasets
+    )
     lower = height(gap, unit)
     if together is None or lower is None or lower >= 0 or together.better <= together.worse:
         return None
@@ -132,22 +135,6 @@ def shortfall_of(history: History, rows: RowVerdicts) -> Shortfall | None:
         if p <= SHORT_LEVEL
         else None
     )
-
-
-def _compared(
-    history: History, rows: RowVerdicts, first: CheckpointId, second: CheckpointId
-) -> Paired | None:
-    """All rows that select, at two checkpoints; None where some are lost."""
-    together = Paired(0, 0)
-    for name in history.start.datasets:
-        one, two = rows.at(first, name), rows.at(second, name)
-        if one is None or two is None:
-            return None
-        found = paired(one, two, lower_is_better=history.unit_of(name) == "nll")
-        if found is None:
-            return None
-        together += found
-    return together
 
 
 LEVEL = 0.05
@@ -174,9 +161,8 @@ def moved_from_base(
         except (ValueError, TypeError, KeyError):  # lost, or somebody else's file
             continue
         for tick in scores.ticks:
-            pairs = [*zip(tick, scores.base, strict=True)]
-            better = sum(now > before for now, before in pairs)
-            worse = sum(now < before for now, before in pairs)
+            better = sum(now > before for now, before in zip(tick, scores.base, strict=True))
+            worse = sum(now < before for now, before in zip(tick, scores.base, strict=True))
             if sign_test(better, worse) * len(points) <= LEVEL:
                 moved.add(name)
     return frozenset(moved)
@@ -343,7 +329,9 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
         return ()
     found: list[Departure] = []
     for each in history.exclusions:
-        if history.start.method == "sro" and _last_ones(history.stages[each.stage]):
+        stage = history.stages[each.stage]
+        last_ones = {*stage.asked.active} <= {name for name, _ in stage.excluded}
+        if history.start.method == "sro" and last_ones:
             continue  # nothing is trained without them
         test = tests.get(search_of(history, each.stage), StageTest({}, "rows"))
         fall = test.falls.get(each.name)
@@ -353,11 +341,6 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
         p = test.p(each.name) if fall else None
         found.append(Departure(each.name, each.stage, unit, fall, p, untested, unlearned))
     return tuple(found)
-
-
-def _last_ones(stage: Stage) -> bool:
-    """Whether everybody who was left in a stage left after it."""
-    return {*stage.asked.active} <= {name for name, _ in stage.excluded}
 
 
 def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
@@ -538,6 +521,7 @@ def _sureness(sure: bool, unlearned: bool, unsure: str = "not sure") -> str:
 
 def findings_content(found: Findings) -> dict[str, Any]:
     """For `summary.json`, in score units."""
+    short = found.shortfall
     return {
         "exclusions": [_departure_content(each) for each in found.departures],
         "lost_after_leaving": [
@@ -554,13 +538,14 @@ def findings_content(found: Findings) -> dict[str, Any]:
         "loss_grew": asdict(found.growth) if found.growth else None,
         "base_is_best": found.base_is_best,
         "worse_than_base": found.worse_than_base,
-        "average_is_lower": _shortfall_content(found.shortfall) if found.shortfall else None,
+        "average_is_lower": short
+        and {
+            "checkpoint": short.tick,
+            "difference": float(short.gap),
+            "p": short.p,
+        },
         "text": finding_texts(found),
     }
-
-
-def _shortfall_content(found: Shortfall) -> dict[str, Any]:
-    return {"checkpoint": found.tick, "difference": float(found.gap), "p": found.p}
 
 
 def _departure_content(left: Departure) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A page: its sections with their figures, its folded lists, the facts at its top, its sample
 answers, and a template of this folder, filled in and written as one self-contained file.
-Figures are
-also written as files of their own, by the same code."""
+
+Figures are also written as files of their own, by the same code.
+"""
 
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,9 +13,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msft.errors import UsageError
-from msft.report.compare.comparison import (
-    Contest,
-)
+from msft.report.compare.comparison import Comparison
 from msft.report.figures.chart import NARROW, PAPER, WIDE, drawing, to_svg, with_mark
 from msft.run.environment import begun_on, read_environments, version_of
 from msft.run.folder import (
@@ -26,13 +25,7 @@ from msft.run.folder import (
 from msft.run.history import History, adapter_of
 from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.search.rollout import BASE
-from msft.text import (
-    counted,
-    duration,
-    masked,
-    plain,
-    si,
-)
+from msft.text import counted, duration, masked, plain, si
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -288,15 +281,15 @@ def run_samples(folder: Path, history: History) -> SampleViews:
     return _views([*history.start.datasets], spoken)
 
 
-def contest_samples(contest: Contest) -> SampleViews:
+def comparison_samples(comparison: Comparison) -> SampleViews:
     """The base model's answers beside those of each method, under its first seed."""
     spoken: dict[str, SamplesByName] = {}
-    for entrant in contest.entrants:
-        run = entrant.over(contest.seeds)[0]
+    for method in comparison.methods:
+        run = method.over(comparison.seeds)[0]
         held = read_samples(RunFolder(run.folder).samples)
         spoken.setdefault(BASE_MODEL, held.get(BASE, {}))
-        spoken[entrant.label] = held.get(run.best, {})
-    return _views(contest.names, spoken)
+        spoken[method.label] = held.get(run.best, {})
+    return _views(comparison.names, spoken)
 
 
 def _views(names: Sequence[str], spoken: Mapping[str, SamplesByName]) -> SampleViews:
@@ -330,9 +323,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 }
 """What each format needs to be the same bytes whenever it is written."""
 
-
 _PAGE: dict[str, Any] = {"facecolor": PAPER, "bbox_inches": "tight", "pad_inches": 1 / 6}
-
 
 FOLDER = "figures"
 

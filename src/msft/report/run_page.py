@@ -2,7 +2,6 @@
 run again, decisions, the result in words), then the page itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,13 @@ from msft.report.branches import (
     branches_of,
     deciding_curve,
     deciding_words,
-    epochs_to,
     is_derived,
     rolled_back,
 )
-from msft.report.compare.comparison import report_split_of
+from msft.report.compare.comparison import mean_at, minus, report_split_of
 from msft.report.compare.statistics import Intervals, RecordedRows
 from msft.report.comparison_tables import average_in_words, run_averages_table
-from msft.report.figures import costs, search
+from msft.report.figures import search
 from msft.report.figures.chart import drawing
 from msft.report.figures.search import MANY
 from msft.report.findings import (
@@ -42,6 +40,7 @@ from msft.report.page import (
     write_page,
 )
 from msft.report.sections import page_figures, run_sections
+from msft.report.tables import EMPTY, Cell, Table, TableRow
 from msft.report.wording import (
     MEAN_OF_GAINS,
     NOTHING,
@@ -49,6 +48,7 @@ from msft.report.wording import (
     difference,
     difference_in_words,
     flops_counted,
+    height,
     in_words,
     method_name,
     number,
@@ -62,12 +62,12 @@ from msft.run.folder import (
     step_losses_of,
     verdicts_of,
 )
-from msft.run.history import Exclusion, History, adapter_of, disk_of, summary_of
+from msft.run.history import History, adapter_of, disk_of, summary_of
 from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
 from msft.search.curves import SELECTION, TEST, Number, mean_gain
 from msft.search.rollout import BASE, CheckpointId
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed, no_test_mean, si
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, no_test_mean, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -93,11 +93,8 @@ def setting_rows(history: History, recipe: str = "") -> Iterator[tuple[str, str]
 
 def _all_settings(history: History) -> Iterator[tuple[str, str]]:
     start = history.start
-    sizes = [f"{name} ({rows:,})" for name, rows in start.datasets.items()]
     yield "method", start.method
     yield "seed", str(start.seed)
-    yield "parameters", f"{start.num_parameters:,}"
-    yield counted(len(sizes), "sub-dataset") + " (rows)", listed(sizes)
     for key, value in start.settings.items():
         if key in ("compute_budget", "train_ticks"):
             name = "num_train_epochs" if key == "train_ticks" else key
@@ -129,92 +126,82 @@ def command_of(method: str) -> str:
     return "msft train recipe.yaml --out again"
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """A stage and a sub-dataset that left after it, or one in which nobody left.
-
-    score: at the peak, of the curve that decided.
-    raw: the score of that tick where the curve is smoothed or of probabilities, else nothing.
-    fall: from the peak to the last tick, on the curve that decided.
-    sure, measured: how sure the fall is, in words and in numbers.
-    tested: whether only sure falls counted.
-    """
-
-    stage: int
-    active: int
-    name: str | None
-    peak: str = NOTHING
-    score: str = NOTHING
-    raw: str = ""
-    interval: str = ""
-    runner_up: str = NOTHING
-    runner_up_peak: str = ""
-    fall: str = NOTHING
-    sure: str = NOTHING
-    measured: str = ""
-    tested: bool = False
-
-
-def decision_rows(
-    branches: Sequence[Branch], intervals: Intervals, tests: Tests
-) -> list[DecisionRow]:
-    """One row per sub-dataset that left, and one per stage in which the method let all stay."""
-    rows: list[DecisionRow] = []
-    history = intervals.history
+def decision_table(
+    history: History, branches: Sequence[Branch], intervals: Intervals, tests: Tests
+) -> Table:
+    """A row for each sub-dataset that left, and for each stage in which the method let all stay;
+    for a method that excludes nobody, where each sub-dataset peaked in the first roll-out."""
+    rows: list[TableRow] = []
     for stage, record in enumerate(history.stages):
-        search = branches[search_of(history, stage)]
+        branch, active = branches[search_of(history, stage)], Cell(str(len(record.asked.active)))
         left = [name for name, _ in record.excluded]
-        rows += [_row(intervals, stage, search, name, left, tests) for name in left]
+        place = (Cell(str(stage)), active)
+        for name in left:
+            peak, *others = _peak_cells(intervals, stage, branch, name, tests)
+            cells = (*place, peak, *others[:2], _runner_up(history, stage, branch, left), others[2])
+            rows.append(TableRow(name, cells))
         if any(decision.what == "go_on" for decision in record.decisions):
-            tested = bool(record.falls)
-            rows.append(DecisionRow(stage, len(record.asked.active), None, tested=tested))
-    return rows
+            high = "every sub-dataset was still at its highest at the end"
+            why = "no fall was sure" if record.falls else high
+            went_on = Cell(f"{why}, so training went on")
+            rows.append(TableRow("none", (*place, *[EMPTY] * 4, went_on)))
+    head = ["peak, epoch", "score at the peak", "change to the last tick", "how sure"]
+    note = _decisions_note(intervals)
+    if rows:
+        head = ["left", "stage", "active", *head[:3], "runner-up, its peak", head[3]]
+        return Table("decisions", "", note, tuple(head), tuple(rows))
+    stages = history.stages[:1]
+    names = [name for stage in stages if stage.points for name in stage.asked.active]
+    rows = [TableRow(n, _peak_cells(intervals, 0, branches[0], n, tests)) for n in names]
+    return Table("peaks", "", note, ("sub-dataset", *head), tuple(rows))
 
 
-def peak_rows(branches: Sequence[Branch], intervals: Intervals, tests: Tests) -> list[DecisionRow]:
-    """For a method that excludes nobody: where each sub-dataset peaked in the first roll-out."""
-    stages = intervals.history.stages
-    if not stages or not stages[0].points:
-        return []
-    names = stages[0].asked.active
-    return [_row(intervals, 0, branches[0], name, [*names], tests) for name in names]
-
-
-def _row(
-    intervals: Intervals,
-    stage: int,
-    search: Branch,
-    name: str,
-    left: Sequence[str],
-    tests: Tests,
-) -> DecisionRow:
-    """search: the roll-out in which the peak was found."""
+def _peak_cells(
+    intervals: Intervals, stage: int, search: Branch, name: str, tests: Tests
+) -> tuple[Cell, ...]:
+    """The peak, the score there, the change to the last tick on the curve that decided, and how
+    sure that is. search: the roll-out in which the peak was found."""
     history = intervals.history
-    active = history.stages[stage].asked.active
-    peaks = search.peaks
-    if name not in peaks:
-        return DecisionRow(stage, len(active), name)
-    peak, at = peaks[name], search.checkpoints[peaks[name]]
+    if name not in search.peaks:
+        return (EMPTY,) * 4
+    peak = search.peaks[name]
+    at, is_last = search.checkpoints[peak], peak == search.ticks
     unit, curve = history.unit_of(name), deciding_curve(history, search.number, name)
-    score, ending, is_last = curve[peak], curve[-1], peak == search.ticks
-    fall = None if score is None or ending is None or is_last else ending - score
-    others = [other for other in peaks if other in active and other not in left]
-    runner_up = min(others, key=lambda other: peaks[other], default=None)
+    fall = None if is_last else minus(curve[-1], curve[peak])
+    raw = number(history.known(at)[name].value, unit) if is_derived(history) else ""
+    beside = ", ".join(text for text in (raw, intervals.text(at, name)) if text)
     unlearned = name in unlearned_before(tests, stage + 1)
     sure, measured = certainty(tests.get(search.number), name, unit, unlearned)
-    return DecisionRow(
-        stage=stage,
-        active=len(active),
-        name=name,
-        peak=epochs(peak / history.evals_per_epoch),
-        score=number(score, unit),
-        raw=number(history.known(at)[name].value, unit) if is_derived(history) else "",
-        interval=intervals.text(at, name),
-        runner_up=runner_up or NOTHING,
-        runner_up_peak=epochs(peaks[runner_up] / history.evals_per_epoch) if runner_up else "",
-        fall=difference(fall, unit),
-        sure="peaked at the last tick" if is_last else sure,
-        measured="" if is_last else measured,
+    return (
+        Cell(epochs(peak / history.evals_per_epoch)),
+        Cell(number(curve[peak], unit), more=beside),
+        Cell(difference(fall, unit)),
+        Cell("peaked at the last tick") if is_last else Cell(sure, more=measured),
+    )
+
+
+def _runner_up(history: History, stage: int, search: Branch, left: Sequence[str]) -> Cell:
+    """Who would have left next, and where it peaked."""
+    active, peaks = history.stages[stage].asked.active, search.peaks
+    others = [name for name in peaks if name in active and name not in left]
+    if not others:
+        return EMPTY
+    name = min(others, key=lambda other: peaks[other])
+    return Cell(name, more=epochs(peaks[name] / history.evals_per_epoch))
+
+
+def _decisions_note(intervals: Intervals) -> str:
+    history, band = intervals.history, _band_text(intervals.kinds())
+    text = f"Beside each score: {band}. " if band else ""
+    if is_derived(history):
+        text = f"Score and change are those of the curve that decided, {deciding_words(history)}. "
+        text += f"Beside them: the score of that tick itself, with {band}. " if band else ""
+    return (
+        f"{text}How sure: the change from the peak and its neighbours to the last three ticks, on "
+        f"{history.selection} rows that did not choose the peak, with its 95 % interval and p. The "
+        "interval is of one sub-dataset by itself; p counts all sub-datasets of the roll-out and "
+        "every tick that could have been the peak. The same test decides sure exclusion; other "
+        "methods only report it."
     )
 
 
@@ -225,27 +212,6 @@ _ENDED_BY = {
     "max_epochs": ", until max_epochs",
     "budget": ", as planned",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreRow:
-    """A sub-dataset, or the mean of all, at the base model and at the best checkpoint."""
-
-    name: str
-    rows: str
-    base: str
-    best: str
-    interval: str
-    gain: str
-    sign: str
-    base_test: str
-    test: str
-    drift: str
-
-
-def mean_of(history: History, checkpoint: CheckpointId, split: str) -> Number | None:
-    """The mean at a checkpoint, None unless it is known."""
-    return history.mean(checkpoint, split) if history.has_mean(checkpoint, split) else None
 
 
 def sentence(history: History, status: str, reports: str = TEST) -> str:
@@ -268,7 +234,7 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
         ("stopped", True): f"{method} was stopped; until then {nothing}",
     }
     order = dict.fromkeys((reports, history.selection, TEST))
-    scored = [split for split in order if mean_of(history, best, split) is not None]
+    scored = [split for split in order if mean_at(history, best, split) is not None]
     reached, *others = scored or [history.selection]
     many = len(history.start.datasets)
     amount = "" if many == 1 else "a mean of " if unit else "a mean gain of "
@@ -276,12 +242,12 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
     gain = _over_base(history, best, reached, unit)
     text = (
         f"{openings[status, best == BASE]} {amount}"
-        f"{in_words(mean_of(history, best, reached), unit)} on {reached}{over}"
+        f"{in_words(mean_at(history, best, reached), unit)} on {reached}{over}"
         + (f", {gain} against the base model" if gain else "")
     )
     for split in others:
         gain = _over_base(history, best, split, unit)
-        text += f"; it has {in_words(mean_of(history, best, split), unit)} on {split}"
+        text += f"; it has {in_words(mean_at(history, best, split), unit)} on {split}"
         text += f" ({gain})" if gain else ""
         chosen = split == history.selection and not history.reported
         text += ", where its checkpoint was chosen" if chosen else ""
@@ -290,7 +256,7 @@ def sentence(history: History, status: str, reports: str = TEST) -> str:
 
 def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> str:
     """The gain over the base model in words; nothing where it is not one number."""
-    here, base = mean_of(history, best, split), mean_of(history, BASE, split)
+    here, base = mean_at(history, best, split), mean_at(history, BASE, split)
     if best == BASE or unit is None or here is None or base is None:
         return ""
     return difference_in_words(here - base, unit)
@@ -338,7 +304,7 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
             "go on where it stopped."
         )
     best = history.best
-    if best and reports == SELECTION and mean_of(history, best, TEST) is not None:
+    if best and reports == SELECTION and mean_at(history, best, TEST) is not None:
         chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
         found.append(
             "The reported scores are from validation, as in the paper (report_split: selection)."
@@ -347,7 +313,7 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
     if best and history.known(best, TEST) and (without := history.untested(best)):
         text = no_test_mean(without)
         found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
-    elif best and history.ended and mean_of(history, best, TEST) is None:
+    elif best and history.ended and mean_at(history, best, TEST) is None:
         chosen = (
             " The checkpoint was chosen because its validation score is high, so that score "
             "flatters it."
@@ -362,55 +328,58 @@ def notes(history: History, status: str, reports: str = TEST) -> list[str]:
     return found
 
 
-def by_gain(history: History) -> list[str]:
-    """The sub-datasets, those that gained most over the base model first."""
+def score_table(history: History, intervals: Intervals) -> Table:
+    """Every sub-dataset and the mean of all, at the base model and at the best checkpoint."""
+    best, selection = history.best or BASE, history.selection
+    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
+    tested, base_tested = _is_tested(history), bool(history.known(BASE, TEST))
+
+    def row(
+        name: str, values: Sequence[Number | None], unit: Unit, interval: str, rows: int
+    ) -> TableRow:
+        base, reached, base_test, test = values
+        gain = minus(reached, base)
+        better = height(gain, unit) or 0
+        cells = [
+            Cell(number(base, unit)),
+            Cell(number(reached, unit), 1),
+            Cell(difference(gain, unit), sign="up" if better > 0 else "down" if better < 0 else ""),
+        ]
+        if tested:
+            cells += [Cell(number(test, unit), 1)]
+            cells += [Cell(number(base_test, unit))] if base_tested else []
+            cells += [Cell(difference(minus(test, reached), unit))]
+        cells += [Cell(interval), Cell(f"{rows:,}")]
+        return TableRow(name, tuple(cells), apart=name not in history.start.datasets)
+
+    found: list[TableRow] = []
+    for name in _in_order(history):
+        scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
+        values = [score.value if score else None for score in scores]
+        interval, size = intervals.text(best, name) or NOTHING, history.start.datasets[name]
+        found.append(row(name, values, history.unit_of(name), interval, size))
+    rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
+    means = [mean_at(history, checkpoint, split) for checkpoint, split in places]
+    size, unit = sum(history.start.datasets.values()), history.mean_unit
+    found.append(row(rule if unit else "mean gain", means, unit, "", size))
+    test_head = ["best, test", *["base, test"] * base_tested, f"test − {selection}"]
+    head = [f"base, {selection}", f"best, {selection}", "change", *(test_head if tested else [])]
+    head += [f"95 % interval of best, {selection}", "rows trained"]
+    note = _scores_note(history)
+    return Table("scores", "", note, ("sub-dataset", *head), tuple(found))
+
+
+def _in_order(history: History) -> list[str]:
+    """The sub-datasets; of very many, those that gained most over the base model first."""
+    names = [*history.start.datasets]
+    if len(names) <= MANY:
+        return names
     best, base = history.known(history.best or BASE), history.known(BASE)
     gains = {
         name: mean_gain({name: best[name]}, base) if name in best and name in base else 0.0
-        for name in history.start.datasets
+        for name in names
     }
-    return sorted(gains, key=lambda name: -gains[name])
-
-
-def score_rows(
-    history: History, names: Sequence[str], intervals: Intervals
-) -> tuple[list[ScoreRow], ScoreRow]:
-    """A row of each sub-dataset, and one of the mean of all."""
-    best = history.best or BASE
-    selection = history.selection
-    places = ((BASE, selection), (best, selection), (BASE, TEST), (best, TEST))
-    rows: list[ScoreRow] = []
-    for name in names:
-        scores = [history.known(checkpoint, split).get(name) for checkpoint, split in places]
-        values = [score.value if score else None for score in scores]
-        size, interval = f"{history.start.datasets[name]:,}", intervals.text(best, name) or NOTHING
-        rows.append(_score_row(name, size, values, history.unit_of(name), interval))
-    means = [mean_of(history, checkpoint, split) for checkpoint, split in places]
-    rule = "pooled" if history.start.settings["mean"] == "pooled" else "mean"
-    unit = history.mean_unit
-    total = f"{sum(history.start.datasets.values()):,}"
-    return rows, _score_row(rule if unit else "mean gain", total, means, unit, "")
-
-
-def _score_row(
-    name: str, rows: str, values: list[Number | None], unit: Unit, interval: str
-) -> ScoreRow:
-    base, best, base_test, test = values
-    gain = None if base is None or best is None else best - base
-    drift = None if test is None or best is None else test - best
-    better = 0.0 if gain is None else float(-gain if unit == "nll" else gain)
-    return ScoreRow(
-        name=name,
-        rows=rows,
-        base=number(base, unit),
-        best=number(best, unit),
-        interval=interval,
-        gain=difference(gain, unit),
-        sign="up" if better > 0 else "down" if better < 0 else "",
-        base_test=number(base_test, unit),
-        test=number(test, unit),
-        drift=difference(drift, unit),
-    )
+    return sorted(names, key=lambda name: -gains[name])
 
 
 _HOW = {
@@ -450,11 +419,6 @@ def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
     return write_page(files.report, "run.html", content)
 
 
-def _reports(folder: Path, history: History) -> str:
-    """The split that reports, by the recipe of the run."""
-    return TEST if report_split_of(folder) == "test" else history.selection
-
-
 def _source(files: RunFolder, history: History) -> dict[str, Any]:
     """What the page says of the folder and of how to get the run again."""
     method, folder = history.start.method, files.path.resolve().name
@@ -476,99 +440,63 @@ def _content(
     history: History, verdicts: VerdictsByKey, tests: Tests, stopped: bool, folder: Path
 ) -> dict[str, Any]:
     """What the log and the verdicts say, in the order of the page."""
-    summary, reports = summary_of(history, stopped), _reports(folder, history)
-    branches = branches_of(history)
-    intervals = Intervals(history, verdicts)
-    decisions = decision_rows(branches, intervals, tests)
-    peaks = [] if decisions else peak_rows(branches, intervals, tests)
+    summary = summary_of(history, stopped)
+    reports = TEST if report_split_of(folder) == "test" else history.selection
+    branches, intervals = branches_of(history), Intervals(history, verdicts)
+    decisions = decision_table(history, branches, intervals, tests)
+    decided = decisions.key == "decisions"
     trained = any(stage.points for stage in history.stages)
-    method, status = history.start.method, summary["status"]
-    names = [*history.start.datasets]
-    ranked = by_gain(history) if len(names) > MANY else names
-    scores, mean = score_rows(history, ranked, intervals)
-    own = page_figures(history, branches, step_losses_of(folder))
+    own = page_figures(history, branches, step_losses_of(folder)) if trained else []
     return {
-        "status": status,
-        "sentence": sentence(history, status, reports),
+        "status": summary["status"],
+        "sentence": sentence(history, summary["status"], reports),
         "chosen": choice_text(history, summary),
-        "notes": notes(history, status, reports),
+        "notes": notes(history, summary["status"], reports),
         "facts": facts_of([RunOnDisk(folder, history, summary)]),
-        "samples": run_samples(folder, history),
-        "deciding": deciding_words(history) if is_derived(history) else "",
-        "smoothed": bool(history.rule.smooth),
-        "figures": {each.key: each for each in page_sections(own)} if trained else None,
+        "scores": score_table(history, intervals),
+        "decided": decided,
+        "decisions": decisions,
+        "decisions_text": _HOW.get(history.start.method, "" if decided else _HOW_NOT),
+        "figures": {each.key: each for each in page_sections(own)},
         "legend": _legend(history, branches),
         "timeline_text": _timeline_text(history, branches),
-        "percent": all(history.unit_of(name) == "accuracy" for name in names),
+        "curves": _curves(history, branches, intervals) if trained else Folded([]),
+        "deciding": deciding_words(history) if is_derived(history) else "",
+        "percent": all(history.unit_of(name) == "accuracy" for name in history.start.datasets),
         "band_text": _band_text(intervals.kinds()),
-        "curves": _curves(history, branches, ranked, intervals) if trained else Folded([]),
-        "more": page_sections(run_sections(history)) if trained else [],
-        "decided": bool(decisions),
-        "decisions": folded(decisions or peaks, 10),
-        "decisions_text": _HOW.get(method, "" if decisions else _HOW_NOT),
         "averages": run_averages_table(history, reports),
-        "scores": folded(scores, 10),
-        "mean": mean,
-        "scores_text": _scores_text(history, reports),
+        "more": page_sections(run_sections(history)) if trained else [],
+        "samples": run_samples(folder, history),
         "selection": history.selection,
         "mark": SELECTED_ON_TEST if history.selected_on_test else "",
-        "has_test": _is_tested(history),
-        "base_test": bool(history.known(BASE, TEST)),
-        "flops": costs.flop_rows(history),
         "flops_text": _flops_text(history),
         "disk_text": _disk_text(history),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _CurveItem:
-    name: str
-    fate: str
-    change: str
-    svg: "Markup"
-
-
 def _curves(
-    history: History, branches: list[Branch], names: list[str], intervals: Intervals
-) -> Folded[_CurveItem]:
+    history: History, branches: list[Branch], intervals: Intervals
+) -> Folded[tuple[str, "Markup"]]:
     """One curve for each name; of many, those between the ends are drawn small."""
+    names = _in_order(history)
     exclusions = {each.name: each for each in history.exclusions}
     parts = folded(names, 6) if len(names) > MANY else Folded(names)
 
-    def item(name: str, small: bool) -> _CurveItem:
+    def drawn(name: str, small: bool = False) -> tuple[str, "Markup"]:
         exclusion = exclusions.get(name)
-        drawing_of = (
+        figure = (
             search.small_curve(history, branches, name, exclusion)
             if small
             else search.curve(history, branches, name, exclusion, intervals)
         )
-        svg = embedded(drawing_of, f"curve{names.index(name)}", f"Scores of {name}")
-        fate = _fate(history, branches, name, exclusion)
-        return _CurveItem(name, fate, _change(history, name), svg)
+        return name, embedded(figure, f"curve{names.index(name)}", f"Scores of {name}")
 
     with drawing():
         return Folded(
-            [item(name, small=False) for name in parts.first],
-            [item(name, small=True) for name in parts.rest],
-            [item(name, small=False) for name in parts.last],
+            [*map(drawn, parts.first)],
+            [drawn(name, small=True) for name in parts.rest],
+            [*map(drawn, parts.last)],
         )
-
-
-def _change(history: History, name: str) -> str:
-    """From the base model to the best checkpoint."""
-    scores = [history.known(place).get(name) for place in (BASE, history.best or BASE)]
-    unit = history.unit_of(name)
-    return " → ".join(number(score.value if score else None, unit) for score in scores)
-
-
-def _fate(history: History, branches: list[Branch], name: str, exclusion: Exclusion | None) -> str:
-    if exclusion is not None:
-        left = epochs(epochs_to(history, exclusion.checkpoint))
-        return f"left at {left}, stage {exclusion.stage}"
-    if history.exclusions:
-        return "never left" if history.ended else "in the mixture"
-    peak = branches[0].peaks.get(name)
-    return "" if peak is None else f"peak at {epochs(branches[0].at(peak))}"
 
 
 def _band_text(kinds: set[str]) -> str:
@@ -609,25 +537,16 @@ def _is_tested(history: History) -> bool:
     return bool(tested) and not history.selected_on_test
 
 
-def _scores_text(history: History, reports: str) -> str:
-    tested = _is_tested(history)
-    text = f"The checkpoint was chosen on {history.selection}."
-    if history.reported:
-        text = f"The peaks were found on {history.selection}."
-    if reports == history.selection or tested:
-        text += f" The reported scores are from {reports}."
-    if history.selected_on_test:
-        text += f" {SELECTED_ON_TEST}"
-    elif not tested:
-        text += " The test split has not been scored."
-    elif not history.known(BASE, TEST):
-        text += " The base model was not scored on test."
+def _scores_note(history: History) -> str:
+    texts = [SELECTED_ON_TEST] if history.selected_on_test else []
+    if _is_tested(history) and not history.known(BASE, TEST):
+        texts.append("The base model was not scored on test.")
     units = {history.unit_of(name) for name in history.start.datasets}
     if units == {"accuracy"}:
-        text += " Scores are per cent of rows right, differences are points."
+        texts.append("Scores are per cent of rows right, differences are points.")
     elif "accuracy" in units:
-        text += " Accuracies are per cent of rows right, other metrics are in their own unit."
-    return text
+        texts.append("Accuracies are per cent of rows right, other metrics are in their own unit.")
+    return " ".join(texts)
 
 
 def _flops_text(history: History) -> str:
@@ -638,8 +557,8 @@ def _flops_text(history: History) -> str:
 
 
 _DISK_POLICIES = {
-    "lean": "Candidates that memory has room for are not on disk (disk_policy: lean).",
-    "paper": "Every candidate is on disk, as in the paper's Algorithm 4 (disk_policy: paper).",
+    "lean": "Candidates that memory has room for are not on disk.",
+    "paper": "Every candidate is on disk, as in the paper's Algorithm 4.",
 }
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from msft.report.branches import Branch, branches_of, deciding_words
 from msft.report.compare.comparison import (
     ComparedRun,
-    Contest,
-    Entrant,
+    Comparison,
+    MethodRuns,
     ReportSplit,
-    contests_of,
+    comparisons_of,
     model_labels,
     over_in_words,
     places_text,
@@ -34,7 +34,7 @@ from msft.report.figures.methods import (
     size_figure,
     spread_figure,
 )
-from msft.report.figures.peaks import Peaks, divergence, mean_shifts, peaks, peaks_of
+from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.search import timeline
 from msft.report.page import Section, marked
 from msft.run.folder import StepLosses
@@ -58,21 +58,13 @@ def run_sections(history: History) -> list[Section]:
             "The first roll-out trains every sub-dataset. The curves are "
             f"{deciding_words(history)}, each with its peak. The bars say how far each peak is "
             f"from that of the mean, which is at {epochs_in_words(peaked.mean)} (the paper's Fig. "
-            f"2). {_furthest(peaked)}"
+            "2)."
         )
         draw = partial(peaks, history)
         found.append(Section("peaks", "Where each sub-dataset peaks", text, draw))
     if history.start.method == "ies":
         found += _active_rows([("", history)])
     return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
-
-
-def _furthest(found: Peaks) -> str:
-    name = max(found.peaks, key=found.distance)
-    distance = found.distance(name)
-    if not distance:
-        return "All peak where the mean does."
-    return f"The furthest is {name}, {epochs_in_words(distance)} away."
 
 
 def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses) -> list[Section]:
@@ -109,115 +101,117 @@ def comparison_figures(
     apart = {id(run) for pair in pairs for run in (pair.with_all, pair.without)}
     rest = [run for run in runs if id(run) not in apart]
     finished = [run for run in rest if run.history.ended is not None]
-    contests = contests_of(finished, report_split)
-    rivals = [contest for contest in contests if contest.sft and contest.others]
+    comparisons = comparisons_of(finished, report_split)
+    rivals = [comparison for comparison in comparisons if comparison.sft and comparison.others]
     found = divergence_sections(pairs)
-    if any(len(contest.entrants) > 1 for contest in contests):
-        found += _spreads([contest for contest in contests if len(contest.entrants) > 1])
-    if len({contest.mixture for contest in rivals}) > 1:
+    if any(len(comparison.methods) > 1 for comparison in comparisons):
+        found += _spreads([comparison for comparison in comparisons if len(comparison.methods) > 1])
+    if len({comparison.mixture for comparison in rivals}) > 1:
         found.append(_sizes(rivals))
-    for contest, suffix, title in _numbered(contests):
-        found += _of_contest(contest, suffix, title)
-    for contest, suffix, title in _numbered(contests_of(rest)):
-        found += _losses(contest, suffix, title)
+    for comparison, suffix, title in _numbered(comparisons):
+        found += _of_comparison(comparison, suffix, title)
+    for comparison, suffix, title in _numbered(comparisons_of(rest)):
+        found += _losses(comparison, suffix, title)
     stopped = [(run.title, run.history) for run in rest if run.history.start.method == "ies"]
     found += _active_rows(stopped)
     on_test = any(run.history.selected_on_test for run in runs)
     return marked(found, _mark(on_test), WITHOUT_SCORES)
 
 
-def score_section(contest: Contest, suffix: str = "", title: str = "") -> Section:
-    """Every score of a contest."""
-    draw = partial(score_figure, contest)
-    name = f"Scores on {contest.split}{title}"
-    section = Section(f"scores{suffix}", name, score_text(contest), draw)
-    return marked([section], _mark(contest.selected_on_test))[0]
+def score_section(comparison: Comparison, suffix: str = "", title: str = "") -> Section:
+    """Every score of a comparison."""
+    draw = partial(score_figure, comparison)
+    name = f"Scores on {comparison.split}{title}"
+    section = Section(f"scores{suffix}", name, score_text(comparison), draw)
+    return marked([section], _mark(comparison.selected_on_test))[0]
 
 
-def _numbered(contests: Sequence[Contest]) -> list[tuple[Contest, str, str]]:
-    """Each contest with the ends of its keys and titles; of one contest both are empty."""
-    if len(contests) == 1:
-        return [(contests[0], "", "")]
+def _numbered(comparisons: Sequence[Comparison]) -> list[tuple[Comparison, str, str]]:
+    """Each comparison with the ends of its keys and titles; of one comparison both are empty."""
+    if len(comparisons) == 1:
+        return [(comparisons[0], "", "")]
     return [
-        (contest, f"-{number}", f" · {title}")
-        for number, (contest, title) in enumerate(
-            zip(contests, titles_of(contests), strict=True), 1
+        (comparison, f"-{number}", f" · {title}")
+        for number, (comparison, title) in enumerate(
+            zip(comparisons, titles_of(comparisons), strict=True), 1
         )
     ]
 
 
-def _spreads(contests: Sequence[Contest]) -> list[Section]:
+def _spreads(comparisons: Sequence[Comparison]) -> list[Section]:
     found: list[Section] = []
-    splits = listed(dict.fromkeys(contest.split for contest in contests))
-    several = f" Mean over {over_in_words(contests)}." if len(contests) > 1 else ""
-    if any(spread_of(each, entrant) is not None for each in contests for entrant in each.entrants):
+    splits = listed(dict.fromkeys(comparison.split for comparison in comparisons))
+    several = f" Mean over {over_in_words(comparisons)}." if len(comparisons) > 1 else ""
+    if any(spread_of(each, method) is not None for each in comparisons for method in each.methods):
         text = (
             f"Standard deviation (over n − 1) of the {splits} scores over the sub-datasets (the "
             f"paper's Fig. 4, left). It says nothing of how high the scores are.{several}"
         )
-        draw = partial(spread_figure, contests)
+        draw = partial(spread_figure, comparisons)
         found.append(Section("spread", "Spread over sub-datasets", text, draw))
-    text = f"On {splits} (the paper's Fig. 4, right). {places_text(contests)}"
-    return [*found, Section("places", "First places", text, partial(places_figure, contests))]
+    text = f"On {splits} (the paper's Fig. 4, right). {places_text(comparisons)}"
+    return [*found, Section("places", "First places", text, partial(places_figure, comparisons))]
 
 
-def _sizes(contests: Sequence[Contest]) -> Section:
-    mixtures = len({contest.mixture for contest in contests})
+def _sizes(comparisons: Sequence[Comparison]) -> Section:
+    mixtures = len({comparison.mixture for comparison in comparisons})
     text = (
         f"Gain of the mean over SFT on the same mixture, for {mixtures} mixtures of different size "
         "(the paper's Fig. 5)."
     )
-    draw = partial(size_figure, contests)
+    draw = partial(size_figure, comparisons)
     return Section("sizes", "Gain against the size of the mixture", text, draw)
 
 
-def _of_contest(contest: Contest, suffix: str, title: str) -> list[Section]:
+def _of_comparison(comparison: Comparison, suffix: str, title: str) -> list[Section]:
     found: list[Section] = []
-    budgets = budgets_of(contest)
-    if len({entrant.budget for entrant in budgets}) > 1:
+    budgets = budgets_of(comparison)
+    if len({method.budget for method in budgets}) > 1:
         text = (
             "Mean score and FLOPs of mSFT with different compute budgets C"
-            + (", beside SFT" if contest.sft else "")
+            + (", beside SFT" if comparison.sft else "")
             + " (the paper's Fig. 6)."
         )
-        draw = partial(budget_figure, contest)
+        draw = partial(budget_figure, comparison)
         found.append(Section(f"budgets{suffix}", f"Compute budget{title}", text, draw))
-    if contest.sft is None or not contest.others:
+    if comparison.sft is None or not comparison.others:
         return found
-    text = f"Gain over SFT on {contest.split}, sub-dataset by sub-dataset (the paper's Fig. 7)."
-    if contest.unit() is None:
+    text = f"Gain over SFT on {comparison.split}, sub-dataset by sub-dataset (the paper's Fig. 7)."
+    if comparison.unit() is None:
         text += " Metrics differ, and the mean gain is over the base model, so no mean is drawn."
-    draw = partial(gains_figure, contest)
+    draw = partial(gains_figure, comparison)
     found.append(Section(f"gains{suffix}", f"Gain by sub-dataset{title}", text, draw))
-    if contest.groups and contest.unit() is not None:
-        text = f"Gain of the mean over SFT on {contest.split}, group by group (the paper's Fig. 7)."
-        draw = partial(group_gains_figure, contest)
+    if comparison.groups and comparison.unit() is not None:
+        text = (
+            f"Gain of the mean over SFT on {comparison.split}, group by group (the paper's Fig. 7)."
+        )
+        draw = partial(group_gains_figure, comparison)
         found.append(Section(f"groups{suffix}", f"Gain by group{title}", text, draw))
-    for number, entrant in enumerate(budgets):
-        more = f"-c{epochs(entrant.budget)}" if number and len(budgets) > 1 else ""
+    for number, method in enumerate(budgets):
+        more = f"-c{epochs(method.budget)}" if number and len(budgets) > 1 else ""
         found += _parts(
-            contest,
-            entrant,
+            comparison,
+            method,
             suffix + more,
-            title if len(budgets) < 2 else f"{title} · {entrant.label}",
+            title if len(budgets) < 2 else f"{title} · {method.label}",
         )
     return found
 
 
-def _parts(contest: Contest, entrant: Entrant, suffix: str, title: str) -> list[Section]:
+def _parts(comparison: Comparison, method: MethodRuns, suffix: str, title: str) -> list[Section]:
     """Eq. 4; not where metrics are mixed, since its parts could not be added."""
-    if contest.unit() is None:
+    if comparison.unit() is None:
         return []
-    table, split = parts_of(contest, entrant)
+    table, split = parts_of(comparison, method)
     if all(part.gain is None for part in table.values()):
         return []
     text = (
-        f"The gain of {entrant.label} over SFT on {split} in two parts that add up to it (the "
+        f"The gain of {method.label} over SFT on {split} in two parts that add up to it (the "
         "paper's Eq. 4 and Fig. 8). One part is what a sub-dataset lost or won from where it left "
         "to the best checkpoint. The rest is overfitting prevented. The mean is of all. "
         f"{_undefined(table)}"
     )
-    draw = partial(parts_figure, table, split, contest.unit())
+    draw = partial(parts_figure, table, split, comparison.unit())
     return [Section(f"parts{suffix}", f"What the gain is made of{title}", text.strip(), draw)]
 
 
@@ -230,15 +224,15 @@ def _undefined(table: Mapping[str, Parts]) -> str:
     return f"The parts are undefined for {listed(told)} of {len(table)}." if told else ""
 
 
-def _losses(contest: Contest, suffix: str, title: str) -> list[Section]:
-    if len(loss_runs(contest)) < 2:
+def _losses(comparison: Comparison, suffix: str, title: str) -> list[Section]:
+    if len(loss_runs(comparison)) < 2:
         return []
     text = (
         "The mean training loss of each tick along the path of the search, and the moving average "
         "over 10 steps. What was rolled back is faint. A dashed line shows where one left "
         "(the paper's Fig. 9)."
     )
-    draw = partial(losses_figure, contest)
+    draw = partial(losses_figure, comparison)
     return [Section(f"losses{suffix}", f"Training loss{title}", text, draw)]
 
 

@@ -5,8 +5,9 @@ escapes every text, since names come from recipes and data.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from io import StringIO
 from itertools import groupby
 from textwrap import fill
@@ -29,13 +30,15 @@ class Cell:
 
     more: set small behind the text, such as a difference.
     value, difference: the same as unrounded numbers, for a program to read.
+    sign: on a page a gain is green and a loss red.
     """
 
     text: str
     rank: Rank = 0
     more: str = ""
-    value: float | int | None = None
-    difference: float | None = None
+    value: Number | None = None
+    difference: Number | None = None
+    sign: Literal["", "up", "down"] = ""
 
 
 EMPTY = Cell(NOTHING)
@@ -57,18 +60,42 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """key: for files and links. head: its first text stands above the names of the rows."""
+    """key: for files and links. head: its first text stands above the names of the rows.
+
+    reading: how to read the cells, where several tables of a page are read in the same way.
+    """
 
     key: str
     title: str
     note: str
     head: tuple[str, ...]
     rows: tuple[TableRow, ...]
+    reading: str = ""
+
+    @property
+    def caption(self) -> str:
+        """All that stands with a table that is by itself."""
+        return f"{self.reading} {self.note}".strip()
 
     @property
     def blocks(self) -> list[tuple[str, list[TableRow]]]:
         """Its rows by block, in order; of a table without blocks one, which has no name."""
         return [(name, [*rows]) for name, rows in groupby(self.rows, lambda row: row.block)]
+
+
+def table_of(
+    key: str,
+    title: str,
+    note: str,
+    names: Sequence[str],
+    columns: Mapping[str, Sequence[Cell]],
+    corner: str = "method",
+    reading: str = "",
+) -> Table:
+    """A table from its columns, which have a cell for each name."""
+    lines = zip(*columns.values(), strict=True)
+    rows = tuple(TableRow(name, cells) for name, cells in zip(names, lines, strict=True))
+    return Table(key, title, note, (corner, *columns), rows, reading)
 
 
 LONGEST = 40
@@ -92,7 +119,7 @@ def terminal(table: Table, width: int = WIDTH) -> str:
         for name in (table.head[0], *(row.name for row in table.rows))
     ]
     first = max(map(len, names))
-    lines = [label(table.title, width), *wrapped(table.note, width)]
+    lines = [label(table.title, width), *wrapped(table.caption, width)]
     while columns:
         fitting = 1
         room = width - first - len(columns[0][0])
@@ -133,8 +160,8 @@ def wrapped(text: str, width: int) -> list[str]:
 def markdown(table: Table) -> str:
     """The best in bold, the second underlined; GitHub has no <u>, but <ins> looks like it."""
     lines = [f"### {in_markdown(table.title)}", ""]
-    if table.note:
-        lines += [in_markdown(table.note), ""]
+    if table.caption:
+        lines += [in_markdown(table.caption), ""]
     lines.append(f"| {' | '.join(map(in_markdown, table.head))} |")
     lines.append("| --- |" + " ---: |" * (len(table.head) - 1))
     for block, rows in table.blocks:
@@ -158,7 +185,7 @@ def latex(table: Table) -> str:
     lines = [
         r"\begin{table}[t]",
         r"\centering\small",
-        rf"\caption{{\textbf{{{_tex(table.title)}.}} {_tex(table.note)}}}",
+        rf"\caption{{\textbf{{{_tex(table.title)}.}} {_tex(table.caption)}}}",
         rf"\label{{tab:{table.key}}}",
         rf"\begin{{tabular}}{{{spec}}}",
         r"\toprule",
@@ -242,20 +269,19 @@ def cells_of(tables: Sequence[Table]) -> list[dict[str, Any]]:
             "block": row.block,
             "row": row.name,
             "column": head,
-            "value": _value(cell),
-            "difference": cell.difference,
+            "value": _number(cell.value) if cell.value is not None else said,
+            "difference": _number(cell.difference),
             "rank": cell.rank or None,
         }
         for table in tables
         for row in table.rows
         for head, cell in zip(table.head[1:], row.cells, strict=True)
+        for said in [None if cell.text == NOTHING else cell.text]
     ]
 
 
-def _value(cell: Cell) -> float | str | None:
-    if cell.value is not None:
-        return cell.value
-    return None if cell.text == NOTHING else cell.text
+def _number(value: Number | None) -> float | None:
+    return float(value) if isinstance(value, Fraction) else value
 
 
 def _csv(text: str) -> str:

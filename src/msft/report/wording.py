@@ -81,9 +81,9 @@ def height(value: Score, unit: Unit) -> Score:
     return None if value is None else -value if unit == "nll" else value
 
 
-def per_cent(value: Number | None, unit: Unit) -> float | None:
+def per_cent(value: Number | None, unit: Unit) -> Number | None:
     """A score or a difference as tables give it to programs: shares of rows in per cent."""
-    return None if value is None else float(100 * value if unit == "accuracy" else value)
+    return 100 * value if value is not None and unit == "accuracy" else value
 
 
 def points(value: Number, unit: Unit) -> float:

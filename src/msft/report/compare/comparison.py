@@ -1,10 +1,10 @@
-"""Runs that are compared: a compared run is one log under a name, an entrant is a method with its
-runs by seed, a contest is entrants on one mixture.
+"""Runs that are compared: a compared run is one log under a name, a method is a method with its
+runs by seed, a comparison is methods on one mixture.
 
-A contest knows over which seeds and on which split its entrants are compared, and what makes the
+A comparison knows over which seeds and on which split its methods are compared, and what makes the
 comparison less than it seems: missing seeds, data or models that differ. What tables and figures
-show of an entrant is the mean over the seeds that all of them have. Of several base models each has
-a contest of its own, and all are reported on one split.
+show of a method is the mean over the seeds that all of them have. Of several base models each has
+a comparison of its own, and all are reported on one split.
 """
 
 import json
@@ -18,7 +18,15 @@ from urllib.parse import quote, unquote
 
 from msft.errors import LogError, UsageError, worded
 from msft.files import DAMAGED, kind_of
-from msft.report.compare.statistics import Paired, mean, paired, sample_sd, verdict_at
+from msft.report.compare.statistics import (
+    Bootstrap,
+    Paired,
+    mean,
+    paired_bootstrap,
+    paired_together,
+    sample_sd,
+    verdict_at,
+)
 from msft.report.wording import Unit, height, method_name, points
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
@@ -230,37 +238,64 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(names, start=1)]
 
 
-PairedVerdicts = dict[str, tuple[Verdict, Verdict]]
-"""Per sub-dataset the verdicts of two runs on the same rows."""
+@dataclass(frozen=True, slots=True)
+class RowsApart:
+    """How far the best checkpoints of two runs are apart on the same rows.
 
-
-def same_rows(
-    one: ComparedRun, two: ComparedRun, split: str, of_two: Mapping[str, Verdict]
-) -> PairedVerdicts | None:
-    """Of both best checkpoints; None unless the data are the same and all verdicts are there.
-
-    of_two: the second run's verdicts, which several may be compared with.
+    drawn: the difference of their means, with the rows drawn again.
+    signs: on how many rows the first is better, and on how many worse; None where rows cannot be
+        held against each other one by one.
     """
+
+    drawn: Bootstrap
+    signs: Paired | None
+
+
+def rows_apart(one: ComparedRun, two: ComparedRun, split: str) -> RowsApart | None:
+    """None unless the data are the same and all verdicts of both are there."""
     if one.data != two.data:
         return None
-    first, second = one.verdicts(split), of_two
+    both = first, second = one.verdicts(split), two.verdicts(split)
     if any(
         name not in first or name not in second or len(first[name]) != len(second[name])
         for name in one.names
     ):
         return None
-    return {name: (first[name], second[name]) for name in one.names}
+    strata = {
+        name: [a - b for a, b in zip(*(map(float, rows[name]) for rows in both), strict=True)]
+        for name in one.names
+    }
+    signs = paired_together(
+        (first[name], second[name], one.history.unit_of(name) == "nll") for name in one.names
+    )
+    return RowsApart(paired_bootstrap(strata, _weights(one, strata, split)), signs)
 
 
-def rows_apart(one: ComparedRun, rows: PairedVerdicts) -> Paired | None:
-    """On how many of the same rows the first run is better, and on how many worse."""
-    total = Paired(0, 0)
-    for name, (first, second) in rows.items():
-        pair = paired(first, second, one.history.unit_of(name) == "nll")
-        if pair is None:
-            return None
-        total += pair
-    return total
+def _weights(
+    run: ComparedRun, strata: Mapping[str, Sequence[float]], split: str
+) -> dict[str, float]:
+    """What one row's difference adds to that of the means: the mean's rule, row by row.
+
+    Of nll, rows are summed losses and the divisor is tokens, which are taken as given.
+    """
+    history = run.history
+    scores, base = history.known(run.best, split), history.known(BASE, split)
+    metrics = {scores[name].metric for name in strata}
+    sizes = {
+        name: scores[name].count if scores[name].metric == "nll" else len(rows)
+        for name, rows in strata.items()
+    }
+    alone = all(scores[name].count == 1 for name in strata)  # means of own metrics, in older logs
+    if history.start.settings["mean"] == "pooled" and len(metrics) == 1 and not alone:
+        sizes = dict.fromkeys(sizes, sum(sizes.values()))
+    else:  # gains are not pooled
+        sizes = {name: size * len(sizes) for name, size in sizes.items()}
+    weights = {name: 1 / size for name, size in sizes.items()}
+    for name in strata:
+        if scores[name].metric == "nll":
+            reference = float(base[name].value) if len(metrics) > 1 else 1.0
+            weights[name] *= -1 / reference if reference else 0.0
+    return weights
 
 
 def models_of(runs: Sequence[ComparedRun]) -> list[str | None]:
@@ -300,11 +335,14 @@ BUDGET = "compute_budget"
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """runs: by seed, at least one."""
+class MethodRuns:
+    """A method with its runs by seed, at least one.
+
+    name: as a recipe has it; label: as tables have it.
+    """
 
     label: str
-    method: str
+    name: str
     runs: Mapping[int, ComparedRun]
 
     @property
@@ -326,8 +364,8 @@ class Entrant:
         return [self.runs[seed] for seed in seeds if seed in self.runs]
 
 
-def entrants_by_method(runs: Sequence[ComparedRun]) -> tuple[Entrant, ...]:
-    """Runs that differ in their seed alone are one entrant."""
+def methods_by_settings(runs: Sequence[ComparedRun]) -> tuple[MethodRuns, ...]:
+    """Runs that differ in their seed alone are one method."""
     groups: dict[tuple[str, int], dict[int, ComparedRun]] = {}
     for run in runs:
         key, again = _settings(run), 0
@@ -337,7 +375,7 @@ def entrants_by_method(runs: Sequence[ComparedRun]) -> tuple[Entrant, ...]:
     held = [*groups.values()]
     firsts = [next(iter(group.values())) for group in held]
     return tuple(
-        Entrant(label, run.method, group)
+        MethodRuns(label, run.method, group)
         for label, run, group in zip(labels_of_runs(firsts), firsts, held, strict=True)
     )
 
@@ -385,16 +423,16 @@ def budget_of(history: History) -> float:
     return float(history.start.settings[BUDGET]) / history.evals_per_epoch
 
 
-def common_seeds(entrants: Sequence[Entrant], warnings: list[str]) -> tuple[int, ...]:
-    """The seeds that means are over: those that all entrants have, or all if none is common."""
-    every = sorted({seed for entrant in entrants for seed in entrant.runs})
-    common = tuple(seed for seed in every if all(seed in entrant.runs for entrant in entrants))
+def common_seeds(methods: Sequence[MethodRuns], warnings: list[str]) -> tuple[int, ...]:
+    """The seeds that means are over: those that all methods have, or all if none is common."""
+    every = sorted({seed for method in methods for seed in method.runs})
+    common = tuple(seed for seed in every if all(seed in method.runs for method in methods))
     if len(common) == len(every):
         return common
     lacking = [
-        f"{entrant.label} {listed(str(seed) for seed in every if seed not in entrant.runs)}"
-        for entrant in entrants
-        if len(entrant.runs) < len(every)
+        f"{method.label} {listed(str(seed) for seed in every if seed not in method.runs)}"
+        for method in methods
+        if len(method.runs) < len(every)
     ]
     if not common:
         warnings.append(
@@ -409,11 +447,11 @@ def common_seeds(entrants: Sequence[Entrant], warnings: list[str]) -> tuple[int,
     return common
 
 
-def unlike(entrants: Sequence[Entrant]) -> list[str]:
+def unlike(methods: Sequence[MethodRuns]) -> list[str]:
     """Runs under one seed that did not have the same data, model or own metric."""
     found: list[str] = []
-    for seed in sorted({seed for entrant in entrants for seed in entrant.runs}):
-        runs = [entrant.runs[seed] for entrant in entrants if seed in entrant.runs]
+    for seed in sorted({seed for method in methods for seed in method.runs}):
+        runs = [method.runs[seed] for method in methods if seed in method.runs]
         prints = {tuple(sorted(run.data.items())) for run in runs}
         if len(prints) > 1:
             labels = listed(run.label for run in runs)
@@ -423,7 +461,7 @@ def unlike(entrants: Sequence[Entrant]) -> list[str]:
             if len({run.metrics[metric] for run in having}) > 1:
                 labels = listed(run.label for run in having)
                 found.append(f"The code of {metric} changed between {labels}.")
-    sizes = {run.history.start.num_parameters for e in entrants for run in e.runs.values()}
+    sizes = {run.history.start.num_parameters for e in methods for run in e.runs.values()}
     return [*found, "The models differ in size."] if len(sizes) > 1 else found
 
 
@@ -432,34 +470,34 @@ UNGROUPED = "own data"
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class Comparison:
     """What tables and figures are made of.
 
-    seeds: means are over these: the seeds that all entrants have, or all if none is common.
+    seeds: means are over these: the seeds that all methods have, or all if none is common.
     names: the sub-datasets.
     split: the one that reports.
     selection: the one that chose every checkpoint.
     baseline: differences are to it.
-    each: every entrant is one run by itself.
+    each: every method is one run by itself.
     warnings: what makes the comparison less than it seems.
     """
 
-    entrants: tuple[Entrant, ...]
+    methods: tuple[MethodRuns, ...]
     seeds: tuple[int, ...]
     names: tuple[str, ...]
     split: str
-    baseline: Entrant
+    baseline: MethodRuns
     each: bool = False
     warnings: tuple[str, ...] = ()
     selection: str = SELECTION
 
     @property
     def runs(self) -> list[ComparedRun]:
-        return [run for entrant in self.entrants for run in entrant.runs.values()]
+        return [run for method in self.methods for run in method.runs.values()]
 
     @property
     def first(self) -> ComparedRun:
-        return self.entrants[0].first
+        return self.methods[0].first
 
     @property
     def has_mean(self) -> bool:
@@ -488,14 +526,14 @@ class Contest:
         return tuple(sorted(self.first.history.start.datasets.items()))
 
     @property
-    def sft(self) -> Entrant | None:
+    def sft(self) -> MethodRuns | None:
         """What gains are measured against, if it is there."""
-        return self.baseline if self.baseline.method == BASELINE else None
+        return self.baseline if self.baseline.name == BASELINE else None
 
     @property
-    def others(self) -> list[Entrant]:
+    def others(self) -> list[MethodRuns]:
         """All but SFT."""
-        return [entrant for entrant in self.entrants if entrant is not self.sft]
+        return [method for method in self.methods if method is not self.sft]
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
@@ -515,49 +553,49 @@ class Contest:
         }
         return units.pop() if len(units) == 1 else None
 
-    def score(self, entrant: Entrant, names: Sequence[str], split: str) -> Number | None:
+    def score(self, method: MethodRuns, names: Sequence[str], split: str) -> Number | None:
         """The mean score of these sub-datasets, over the seeds."""
-        return known_mean(run.score(names, split) for run in entrant.over(self.seeds))
+        return known_mean(run.score(names, split) for run in method.over(self.seeds))
 
     def base_score(self, names: Sequence[str], split: str) -> Number | None:
         """The base model's, from the runs of the baseline."""
         runs = self.baseline.over(self.seeds)
         return known_mean(run.score(names, split, BASE) for run in runs)
 
-    def flops(self, entrant: Entrant, kind: str) -> Number:
+    def flops(self, method: MethodRuns, kind: str) -> Number:
         """What it computed, mean over the seeds."""
-        return mean([Fraction(run.summary["flops"][kind]) for run in entrant.over(self.seeds)])
+        return mean([Fraction(run.summary["flops"][kind]) for run in method.over(self.seeds)])
 
-    def gain(self, entrant: Entrant, name: str) -> float | None:
+    def gain(self, method: MethodRuns, name: str) -> float | None:
         """Gain over SFT on a sub-dataset, as figures show it."""
         unit = self.unit()
-        gains = [_gain(run, sft, name, self.split, unit) for run, sft in self.pairs(entrant)]
+        gains = [_gain(run, sft, name, self.split, unit) for run, sft in self.pairs(method)]
         gain = known_mean(gains)
         return None if gain is None else float(gain)
 
-    def mean_gain(self, entrant: Entrant, names: Sequence[str] = ()) -> float | None:
+    def mean_gain(self, method: MethodRuns, names: Sequence[str] = ()) -> float | None:
         """Gain over SFT of the mean over these sub-datasets, or all, as figures show it."""
         unit, names = self.unit(), names or self.names
         gaps = [
             minus(run.score(names, self.split), sft.score(names, self.split))
-            for run, sft in self.pairs(entrant)
+            for run, sft in self.pairs(method)
         ]
         gap = known_mean(height(gap, unit) for gap in gaps)
         return None if gap is None else points(gap, unit)
 
-    def pairs(self, entrant: Entrant) -> list[tuple[ComparedRun, ComparedRun]]:
+    def pairs(self, method: MethodRuns) -> list[tuple[ComparedRun, ComparedRun]]:
         """Runs with the SFT run of the same seed; each with each where no seed is shared."""
         sft = self.sft.over(self.seeds) if self.sft else []
-        every = [(run, other) for run in entrant.over(self.seeds) for other in sft]
+        every = [(run, other) for run in method.over(self.seeds) for other in sft]
         return [(run, other) for run, other in every if run.seed == other.seed] or every
 
 
-def contest_of(
+def comparison_of(
     runs: Sequence[ComparedRun],
     report_split: ReportSplit | None = None,
     missing: Sequence[str] = (),
     unreadable: Mapping[str, str] | None = None,
-) -> Contest:
+) -> Comparison:
     """Methods by their seeds, all on one mixture; what has not finished is named and left out.
 
     report_split: the one that reports; by default what the runs' recipes say.
@@ -574,21 +612,17 @@ def contest_of(
         warnings.append(f"Not readable, and so not in the tables: {listed(told)}.")
     if not finished:
         raise UsageError("no run has finished yet, so there is nothing to compare")
-    if not same_datasets(finished):
-        raise UsageError(
-            f"{listed(run.label for run in finished)} have different sub-datasets; expected runs "
-            "of one recipe"
-        )
-    return _contest(entrants_by_method(finished), report_split, warnings)
+    refuse_other_mixtures(finished)
+    return _comparison(methods_by_settings(finished), report_split, warnings)
 
 
-def contest_of_each(
+def comparison_of_each(
     runs: Sequence[ComparedRun], report_split: ReportSplit | None = None
-) -> Contest:
-    """Every run an entrant by itself, and the first is the baseline."""
+) -> Comparison:
+    """Every run a method by itself, and the first is the baseline."""
     labels = labels_of_runs(runs)
-    entrants = tuple(
-        Entrant(label, run.method, {0: run}) for label, run in zip(labels, runs, strict=True)
+    methods = tuple(
+        MethodRuns(label, run.method, {0: run}) for label, run in zip(labels, runs, strict=True)
     )
     warnings: list[str] = []
     running = [run.label for run in runs if run.history.ended is None]
@@ -596,54 +630,54 @@ def contest_of_each(
         warnings.append(f"Not finished yet: {listed(running)}.")
     if not same_datasets(runs):
         warnings.append("The runs have different sub-datasets; no means are shown.")
-    return _contest(entrants, report_split, warnings, entrants[0])
+    return _comparison(methods, report_split, warnings, methods[0])
 
 
-def contests_of(
+def comparisons_of(
     runs: Sequence[ComparedRun], report_split: ReportSplit | None = None
-) -> list[Contest]:
-    """A contest of methods for each mixture and model, the smallest mixture first."""
+) -> list[Comparison]:
+    """A comparison of methods for each mixture and model, the smallest mixture first."""
     found: dict[str, list[ComparedRun]] = {}
     for run, model in zip(runs, models_of(runs), strict=True):
         start = run.history.start
         key = json.dumps([sorted(start.datasets.items()), start.num_parameters, model])
         found.setdefault(key, []).append(run)
-    contests = [
-        _contest(entrants_by_method(members), report_split, []) for members in found.values()
+    comparisons = [
+        _comparison(methods_by_settings(members), report_split, []) for members in found.values()
     ]
     return sorted(
-        contests,
+        comparisons,
         key=lambda each: (len(each.names), sum(each.first.history.start.datasets.values())),
     )
 
 
-def titles_of(contests: Sequence[Contest]) -> list[str]:
-    """What tells contests apart: their mixtures, their models, or both."""
-    models = model_labels([contest.first for contest in contests])
-    if len({contest.mixture for contest in contests}) == 1 and len(set(models)) > 1:
+def titles_of(comparisons: Sequence[Comparison]) -> list[str]:
+    """What tells comparisons apart: their mixtures, their models, or both."""
+    models = model_labels([comparison.first for comparison in comparisons])
+    if len({comparison.mixture for comparison in comparisons}) == 1 and len(set(models)) > 1:
         return models
     several = len(set(models)) > 1
     return [
-        contest.title + (f", {model}" if several else "")
-        for contest, model in zip(contests, models, strict=True)
+        comparison.title + (f", {model}" if several else "")
+        for comparison, model in zip(comparisons, models, strict=True)
     ]
 
 
-def over_in_words(contests: Sequence[Contest]) -> str:
-    """What several contests are of: 2 models, 3 mixtures, or both."""
-    models = len(set(model_labels([contest.first for contest in contests])))
-    mixtures = len({contest.mixture for contest in contests})
+def over_in_words(comparisons: Sequence[Comparison]) -> str:
+    """What several comparisons are of: 2 models, 3 mixtures, or both."""
+    models = len(set(model_labels([comparison.first for comparison in comparisons])))
+    mixtures = len({comparison.mixture for comparison in comparisons})
     told = [(mixtures, "mixture"), (models, "model")]
     return listed(counted(count, noun) for count, noun in told if count > 1) or "1 mixture"
 
 
-def _contest(
-    entrants: tuple[Entrant, ...],
+def _comparison(
+    methods: tuple[MethodRuns, ...],
     report_split: ReportSplit | None,
     warnings: list[str],
-    baseline: Entrant | None = None,
-) -> Contest:
-    runs = [run for entrant in entrants for run in entrant.runs.values()]
+    baseline: MethodRuns | None = None,
+) -> Comparison:
+    runs = [run for method in methods for run in method.runs.values()]
     refuse_mixed_selection(runs)
     selection = runs[0].history.selection
     tested = all(run.score(run.names, TEST) is not None for run in runs)
@@ -659,16 +693,24 @@ def _contest(
         without = [name for name in runs[0].names if name in runs[0].history.untested(runs[0].best)]
         why = no_test_mean(without) if without else "not every run was scored on test"
         warnings.append(f"{why[0].upper()}{why[1:]}; validation is reported.")
-    return Contest(
-        entrants,
-        common_seeds(entrants, warnings),
+    return Comparison(
+        methods,
+        common_seeds(methods, warnings),
         tuple(dict.fromkeys(name for run in runs for name in run.names)),
         TEST if reports == "test" and tested else selection,
-        baseline or _baseline(entrants),
+        baseline or _baseline(methods),
         baseline is not None,
-        (*warnings, *unlike(entrants)),
+        (*warnings, *unlike(methods)),
         selection,
     )
+
+
+def refuse_other_mixtures(runs: Sequence[ComparedRun]) -> None:
+    if not same_datasets(runs):
+        raise UsageError(
+            f"{listed(run.label for run in runs)} have different sub-datasets; expected runs of "
+            "one recipe"
+        )
 
 
 def refuse_mixed_selection(runs: Sequence[ComparedRun]) -> None:
@@ -685,11 +727,11 @@ def refuse_mixed_selection(runs: Sequence[ComparedRun]) -> None:
         )
 
 
-def _baseline(entrants: Sequence[Entrant]) -> Entrant:
+def _baseline(methods: Sequence[MethodRuns]) -> MethodRuns:
     """SFT, rather without settings of its own; else the first."""
-    found = [entrant for entrant in entrants if entrant.method == BASELINE]
-    plain = [entrant for entrant in found if not entrant.first.variant]
-    return (*plain, *found, *entrants)[0]
+    found = [method for method in methods if method.name == BASELINE]
+    plain = [method for method in found if not method.first.variant]
+    return (*plain, *found, *methods)[0]
 
 
 def same_datasets(runs: Sequence[ComparedRun]) -> bool:
@@ -703,6 +745,11 @@ def _any_tested(runs: Sequence[ComparedRun]) -> bool:
 def minus(one: Number | None, two: Number | None) -> Number | None:
     """A difference, if both are known."""
     return None if one is None or two is None else one - two
+
+
+def mean_at(history: History, checkpoint: CheckpointId, split: str) -> Number | None:
+    """The mean at a checkpoint, None unless it is known."""
+    return history.mean(checkpoint, split) if history.has_mean(checkpoint, split) else None
 
 
 def known_mean(values: Iterable[Number | None]) -> Number | None:
@@ -728,7 +775,7 @@ MODEL = "model_name_or_path"
 def runs_by_model(runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     """The runs of each model.
 
-    A variant that has a model of its own is an entrant beside the others where these have one
+    A variant that has a model of its own is a method beside the others where these have one
     model, and belongs to its own where they have several.
     """
     models = models_of(runs)
@@ -741,75 +788,88 @@ def runs_by_model(runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     return [*found.values()]
 
 
-def model_contests(
+def model_comparisons(
     runs: Sequence[ComparedRun],
     report_split: ReportSplit | None = None,
     missing: Sequence[str] = (),
     unreadable: Mapping[str, str] | None = None,
-) -> list[Contest]:
-    """A contest of methods for each model that has a finished run; its arguments are those of
-    `contest_of`."""
+) -> list[Comparison]:
+    """A comparison of methods for each model that has a finished run; its arguments are those of
+    `comparison_of`."""
     refuse_mixed_selection(runs)
     groups = runs_by_model(runs)
     whole = [group for group in groups if any(run.history.ended for run in group)]
     finished = [run for run in runs if run.history.ended is not None]
     if len(groups) < 2 or not whole:
-        return [contest_of(runs, report_split, missing, unreadable)]
-    if not same_datasets(finished):
-        raise UsageError(
-            f"{listed(run.label for run in finished)} have different sub-datasets; expected runs "
-            "of one recipe"
-        )
+        return [comparison_of(runs, report_split, missing, unreadable)]
+    refuse_other_mixtures(finished)
     waiting = [run.label for group in groups if group not in whole for run in group]
     lists = ([*waiting, *missing], unreadable)
     rest: tuple[list[str], None] = ([], None)
 
-    def contests(split: ReportSplit | None) -> list[Contest]:
+    def comparisons(split: ReportSplit | None) -> list[Comparison]:
         return [
-            contest_of(group, split, *(rest if number else lists))
+            comparison_of(group, split, *(rest if number else lists))
             for number, group in enumerate(whole)
         ]
 
-    found = contests(report_split)
-    if len({contest.split for contest in found}) > 1:
+    found = comparisons(report_split)
+    if len({comparison.split for comparison in found}) > 1:
         untested = "Not every model was scored on test, so validation is reported."
-        first, *others = contests("selection")
+        first, *others = comparisons("selection")
         found = [replace(first, warnings=(*first.warnings, untested)), *others]
     return _told_apart(found)
 
 
-def _told_apart(contests: Sequence[Contest]) -> list[Contest]:
+def _told_apart(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """A method that has several budgets on one model is named with its budget on all of them."""
     several = {
-        entrant.short
-        for contest in contests
-        for entrant in contest.entrants
-        if entrant.label == with_budget(entrant.short, entrant.first)
+        method.short
+        for comparison in comparisons
+        for method in comparison.methods
+        if method.label == with_budget(method.short, method.first)
     }
-    found: list[Contest] = []
-    for contest in contests:
-        entrants = tuple(_named(entrant, several) for entrant in contest.entrants)
-        baseline = entrants[contest.entrants.index(contest.baseline)]
-        found.append(replace(contest, entrants=entrants, baseline=baseline))
+    found: list[Comparison] = []
+    for comparison in comparisons:
+        methods = tuple(_named(method, several) for method in comparison.methods)
+        baseline = methods[comparison.methods.index(comparison.baseline)]
+        found.append(replace(comparison, methods=methods, baseline=baseline))
     return found
 
 
-def _named(entrant: Entrant, several: set[str]) -> Entrant:
-    if entrant.short not in several:
-        return entrant
-    return replace(entrant, label=with_budget(entrant.short, entrant.first))
+def _named(method: MethodRuns, several: set[str]) -> MethodRuns:
+    if method.short not in several:
+        return method
+    return replace(method, label=with_budget(method.short, method.first))
 
 
-def spread_of(contest: Contest, entrant: Entrant) -> float | None:
+def labels_in(comparisons: Sequence[Comparison]) -> list[str]:
+    """The methods of all comparisons, in the order in which they come up."""
+    return [*dict.fromkeys(method.label for each in comparisons for method in each.methods)]
+
+
+def scores_by_seed(
+    comparison: Comparison, method: MethodRuns, seeds: Sequence[int]
+) -> dict[int, Number]:
+    """A method's means on the split that reports, of the seeds that have one."""
+    found = {
+        seed: method.runs[seed].score(comparison.names, comparison.split)
+        for seed in seeds
+        if seed in method.runs
+    }
+    return {seed: score for seed, score in found.items() if score is not None}
+
+
+def spread_of(comparison: Comparison, method: MethodRuns) -> float | None:
     """The standard deviation over sub-datasets of a run's scores, mean over the seeds.
 
     None of one sub-dataset, where metrics differ, and where a score is missing.
     """
     spreads: list[float] = []
-    for run in entrant.over(contest.seeds):
-        scores = [run.score((name,), contest.split) for name in contest.names]
+    for run in method.over(comparison.seeds):
+        scores = [run.score((name,), comparison.split) for name in comparison.names]
         known = [score for score in scores if score is not None]
-        spread = sample_sd(known) if len(known) == len(scores) and contest.unit() else None
+        spread = sample_sd(known) if len(known) == len(scores) and comparison.unit() else None
         if spread is None:
             return None
         spreads.append(spread)
@@ -820,26 +880,26 @@ Ends = tuple[Number | None, Number | None]
 """The lowest and the highest score of a run over its sub-datasets, mean over the seeds."""
 
 
-def ends_of(contest: Contest, entrant: Entrant) -> Ends:
+def ends_of(comparison: Comparison, method: MethodRuns) -> Ends:
     """None where a score is missing."""
     scores = [
-        [run.score((name,), contest.split) for name in contest.names]
-        for run in entrant.over(contest.seeds)
+        [run.score((name,), comparison.split) for name in comparison.names]
+        for run in method.over(comparison.seeds)
     ]
     known = [[score for score in one if score is not None] for one in scores]
-    whole = [one if len(one) == len(contest.names) else None for one in known]
+    whole = [one if len(one) == len(comparison.names) else None for one in known]
     lowest = known_mean(min(one) if one else None for one in whole)
     return lowest, known_mean(max(one) if one else None for one in whole)
 
 
-def places_text(contests: Sequence[Contest]) -> str:
-    """What a first place is, and how many there are in these contests."""
-    who = "run" if all(contest.each for contest in contests) else "method"
-    rounds = sum(len(rounds_of(contest)) for contest in contests)
-    every = sum(len(contest.names) * len(_turns(contest)) for contest in contests)
-    own = any(len(contest.seeds) > len(_turns(contest)) for contest in contests)
-    first, *others = contests
-    over = f" over {over_in_words(contests)}"
+def places_text(comparisons: Sequence[Comparison]) -> str:
+    """What a first place is, and how many there are in these comparisons."""
+    who = "run" if all(comparison.each for comparison in comparisons) else "method"
+    rounds = sum(len(rounds_of(comparison)) for comparison in comparisons)
+    every = sum(len(comparison.names) * len(_turns(comparison)) for comparison in comparisons)
+    own = any(len(comparison.seeds) > len(_turns(comparison)) for comparison in comparisons)
+    first, *others = comparisons
+    over = f" over {over_in_words(comparisons)}"
     if not others:
         over = f", one for each of {counted(len(first.names), 'sub-dataset')}"
         seeds = len(_turns(first))
@@ -854,30 +914,30 @@ def places_text(contests: Sequence[Contest]) -> str:
     )
 
 
-def rounds_of(contest: Contest) -> list[dict[str, Number]]:
-    """Heights by entrant on each sub-dataset that all are scored on, under each seed.
+def rounds_of(comparison: Comparison) -> list[dict[str, Number]]:
+    """Heights by method on each sub-dataset that all are scored on, under each seed.
 
     Where no seed is common to all, one round per sub-dataset, of the means over their seeds.
     """
     rounds: list[dict[str, Number]] = []
-    for seeds in _turns(contest):
-        for name in contest.names:
-            unit = contest.unit((name,))
+    for seeds in _turns(comparison):
+        for name in comparison.names:
+            unit = comparison.unit((name,))
             scores = {
-                entrant.label: known_mean(
-                    run.score((name,), contest.split) for run in entrant.over(seeds)
+                method.label: known_mean(
+                    run.score((name,), comparison.split) for run in method.over(seeds)
                 )
-                for entrant in contest.entrants
+                for method in comparison.methods
             }
             heights = {
                 label: height(score, unit) for label, score in scores.items() if score is not None
             }
-            if len(heights) == len(contest.entrants) > 1:
+            if len(heights) == len(comparison.methods) > 1:
                 rounds.append(heights)
     return rounds
 
 
-def _turns(contest: Contest) -> list[tuple[int, ...]]:
+def _turns(comparison: Comparison) -> list[tuple[int, ...]]:
     """The seeds that are compared together: each by itself, or all where none is common."""
-    common = all(seed in entrant.runs for entrant in contest.entrants for seed in contest.seeds)
-    return [(seed,) for seed in contest.seeds] if common else [contest.seeds]
+    common = all(seed in method.runs for method in comparison.methods for seed in comparison.seeds)
+    return [(seed,) for seed in comparison.seeds] if common else [comparison.seeds]

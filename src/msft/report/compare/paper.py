@@ -6,12 +6,10 @@ everybody, the other without the sub-dataset that overfitted first. The change o
 optimal compute is c'_j - c_j: its peak in the branch without, less its peak in the branch with all.
 
 **OLMo 2** (Fig. 1 and Appendix A): training costs 6·|theta| FLOPs per token. The appendix states
-the
-tokens of mid-training (and of the 32B model's pre-training), so these cells are computed here. It
-does not state the other pre-training tokens nor the mean lengths of SFT and DPO rows, and its RLVR
-cells follow from about 2,714 tokens per episode instead of the 4,096 of its formula: those cells
-are
-taken as printed.
+the tokens of mid-training (and of the 32B model's pre-training), so these cells are computed here.
+It does not state the other pre-training tokens nor the mean lengths of SFT and DPO rows, and its
+RLVR cells follow from about 2,714 tokens per episode instead of the 4,096 of its formula: those
+cells are taken as printed.
 """
 
 from collections.abc import Mapping, Sequence

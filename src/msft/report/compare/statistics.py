@@ -6,7 +6,7 @@ equal, and not 1e-17 apart.
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -224,6 +224,22 @@ def paired(first: Verdict, second: Verdict, lower_is_better: bool = False) -> Pa
     if lower_is_better:
         higher, lower = lower, higher
     return Paired(higher, lower)
+
+
+def paired_together(
+    pairs: Iterable[tuple[Verdict | None, Verdict | None, bool]],
+) -> Paired | None:
+    """The rows of several sub-datasets, each with whether lower is better there; None where some
+    are lost or not of the same rows."""
+    total = Paired(0, 0)
+    for first, second, lower_is_better in pairs:
+        if first is None or second is None:
+            return None
+        found = paired(first, second, lower_is_better)
+        if found is None:
+            return None
+        total += found
+    return total
 
 
 def verdict_at(

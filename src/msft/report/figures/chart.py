@@ -1,6 +1,5 @@
 """A chart: a matplotlib figure in the colours of the page, its legend, its bars and dots, and its
-way
-into the page.
+way into the page.
 
 Figures are drawn in the light colours below. In the page each colour becomes a CSS variable of
 the same name, so one drawing serves light and dark, and PNG or PDF are drawn by the same code.
@@ -186,6 +185,19 @@ def name_rows(axes: "Axes", names: Mapping[float, str], size: float = 11.5) -> N
     edge = axes.get_yaxis_transform()
     for y, name in names.items():
         beside(axes, (0, y), name, False, gap=6, colour=MUTED, size=size, within=edge)
+
+
+def name_panel(axes: "Axes", title: str, room: float, gap: float = 0) -> None:
+    """The title above a panel, cut to the pixels that it has."""
+    axes.annotate(
+        label(title, max(8, int(room / 7))),
+        (0, 1),
+        (0, 8 + gap),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=INK,
+        fontsize=12,
+    )
 
 
 def with_mark(figure: "Figure", text: str) -> "Figure":

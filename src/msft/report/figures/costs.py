@@ -1,6 +1,5 @@
-"""Figures of what runs did and what it cost: training loss (Fig. 9), FLOPs, copies on disk,
-rows still
-active under IES."""
+"""Figures of what runs did and what it cost: training loss (Fig. 9), FLOPs, copies on disk, rows
+still active under IES."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from math import fsum, isnan, nan
 from typing import TYPE_CHECKING
 
 from msft.report.branches import Branch, Polyline, branches_of, rolled_back
-from msft.report.compare.comparison import ComparedRun, Contest, Entrant
+from msft.report.compare.comparison import ComparedRun, Comparison, MethodRuns
 from msft.report.compare.paper import disk_bounds
 from msft.report.figures.chart import (
     BEST,
@@ -23,7 +22,6 @@ from msft.report.figures.chart import (
     NARROW,
     OTHER,
     PAPER,
-    VARIABLES,
     WENT_ON,
     Entry,
     above,
@@ -49,11 +47,11 @@ WINDOW = 10
 MOST = 500
 """Points of a roll-out that are drawn; of more, every second, third, …"""
 
-Place = tuple[float, float]
+XY = tuple[float, float]
 """Ticks since a roll-out began, and a loss."""
 
 
-def moving_losses(history: History, steps: StepLosses) -> list[list[Place]]:
+def moving_losses(history: History, steps: StepLosses) -> list[list[XY]]:
     """For each roll-out, the mean loss of the last ten steps up to each of its steps.
 
     The ten reach back over the start of a roll-out along its path, never into what was discarded.
@@ -64,24 +62,24 @@ def moving_losses(history: History, steps: StepLosses) -> list[list[Place]]:
     ]
 
 
-def thinned(places: Sequence[Place]) -> Sequence[Place]:
+def thinned(places: Sequence[XY]) -> Sequence[XY]:
     """Not more than a figure can show; the last is always among them."""
     stride = -(-len(places) // MOST) or 1
     return places[(len(places) - 1) % stride :: stride]
 
 
-def _moving(before: Sequence[float], own: Sequence[Place]) -> list[Place]:
+def _moving(before: Sequence[float], own: Sequence[XY]) -> list[XY]:
     losses = [*before, *(loss for _, loss in own)]
-    found: list[Place] = []
+    found: list[XY] = []
     for number, (place, _) in enumerate(own, start=len(before) + 1):
         if number >= WINDOW:
             found.append((place, fsum(losses[number - WINDOW : number]) / WINDOW))
     return found
 
 
-def _own(history: History, steps: StepLosses, rollout: int) -> list[Place]:
+def _own(history: History, steps: StepLosses, rollout: int) -> list[XY]:
     """The steps of a roll-out as far as its ticks are in the log and all their steps are known."""
-    found: list[Place] = []
+    found: list[XY] = []
     for tick, point in enumerate(history.stages[rollout].points, start=1):
         losses = steps.get((rollout, tick), ())
         if not point.steps or len(losses) < point.steps:
@@ -169,28 +167,26 @@ def flops_shares(history: History) -> list[tuple[str, int, str]]:
 
 def flops(history: History, width: float) -> "Figure":
     """All FLOPs of the run as one bar."""
-    figure = new_figure(width, 46)
-    axes = add_axes(figure, 0, 0, 4, 4)
-    axes.set_axis_off()
     shares = flops_shares(history)
+    entries = [Entry(f"{name} {si(amount)}FLOPs", colour) for name, amount, colour in shares]
+    top = legend_height(entries, width) + 4
+    figure = new_figure(width, top + 42)
+    axes = add_axes(figure, 0, 0, top, 4)
+    axes.set_axis_off()
     total = sum(amount for _, amount, _ in shares) or 1
     left = 0.0
-    for name, amount, colour in shares:
+    for _, amount, colour in shares:
         share = amount / total
         axes.barh([0], [share], left=[left], height=1, color=colour, edgecolor=PAPER, linewidth=2)
-        text = f"{name} {share:.0%}" if share * width > 150 else f"{share:.0%}"
         if share * width > 36:
             ink = INK if colour == FAINT else PAPER
-            axes.text(left + share / 2, 0, text, ha="center", va="center", color=ink, fontsize=12)
+            place = (left + share / 2, 0)
+            axes.text(*place, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=12)
         left += share
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.5, 0.5)
+    draw_legend(figure, entries)
     return figure
-
-
-def flop_rows(history: History) -> list[tuple[str, str, str]]:
-    """The same as rows: name, amount, and the CSS variable of the colour."""
-    return [(name, si(amount), VARIABLES[colour]) for name, amount, colour in flops_shares(history)]
 
 
 def disk(history: History, branches: Sequence[Branch], width: float) -> "Figure":
@@ -253,14 +249,14 @@ _FAR = 8
 """Highest over lowest loss from which the axis is logarithmic."""
 
 
-def loss_runs(contest: Contest) -> list[tuple[Entrant, ComparedRun]]:
+def loss_runs(comparison: Comparison) -> list[tuple[MethodRuns, ComparedRun]]:
     """The runs that have a training loss, without continual SFT, whose epochs are of one
     sub-dataset each."""
     return [
-        (entrant, run)
-        for entrant in contest.entrants
-        for run in entrant.over(contest.seeds)
-        if entrant.method != "continual"
+        (method, run)
+        for method in comparison.methods
+        for run in method.over(comparison.seeds)
+        if method.name != "continual"
         and any(point.loss[1] for stage in run.history.stages for point in stage.points)
     ]
 
@@ -278,17 +274,17 @@ def loss_line(colour: str, run: ComparedRun) -> LossLine:
     return LossLine(colour, run.history, path_steps(run.history, step_losses_of(run.folder)))
 
 
-def losses_figure(contest: Contest, width: float) -> "Figure":
+def losses_figure(comparison: Comparison, width: float) -> "Figure":
     """Fig. 9: training loss along the path that each search took; what was rolled back is faint.
 
     A dashed line is where a sub-dataset left. Of the one run that has any, the numbers above say
     how many sub-datasets remained.
     """
-    runs = loss_runs(contest)
+    runs = loss_runs(comparison)
     colours = {
-        entrant.label: colour_at(contest.entrants.index(entrant)) for entrant, _ in runs
+        method.label: colour_at(comparison.methods.index(method)) for method, _ in runs
     }  # one for all seeds
-    lines = [loss_line(colours[entrant.label], run) for entrant, run in runs]
+    lines = [loss_line(colours[method.label], run) for method, run in runs]
     entries = [Entry(name, colour, "line") for name, colour in colours.items()]
     entries += loss_entries(lines)
     top = legend_height(entries, width) + (22 if len(_leavers(lines)) == 1 else 6)
@@ -362,7 +358,7 @@ def path_losses(history: History) -> tuple[Polyline, Polyline]:
 
 def path_steps(history: History, steps: StepLosses) -> Polyline:
     """The moving average over steps along the path that the search took."""
-    line: list[Place] = []
+    line: list[XY] = []
     for branch, places in zip(branches_of(history), moving_losses(history, steps), strict=True):
         on_path = (place for place in places if place[0] <= branch.went_on)
         line += [(branch.start + at / branch.per_epoch, loss) for at, loss in on_path]

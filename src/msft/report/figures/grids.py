@@ -11,7 +11,6 @@ from msft.report.figures.chart import (
     BEST,
     FAINT,
     GREEN,
-    INK,
     LEFT,
     MUTED,
     NARROW,
@@ -21,9 +20,8 @@ from msft.report.figures.chart import (
     add_axes,
     draw_legend,
     legend_height,
-    name_margin,
+    name_panel,
     new_figure,
-    rows_of,
 )
 from msft.report.figures.costs import (
     TRAINED,
@@ -34,15 +32,12 @@ from msft.report.figures.costs import (
     loss_line,
 )
 from msft.report.figures.peaks import (
-    PEAK_ENTRIES,
-    draw_curves,
-    draw_distances,
-    numbered_names,
+    peak_rows,
     peaks_of,
 )
 from msft.report.page import Section, marked
 from msft.run.history import disk_of
-from msft.text import SELECTED_ON_TEST, epochs, label
+from msft.text import SELECTED_ON_TEST, epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,9 +97,13 @@ def _beside(run: ComparedRun, others: Sequence[ComparedRun]) -> ComparedRun | No
 def _titles(runs: Sequence[ComparedRun]) -> list[str]:
     """Model, C of a search, and N; with seed or folder where two would be alike."""
     models = model_labels(runs) if runs else []
+    budgets = [
+        f", C = {epochs(budget_of(run.history))}" if run.method in ("msft", "continual") else ""
+        for run in runs
+    ]
     short = [
-        f"{model}{_budget(run)}, N = {len(run.names)}"
-        for model, run in zip(models, runs, strict=True)
+        f"{model}{budget}, N = {len(run.names)}"
+        for model, budget, run in zip(models, budgets, runs, strict=True)
     ]
     seeded = [f"{title}, seed {run.seed}" for title, run in zip(short, runs, strict=True)]
     return [
@@ -115,11 +114,6 @@ def _titles(runs: Sequence[ComparedRun]) -> list[str]:
         else f"{title} ({run.label})"
         for title, more, run in zip(short, seeded, runs, strict=True)
     ]
-
-
-def _budget(run: ComparedRun) -> str:
-    searches = run.method in ("msft", "continual")
-    return f", C = {epochs(budget_of(run.history))}" if searches else ""
 
 
 def grid_section(kind: GridKind, panels: Sequence[Panel]) -> Section:
@@ -149,40 +143,7 @@ def grid_section(kind: GridKind, panels: Sequence[Panel]) -> Section:
 
 def peaks_grid(panels: Sequence[Panel], width: float) -> "Figure":
     """Curves with their peaks, and distances to the peak of the mean: a row of each run."""
-    entries = PEAK_ENTRIES
-    found = [peaks_of(panel.run.history) for panel in panels]
-    top = legend_height(entries, width) + 6
-    narrow = width <= NARROW
-    heights: list[tuple[float, float]] = []
-    for peaks in found:
-        bars = 22 * rows_of(len(peaks.peaks) if peaks else 0).count
-        heights.append((PANEL, bars) if narrow else (max(PANEL, bars),) * 2)
-    rows = [TITLE + FOOT + (sum(pair) + FOOT if narrow else pair[0]) for pair in heights]
-    figure = new_figure(width, top + sum(rows))
-    for panel, peaks, (high, tall), begin in zip(
-        panels, found, heights, _begins(top, rows), strict=True
-    ):
-        assert peaks is not None, "panels_of leaves out what has no peaks"
-        labels = rows_of(len(peaks.peaks)).labels(numbered_names(peaks), 15 if narrow else 24)
-        under = top + sum(rows) - begin - TITLE
-        if narrow:
-            curves = add_axes(figure, 48, 8, begin + TITLE, under - high)
-            second = begin + TITLE + high + FOOT
-            bars_axes = add_axes(figure, name_margin(labels), 8, second, under - high - FOOT - tall)
-        else:
-            curves = add_axes(figure, 48, 0.52 * width, begin + TITLE, under - high)
-            left = 0.52 * width + name_margin(labels)
-            bars_axes = add_axes(figure, left, 10, begin + TITLE, under - high)
-        draw_curves(curves, panel.run.history, peaks)
-        draw_distances(bars_axes, peaks, labels)
-        _name(curves, panel.title, 0.48 * width)
-    draw_legend(figure, entries)
-    return figure
-
-
-def _begins(top: float, rows: Sequence[float]) -> list[float]:
-    """Where each row begins, in pixels from the top."""
-    return [top + sum(rows[:number]) for number in range(len(rows))]
+    return peak_rows([(each.title, each.run.history) for each in panels], width, TITLE, PANEL)
 
 
 def loss_grid(panels: Sequence[Panel], width: float) -> "Figure":
@@ -198,7 +159,7 @@ def loss_grid(panels: Sequence[Panel], width: float) -> "Figure":
     def draw(axes: "Axes", number: int) -> None:
         draw_losses(axes, lines[number])
         axes.set_xlabel("epochs on the path from the base")
-        _name(axes, panels[number].title, axes.bbox.width, 14)
+        name_panel(axes, panels[number].title, axes.bbox.width, 14)
 
     return _grid(len(panels), entries, draw, width)
 
@@ -212,7 +173,7 @@ def disk_grid(panels: Sequence[Panel], width: float) -> "Figure":
         axes.locator_params(axis="x", nbins=5)
         axes.set_xlabel(TRAINED)
         mean = disk_of(history)["mean_copies"]
-        _name(axes, f"{panels[number].title}: mean {mean:.2f}", axes.bbox.width)
+        name_panel(axes, f"{panels[number].title}: mean {mean:.2f}", axes.bbox.width)
 
     return _grid(len(panels), DISK_ENTRIES, draw, width)
 
@@ -232,17 +193,3 @@ def _grid(
         draw(add_axes(figure, left, right, above, top + rows * row - above - PANEL), number)
     draw_legend(figure, entries)
     return figure
-
-
-def _name(axes: "Axes", title: str, room: float, gap: float = 0) -> None:
-    """The title above a panel, cut to the pixels that it has."""
-    text = label(title, max(8, int(room / 7)))
-    axes.annotate(
-        text,
-        (0, 1),
-        (0, 8 + gap),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        color=INK,
-        fontsize=12,
-    )

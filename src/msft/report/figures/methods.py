@@ -1,15 +1,21 @@
 """Figures that set methods beside each other: scores, gains (Fig. 7) and their parts (Fig. 8),
-spread
-and first places (Fig. 4), gain against the size of the mixture (Fig. 5), score and FLOPs against
-the
-compute budget (Fig. 6), and the share of SFT in the training compute of OLMo 2 (Fig. 1)."""
+spread and first places (Fig. 4), gain against the size of the mixture (Fig. 5), score and FLOPs
+against the compute budget (Fig. 6), and the share of SFT in the training compute of OLMo 2
+(Fig. 1)."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf, isfinite, nan
 from typing import TYPE_CHECKING
 
-from msft.report.compare.comparison import Contest, Entrant, rounds_of, spread_of, titles_of
+from msft.report.compare.comparison import (
+    Comparison,
+    MethodRuns,
+    labels_in,
+    rounds_of,
+    spread_of,
+    titles_of,
+)
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -53,7 +59,7 @@ from msft.report.figures.costs import flops_shares
 from msft.report.page import Section
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
 from msft.search.curves import TEST, Number
-from msft.text import epochs, label, listed, si
+from msft.text import epochs, label, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,72 +70,62 @@ MOST_BARS = 3
 """Series that are bars; more are dots."""
 
 
-def score_text(contest: Contest) -> str:
-    """What the figure shows."""
-    units = {contest.unit((name,)) for name in contest.names}
-    text = "In per cent of rows right" if units == {"accuracy"} else "Accuracies in per cent"
-    if "accuracy" not in units:
-        text = "In the metric of each sub-dataset"
-    elif _single(contest):
-        text += "; the lines are Wilson's 95 % intervals"
-    if not _single(contest):
-        text += f"; mean over seeds {listed(map(str, contest.seeds))}"
-    if len(units) > 1:
-        text += "; each metric has an axis of its own"
-    return text + (". Of nll, lower is better." if "nll" in units else ".")
+def score_text(comparison: Comparison) -> str:
+    """What the figure shows besides scores."""
+    units = {comparison.unit((name,)) for name in comparison.names}
+    alone = all(len(method.over(comparison.seeds)) == 1 for method in comparison.methods)
+    texts = ["The lines are Wilson's 95 % intervals."] if alone and "accuracy" in units else []
+    return " ".join(texts + ["Each metric has an axis of its own."] * (len(units) > 1))
 
 
-def score_figure(contest: Contest, width: float) -> "Figure":
+def score_figure(comparison: Comparison, width: float) -> "Figure":
     """Sub-datasets with the same metric share an axis."""
     by_unit: dict[Unit, list[str]] = {}
-    for name in contest.names:
-        by_unit.setdefault(contest.unit((name,)), []).append(name)
+    for name in comparison.names:
+        by_unit.setdefault(comparison.unit((name,)), []).append(name)
     panels = [
-        Panel(names, _series(contest, names), f"{score_unit(unit)} ({contest.split})")
+        Panel(names, _series(comparison, names), f"{score_unit(unit)} ({comparison.split})")
         for unit, names in by_unit.items()
     ]
     return horizontal_dots(width, panels, zero=False)
 
 
-def _series(contest: Contest, names: Sequence[str]) -> list[Series]:
+def _series(comparison: Comparison, names: Sequence[str]) -> list[Series]:
     return [
         Series(
-            entrant.label,
+            method.label,
             colour_at(place),
-            [_score(contest, entrant, name) for name in names],
-            [_interval(contest, entrant, name) for name in names],
+            [_score(comparison, method, name) for name in names],
+            [_interval(comparison, method, name) for name in names],
         )
-        for place, entrant in enumerate(contest.entrants)
+        for place, method in enumerate(comparison.methods)
     ]
 
 
-def _single(contest: Contest) -> bool:
-    return all(len(entrant.over(contest.seeds)) == 1 for entrant in contest.entrants)
+def _score(comparison: Comparison, method: MethodRuns, name: str) -> float | None:
+    score = comparison.score(method, (name,), comparison.split)
+    return None if score is None else points(score, comparison.unit((name,)))
 
 
-def _score(contest: Contest, entrant: Entrant, name: str) -> float | None:
-    score = contest.score(entrant, (name,), contest.split)
-    return None if score is None else points(score, contest.unit((name,)))
-
-
-def _interval(contest: Contest, entrant: Entrant, name: str) -> tuple[float, float] | None:
+def _interval(comparison: Comparison, method: MethodRuns, name: str) -> tuple[float, float] | None:
     """Of a count under one seed."""
-    run, *others = entrant.over(contest.seeds)
-    score = run.history.known(run.best, contest.split).get(name)
+    run, *others = method.over(comparison.seeds)
+    score = run.history.known(run.best, comparison.split).get(name)
     if others or score is None or score.metric != "accuracy":
         return None
     low, high = wilson(int(score.total), score.count)
     return (100 * low, 100 * high)
 
 
-def gains(contest: Contest) -> dict[str, list[float | None]]:
-    """Per sub-dataset the gain of each entrant other than SFT; the highest of mSFT's first, or of
-    the first entrant's where there is no mSFT."""
-    leader = next((c for c in contest.others if c.method == "msft"), contest.others[0])
+def gains(comparison: Comparison) -> dict[str, list[float | None]]:
+    """Per sub-dataset the gain of each method other than SFT; the highest of mSFT's first, or of
+    the first method's where there is no mSFT."""
+    leader = next((c for c in comparison.others if c.name == "msft"), comparison.others[0])
     table = {
-        name: [contest.gain(entrant, name) for entrant in contest.others] for name in contest.names
+        name: [comparison.gain(method, name) for method in comparison.others]
+        for name in comparison.names
     }
-    place = contest.others.index(leader)
+    place = comparison.others.index(leader)
     return {name: table[name] for name in _falling({name: table[name][place] for name in table})}
 
 
@@ -138,43 +134,43 @@ def _falling(values: Mapping[str, Number | None]) -> list[str]:
     return sorted(values, key=lambda name: inf if (value := values[name]) is None else -value)
 
 
-def gains_figure(contest: Contest, width: float) -> "Figure":
+def gains_figure(comparison: Comparison, width: float) -> "Figure":
     """Fig. 7: the gain over SFT on each sub-dataset, sorted, and on their mean.
 
     Where metrics are mixed there is no mean: its gains are over the base model.
     """
-    return _gains_drawn(contest, gains(contest), width)
+    return _gains_drawn(comparison, gains(comparison), width)
 
 
-def group_gains(contest: Contest) -> dict[str, list[float | None]]:
-    """Per group of sub-datasets the gain of each entrant other than SFT, on its mean."""
+def group_gains(comparison: Comparison) -> dict[str, list[float | None]]:
+    """Per group of sub-datasets the gain of each method other than SFT, on its mean."""
     return {
-        group: [contest.mean_gain(entrant, names) for entrant in contest.others]
-        for group, names in contest.groups.items()
+        group: [comparison.mean_gain(method, names) for method in comparison.others]
+        for group, names in comparison.groups.items()
     }
 
 
-def group_gains_figure(contest: Contest, width: float) -> "Figure":
+def group_gains_figure(comparison: Comparison, width: float) -> "Figure":
     """Fig. 7 as the paper draws it: the gain over SFT on each group of sub-datasets."""
-    return _gains_drawn(contest, group_gains(contest), width)
+    return _gains_drawn(comparison, group_gains(comparison), width)
 
 
 def _gains_drawn(
-    contest: Contest, table: Mapping[str, Sequence[float | None]], width: float
+    comparison: Comparison, table: Mapping[str, Sequence[float | None]], width: float
 ) -> "Figure":
-    unit, names, rows = contest.unit(), [*table], [*table.values()]
+    unit, names, rows = comparison.unit(), [*table], [*table.values()]
     if unit is not None:
         names = ["mean", *names]
-        rows = [[contest.mean_gain(entrant) for entrant in contest.others], *rows]
+        rows = [[comparison.mean_gain(method) for method in comparison.others], *rows]
     series = [
         Series(
-            entrant.label,
-            colour_at(contest.entrants.index(entrant)),
+            method.label,
+            colour_at(comparison.methods.index(method)),
             [row[place] for row in rows],
         )
-        for place, entrant in enumerate(contest.others)
+        for place, method in enumerate(comparison.others)
     ]
-    axis = f"gain over SFT on {contest.split}, {gain_unit(unit)}".rstrip(", ")
+    axis = f"gain over SFT on {comparison.split}, {gain_unit(unit)}".rstrip(", ")
     if len(series) > MOST_BARS:
         return horizontal_dots(width, [Panel(names, series, axis)])
 
@@ -184,11 +180,11 @@ def _gains_drawn(
     return horizontal_bars(width, names, series, axis, written)
 
 
-def parts_of(contest: Contest, entrant: Entrant) -> tuple[dict[str, Parts], str]:
+def parts_of(comparison: Comparison, method: MethodRuns) -> tuple[dict[str, Parts], str]:
     """Eq. 4 for every sub-dataset, the mean over the pairs of runs, and the split it is of."""
-    pairs = [(sft.history, msft.history) for msft, sft in contest.pairs(entrant)]
-    splits = {contest.split, *(decomposition_split(sft, msft) for sft, msft in pairs)}
-    split = TEST if splits == {TEST} else contest.selection
+    pairs = [(sft.history, msft.history) for msft, sft in comparison.pairs(method)]
+    splits = {comparison.split, *(decomposition_split(sft, msft) for sft, msft in pairs)}
+    split = TEST if splits == {TEST} else comparison.selection
     return mean_decomposition([decomposition(sft, msft, split) for sft, msft in pairs]), split
 
 
@@ -258,15 +254,11 @@ def _gain_text(share: Parts, unit: Unit, narrow: bool) -> str:
     return f"{text}  {rest} undef." if narrow else f"{text}  of it undefined: {rest}"
 
 
-def labels_of(contests: Sequence[Contest]) -> list[str]:
-    return [*dict.fromkeys(entrant.label for contest in contests for entrant in contest.entrants)]
-
-
-def spread_figure(contests: Sequence[Contest], width: float) -> "Figure":
-    """Fig. 4, left: the standard deviation over sub-datasets; of several contests, the mean."""
-    names = labels_of(contests)
-    values = [_mean_spread(contests, name) for name in names]
-    unit = contests[0].unit()
+def spread_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
+    """Fig. 4, left: the standard deviation over sub-datasets; of several comparisons, the mean."""
+    names = labels_in(comparisons)
+    values = [_mean_spread(comparisons, name) for name in names]
+    unit = comparisons[0].unit()
     return horizontal_bars(
         width,
         names,
@@ -276,20 +268,22 @@ def spread_figure(contests: Sequence[Contest], width: float) -> "Figure":
     )
 
 
-def _mean_spread(contests: Sequence[Contest], name: str) -> float | None:
+def _mean_spread(comparisons: Sequence[Comparison], name: str) -> float | None:
     spreads = [
-        points(spread, contest.unit())
-        for contest in contests
-        for entrant in contest.entrants
-        if entrant.label == name and (spread := spread_of(contest, entrant)) is not None
+        points(spread, comparison.unit())
+        for comparison in comparisons
+        for method in comparison.methods
+        if method.label == name and (spread := spread_of(comparison, method)) is not None
     ]
     return float(mean(spreads)) if spreads else None
 
 
-def places_figure(contests: Sequence[Contest], width: float) -> "Figure":
+def places_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     """Fig. 4, right: first places, those shared with others fainter."""
-    names = labels_of(contests)
-    table = first_places([heights for contest in contests for heights in rounds_of(contest)])
+    names = labels_in(comparisons)
+    table = first_places(
+        [heights for comparison in comparisons for heights in rounds_of(comparison)]
+    )
     entries = [Entry("alone", BEST), Entry("shared with others", FAINT)]
     rows = rows_of(len(names))
     figure, axes = horizontal_axes(width, names, rows, 24, entries)
@@ -305,18 +299,16 @@ def places_figure(contests: Sequence[Contest], width: float) -> "Figure":
     return figure
 
 
-def size_figure(contests: Sequence[Contest], width: float) -> "Figure":
+def size_figure(comparisons: Sequence[Comparison], width: float) -> "Figure":
     """Fig. 5: the gain of each method over SFT in mixtures of different size."""
-    names = labels_of(contests)
-    others = dict.fromkeys(entrant.label for contest in contests for entrant in contest.others)
+    names = labels_in(comparisons)
+    gains_of = [{each.label: c.mean_gain(each) for each in c.others} for c in comparisons]
     series = [
-        Series(
-            name, colour_at(names.index(name)), [_gain_of(contest, name) for contest in contests]
-        )
-        for name in others
+        Series(name, colour_at(names.index(name)), [gains.get(name) for gains in gains_of])
+        for name in dict.fromkeys(name for gains in gains_of for name in gains)
     ]
-    unit = contests[0].unit()
-    shown = titles_of(contests)
+    unit = comparisons[0].unit()
+    shown = titles_of(comparisons)
     return horizontal_bars(
         width,
         [text.replace(" rows", "") if width <= NARROW else text for text in shown],
@@ -326,24 +318,17 @@ def size_figure(contests: Sequence[Contest], width: float) -> "Figure":
     )
 
 
-def _gain_of(contest: Contest, name: str) -> float | None:
-    for entrant in contest.others:
-        if entrant.label == name:
-            return contest.mean_gain(entrant)
-    return None
-
-
-def budget_figure(contest: Contest, width: float) -> "Figure":
+def budget_figure(comparison: Comparison, width: float) -> "Figure":
     """Fig. 6: the mean score of mSFT and what its FLOPs went into, by compute budget C."""
-    entrants = budgets_of(contest)
-    if contest.sft is not None:
-        entrants = [contest.sft, *entrants]
+    methods = budgets_of(comparison)
+    if comparison.sft is not None:
+        methods = [comparison.sft, *methods]
     entries = [
         Entry("training kept", BEST),
         Entry("discarded", FAINT),
         Entry("evaluation", WENT_ON),
     ]
-    if any(run.summary["flops"]["lookahead"] for run in contest.runs):
+    if any(run.summary["flops"]["lookahead"] for run in comparison.runs):
         entries.append(Entry("look-ahead", OTHER))
     narrow = width <= NARROW
     top = legend_height(entries, width) + 4
@@ -354,39 +339,39 @@ def budget_figure(contest: Contest, width: float) -> "Figure":
     else:
         above = add_axes(figure, 52, width * 0.53, top + 12, 44)
         below = add_axes(figure, width * 0.55, 10, top + 12, 44)
-    _budget_scores(above, contest, entrants)
-    _budget_flops(below, contest, entrants)
+    _budget_scores(above, comparison, methods)
+    _budget_flops(below, comparison, methods)
     for axes in (above, below):
-        shown = [_budget_label(entrant, len(entrants) > 5 and narrow) for entrant in entrants]
-        axes.set_xticks(range(len(entrants)), shown)
-        axes.set_xlim(-0.6, len(entrants) - 0.4)
+        shown = [_budget_label(method, len(methods) > 5 and narrow) for method in methods]
+        axes.set_xticks(range(len(methods)), shown)
+        axes.set_xlim(-0.6, len(methods) - 0.4)
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel("compute budget of a roll-out, in epochs")
     draw_legend(figure, entries)
     return figure
 
 
-def budgets_of(contest: Contest) -> list[Entrant]:
-    """The entrants of mSFT that differ in nothing else, the smallest budget first."""
+def budgets_of(comparison: Comparison) -> list[MethodRuns]:
+    """The methods of mSFT that differ in nothing else, the smallest budget first."""
     found = [
-        entrant
-        for entrant in contest.entrants
-        if entrant.method == "msft" and {*entrant.first.variant} <= {"compute_budget"}
+        method
+        for method in comparison.methods
+        if method.name == "msft" and {*method.first.variant} <= {"compute_budget"}
     ]
-    return sorted(found, key=lambda entrant: entrant.budget)
+    return sorted(found, key=lambda method: method.budget)
 
 
-def _budget_label(entrant: Entrant, short: bool) -> str:
-    if entrant.method != "msft":
-        return label(entrant.label, 12)
-    return epochs(entrant.budget) if short else f"C = {epochs(entrant.budget)}"
+def _budget_label(method: MethodRuns, short: bool) -> str:
+    if method.name != "msft":
+        return label(method.label, 12)
+    return epochs(method.budget) if short else f"C = {epochs(method.budget)}"
 
 
-def _budget_scores(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) -> None:
-    unit = contest.unit()
-    scores = [contest.score(entrant, contest.names, contest.split) for entrant in entrants]
+def _budget_scores(axes: "Axes", comparison: Comparison, methods: Sequence[MethodRuns]) -> None:
+    unit = comparison.unit()
+    scores = [comparison.score(method, comparison.names, comparison.split) for method in methods]
     values = [nan if score is None else points(score, unit) for score in scores]
-    searched = [place for place, entrant in enumerate(entrants) if entrant.method == "msft"]
+    searched = [place for place, method in enumerate(methods) if method.name == "msft"]
     axes.plot(searched, [values[place] for place in searched], color=BEST)
     for place, value in enumerate(values):
         colour = BEST if place in searched else MUTED
@@ -396,14 +381,14 @@ def _budget_scores(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) 
         if place not in searched:
             axes.axhline(value, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
     axes.margins(y=0.22)
-    axes.set_ylabel(f"{score_unit(unit)} ({contest.split})")
+    axes.set_ylabel(f"{score_unit(unit)} ({comparison.split})")
 
 
-def _budget_flops(axes: "Axes", contest: Contest, entrants: Sequence[Entrant]) -> None:
+def _budget_flops(axes: "Axes", comparison: Comparison, methods: Sequence[MethodRuns]) -> None:
     tops: list[float] = []
-    for place, entrant in enumerate(entrants):
+    for place, method in enumerate(methods):
         bottom = 0.0
-        shares = [flops_shares(run.history) for run in entrant.over(contest.seeds)]
+        shares = [flops_shares(run.history) for run in method.over(comparison.seeds)]
         parts: dict[str, float] = {}
         for _, amount, colour in (part for run in shares for part in run):
             parts[colour] = parts.get(colour, 0.0) + amount / len(shares)

@@ -23,6 +23,7 @@ from msft.report.figures.chart import (
     legend_height,
     name_bars,
     name_margin,
+    name_panel,
     new_figure,
     rows_of,
 )
@@ -85,31 +86,49 @@ def peaks_of(history: History) -> Peaks | None:
 def peaks(history: History, width: float) -> "Figure":
     """Fig. 2: the curves of the first roll-out with their peaks, and how far each peak is from
     the peak of the mean."""
-    found = peaks_of(history)
-    if found is None:
-        raise ValueError("peaks need a first roll-out that trained every sub-dataset")
-    entries = PEAK_ENTRIES
-    rows = rows_of(len(found.peaks))
-    narrow = width <= NARROW
-    top = legend_height(entries, width) + 6
-    tall, high = rows.count * 22 + 52, 300.0
-    labels = rows.labels(numbered_names(found), 15 if narrow else 24)
-    if narrow:
-        figure = new_figure(width, top + high + tall + 12)
-        curves = add_axes(figure, 44, 8, top, tall + 12 + 44)
-        below = add_axes(figure, name_margin(labels), 8, top + high + 12, 44)
-    else:
-        figure = new_figure(width, top + max(tall, high))
-        curves = add_axes(figure, 48, 0.52 * width, top, 44 + max(tall - max(high, 400), 0))
-        left = 0.52 * width + name_margin(labels)
-        below = add_axes(figure, left, 10, top, 44 + max(high - tall, 0))
-    draw_curves(curves, history, found)
-    draw_distances(below, found, labels)
-    draw_legend(figure, entries)
+    return peak_rows([("", history)], width, title=0, panel=256)
+
+
+def peak_rows(
+    panels: Sequence[tuple[str, History]], width: float, title: float, panel: float
+) -> "Figure":
+    """The same for several runs below each other, each under its title.
+
+    title, panel: pixels of the title above each and of the curves.
+    """
+    narrow, foot = width <= NARROW, 48
+    top = legend_height(PEAK_ENTRIES, width) + 6
+    found: list[tuple[str, History, Peaks, float, float]] = []
+    for text, history in panels:
+        peaked = peaks_of(history)
+        if peaked is None:
+            raise ValueError("peaks need a first roll-out that trained every sub-dataset")
+        bars: float = 22 * rows_of(len(peaked.peaks)).count
+        high, tall = (panel, bars) if narrow else (max(panel, bars),) * 2
+        found.append((text, history, peaked, high, tall))
+    rows = [title + foot + (high + tall + foot if narrow else high) for *_, high, tall in found]
+    whole = top + sum(rows)
+    figure = new_figure(width, whole)
+    begin = top
+    for (text, history, peaked, high, tall), row in zip(found, rows, strict=True):
+        labels = rows_of(len(peaked.peaks)).labels(_numbered(peaked), 15 if narrow else 24)
+        margin, above = name_margin(labels), begin + title
+        under = whole - above - high
+        if narrow:
+            curves = add_axes(figure, 48, 8, above, under)
+            below = add_axes(figure, margin, 8, above + high + foot, under - foot - tall)
+        else:
+            curves = add_axes(figure, 48, 0.52 * width, above, under)
+            below = add_axes(figure, 0.52 * width + margin, 10, above, under)
+        _draw_curves(curves, history, peaked)
+        _draw_distances(below, peaked, labels)
+        name_panel(curves, text, 0.48 * width)
+        begin += row
+    draw_legend(figure, PEAK_ENTRIES)
     return figure
 
 
-def numbered_names(found: Peaks) -> list[str]:
+def _numbered(found: Peaks) -> list[str]:
     """Names with the numbers that their peaks carry in the curves."""
     if len(found.peaks) > NUMBERED:
         return found.ordered
@@ -125,7 +144,7 @@ def _by_colour(found: Peaks, names: Sequence[str]) -> dict[str, list[str]]:
     return sorted_out
 
 
-def draw_curves(axes: "Axes", history: History, found: Peaks) -> None:
+def _draw_curves(axes: "Axes", history: History, found: Peaks) -> None:
     stage, per_epoch, unit = history.stages[0], history.evals_per_epoch, history.mean_unit
     checkpoints = [stage.asked.start, *(point.checkpoint for point in stage.points)]
     at = [tick / per_epoch for tick in range(len(checkpoints))]
@@ -166,7 +185,7 @@ def draw_curves(axes: "Axes", history: History, found: Peaks) -> None:
     axes.margins(x=0.02, y=0.09)
 
 
-def draw_distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
+def _draw_distances(axes: "Axes", found: Peaks, labels: Sequence[str]) -> None:
     """A bar from the peak of the mean to each peak, and its length in epochs."""
     rows = rows_of(len(found.peaks))
     name_bars(axes, labels)

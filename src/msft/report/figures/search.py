@@ -80,7 +80,11 @@ def timeline(history: History, branches: Sequence[Branch], width: float) -> "Fig
     axes.locator_params(axis="x", nbins=5 if narrow else 8)
     named = [branch for branch in branches if branch.number not in rows.pressed]
     places = [rows.at[branch.number] for branch in named]
-    names = [_row_name(history, branch, narrow) for branch in named]
+    active = [len(history.stages[branch.number].asked.active) for branch in named]
+    names = [
+        f"{branch.number}" if narrow else f"stage {branch.number} · {many} active"
+        for branch, many in zip(named, active, strict=True)
+    ]
     if rows.pressed:
         first, last = rows.pressed[0], rows.pressed[-1]
         places.append(rows.middle)
@@ -92,11 +96,6 @@ def timeline(history: History, branches: Sequence[Branch], width: float) -> "Fig
     if history.best:
         _star(axes, history, rows)
     return figure
-
-
-def _row_name(history: History, branch: Branch, narrow: bool) -> str:
-    active = len(history.stages[branch.number].asked.active)
-    return f"{branch.number}" if narrow else f"stage {branch.number} · {active} active"
 
 
 def _parts(axes: "Axes", branches: Sequence[Branch], rows: _StageRows) -> None:
