@@ -70,8 +70,7 @@ from msft.run.environment import (
 )
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
-from msft.run.log import EndEvent, Event, Log
-from msft.run.meetings import Meetings
+from msft.run.log import EndEvent, Event, Log, RankSync
 from msft.run.recorded_run import RecordedRun, as_begun
 from msft.run.rows import Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
@@ -355,7 +354,7 @@ class TrainingRun:
         )
         self._store = store = made.store
         self._lent_bytes = made.lent_bytes
-        self._meetings = Meetings(ranks, made.settle)
+        self._sync = RankSync(ranks, made.prune_ranked)
         places = (folder.best, folder.checkpoints)
         self._best_folder = BestFolder(
             *places, engine, store.is_whole, hashes, job.notice, store.folders, ranks
@@ -372,7 +371,7 @@ class TrainingRun:
 
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
-        log = self._meetings.log(self._folder.log)
+        log = self._sync.log(self._folder.log)
         try:
             with graceful():
                 history = self._searched(log)
@@ -485,7 +484,7 @@ class TrainingRun:
     # What happens while the method searches.
 
     def _step(self, step: Step) -> None:
-        self._meetings.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
+        self._sync.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
         for observer in self.observers:
             observer.step(step)
 
