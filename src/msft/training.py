@@ -66,7 +66,6 @@ from msft.run.environment import (
     record_environment,
     refuse_other_base,
     refuse_others,
-    rollout_from,
 )
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
@@ -339,7 +338,7 @@ class TrainingRun:
         self._shared = (
             SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
         )
-        self._rollout_from = rollout_from(folder.environment)
+        self._rollout_from: str | None = None
         hashes = Hashes()
         made = store_of(
             recipe,
@@ -444,7 +443,7 @@ class TrainingRun:
             evals_per_epoch=self._recipe.evals_per_epoch,
             on_step=self._step,
         )
-        if self._shared is None or self._folder.is_finished():
+        if self._shared is None or self.was_finished:
             return worker
         from msft.engine.memory import free_disk
 
@@ -475,7 +474,7 @@ class TrainingRun:
     def _begin_watching(self, log: Log, watching: ExitStack) -> None:
         recipe, folder = self._recipe, self._folder
         settings = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
-        told = len(log.events) if folder.is_finished() else 0
+        told = len(log.events) if self.was_finished else 0
         watched = Watched(folder, recipe, settings, told, self._job.notice, self._losses.latest)
         for observer in self.observers:
             watching.callback(observer.close)
