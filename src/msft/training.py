@@ -66,12 +66,10 @@ from msft.run.environment import (
     record_environment,
     refuse_other_base,
     refuse_others,
-    rollout_from,
 )
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
-from msft.run.log import EndEvent, Event, Log
-from msft.run.meetings import Meetings
+from msft.run.log import EndEvent, Event, Log, RankSync
 from msft.run.recorded_run import RecordedRun, as_begun
 from msft.run.rows import Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
@@ -339,7 +337,7 @@ class TrainingRun:
         self._shared = (
             SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
         )
-        self._rollout_from = rollout_from(folder.environment)
+        self._rollout_from: str | None = None
         hashes = Hashes()
         made = store_of(
             recipe,
@@ -354,7 +352,7 @@ class TrainingRun:
         )
         self._store = store = made.store
         self._lent_bytes = made.lent_bytes
-        self._meetings = Meetings(ranks, made.settle)
+        self._sync = RankSync(ranks, made.prune_ranked)
         places = (folder.best, folder.checkpoints)
         self._best_folder = BestFolder(
             *places, engine, store.is_whole, hashes, job.notice, store.folders, ranks
@@ -371,7 +369,7 @@ class TrainingRun:
 
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
-        log = self._meetings.log(self._folder.log)
+        log = self._sync.log(self._folder.log)
         try:
             with graceful():
                 history = self._searched(log)
@@ -444,7 +442,7 @@ class TrainingRun:
             evals_per_epoch=self._recipe.evals_per_epoch,
             on_step=self._step,
         )
-        if self._shared is None or self._folder.is_finished():
+        if self._shared is None or self.was_finished:
             return worker
         from msft.engine.memory import free_disk
 
@@ -484,7 +482,7 @@ class TrainingRun:
     # What happens while the method searches.
 
     def _step(self, step: Step) -> None:
-        self._meetings.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
+        self._sync.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
         for observer in self.observers:
             observer.step(step)
 

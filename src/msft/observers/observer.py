@@ -11,8 +11,10 @@ from typing import Any
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Event
-from msft.run.rows import Losses
 from msft.run.worker import Step
+
+Losses = Mapping[str, float]
+"""The loss of each sub-dataset's references: the mean over answer tokens."""
 
 
 @dataclass(frozen=True, slots=True)

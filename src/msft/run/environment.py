@@ -67,8 +67,12 @@ def record_environment(
 
     groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
     base: under `base` of the last environment; without any, what is there stays.
+
+    The run that lent a first roll-out stays recorded, too.
     """
     base = base or read_base(path)
+    lender = now.get(ROLLOUT_FROM) or rollout_from(path)
+    now = now | ({ROLLOUT_FROM: lender} if lender else {})
     items = _items(path)
     if read_environments(path)[-1:] != [now]:
         items.append(now | {BEGAN: datetime.now(UTC).strftime("%Y-%m-%d %H:%M")})
