@@ -23,9 +23,9 @@ from common import SHAPES, Report, device_of, parser_of, random_model, synchroni
 from transformers import AutoConfig
 
 from msft.engine.fast import FastEngine
+from msft.engine.memory import on_device
 from msft.engine.model.loading import LoadedModel
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.saving.checkpoint_sizes import on_device
 from msft.engine.saving.weight_files import Copies, TorchCodec
 from msft.example import Encoded
 from msft.search.feeds import Batch

@@ -29,7 +29,7 @@ from msft.data.corpus import Corpus, settings_for
 from msft.engine.rows import Rows, load_rows
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
-from msft.observers.hub import HubUpload
+from msft.observers.hub import push
 from msft.observers.observer import Observer, Watched
 from msft.observers.trackers import TrackedRun
 from msft.own_code import in_words, source_digest
@@ -66,12 +66,10 @@ from msft.run.environment import (
     record_environment,
     refuse_other_base,
     refuse_others,
-    rollout_from,
 )
 from msft.run.folder import RunFolder, write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
-from msft.run.log import EndEvent, Event, Log
-from msft.run.meetings import Meetings
+from msft.run.log import EndEvent, Event, Log, RankSync
 from msft.run.recorded_run import RecordedRun, as_begun
 from msft.run.rows import Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
@@ -227,10 +225,9 @@ def read(job: Job) -> Rows:
 def fit(job: Job, rows: Rows) -> Plan:
     """The method with its options, and the memory that it needs; NoRoom where that is not there."""
     from msft.engine.kernels import device_here
-    from msft.engine.memory import demand_of, room_of
+    from msft.engine.memory import demand_of, refuse_no_room, room_of
     from msft.engine.model.shape import shape_for
     from msft.planning.counting import refuse_wrong_method
-    from msft.planning.memory import refuse_no_room
 
     recipe, corpus = job.recipe, rows.corpus
     if job.schedule is None:
@@ -299,8 +296,8 @@ def carry_out(
     """
     run = TrainingRun(job, rows, plan, built, observers, result_is_loaded)
     summary, schedule = run.carry_out()
-    for observer in run.observers:
-        observer.finished(summary["best"]["checkpoint"])
+    if job.recipe.push_to_hub and job.ranks.rank == 0:
+        push(job.recipe, job.folder, summary["best"]["checkpoint"], job.notice)
     return Result(summary, job.folder.best, schedule, job.folder.path, run.was_finished)
 
 
@@ -340,7 +337,7 @@ class TrainingRun:
         self._shared = (
             SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
         )
-        self._rollout_from = rollout_from(folder.environment)
+        self._rollout_from: str | None = None
         hashes = Hashes()
         made = store_of(
             recipe,
@@ -355,7 +352,7 @@ class TrainingRun:
         )
         self._store = store = made.store
         self._lent_bytes = made.lent_bytes
-        self._meetings = Meetings(ranks, made.settle)
+        self._sync = RankSync(ranks, made.prune_ranked)
         places = (folder.best, folder.checkpoints)
         self._best_folder = BestFolder(
             *places, engine, store.is_whole, hashes, job.notice, store.folders, ranks
@@ -367,12 +364,12 @@ class TrainingRun:
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
         self._losses = LossesFile()
-        files = [self._losses, TrackedRun(), StepsFile(), HubUpload(), SummaryFile()]
+        files = [self._losses, StepsFile(), SummaryFile(), TrackedRun()]
         self.observers = [*observers, *files] if ranks.rank == 0 else []
 
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
-        log = self._meetings.log(self._folder.log)
+        log = self._sync.log(self._folder.log)
         try:
             with graceful():
                 history = self._searched(log)
@@ -446,7 +443,7 @@ class TrainingRun:
             evals_per_epoch=self._recipe.evals_per_epoch,
             on_step=self._step,
         )
-        if self._shared is None or self._folder.is_finished():
+        if self._shared is None or self.was_finished:
             return worker
         from msft.engine.memory import free_disk
 
@@ -477,7 +474,7 @@ class TrainingRun:
     def _begin_watching(self, log: Log, watching: ExitStack) -> None:
         recipe, folder = self._recipe, self._folder
         settings = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
-        told = len(log.events) if folder.is_finished() else 0
+        told = len(log.events) if self.was_finished else 0
         watched = Watched(folder, recipe, settings, told, self._job.notice, self._losses.latest)
         for observer in self.observers:
             watching.callback(observer.close)
@@ -486,15 +483,14 @@ class TrainingRun:
     # What happens while the method searches.
 
     def _step(self, step: Step) -> None:
-        self._meetings.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
+        self._sync.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
         for observer in self.observers:
             observer.step(step)
 
     def _score(self, names: Sequence[str], split: str) -> Scored:
         with self._ranks.busy("evaluation"):
             scored = self._evaluator(names, split)
-        for observer in self.observers:
-            observer.scored(scored.losses)
+        self._losses.gather(scored.losses)
         return scored
 
     def _event(self, history: History, event: Event, live: bool) -> None:

@@ -10,28 +10,14 @@ from typing import Any
 
 from msft.errors import HubError, RecipeError
 from msft.files import DAMAGED, kind_of, read_text
-from msft.observers.observer import Observer, Watched
 from msft.recipe.recipe import Recipe
 from msft.report.card import is_hub_name
 from msft.run.folder import RunFolder, write_json
-from msft.search.rollout import CheckpointId
 from msft.store.disk import MANIFEST
-
-
-class HubUpload(Observer):
-    """Uploads the result of a finished run, where the recipe asks for it."""
-
-    def begin(self, run: Watched) -> None:
-        self._run = run
-
-    def finished(self, best: CheckpointId) -> None:
-        push(self._run.recipe, self._run.folder, best, self._run.notice)
 
 
 def refuse_unpushable(recipe: Recipe) -> None:
     """RecipeError where the hub would refuse an upload for want of a token."""
-    if not recipe.push_to_hub:
-        return
     if recipe.use_peft and not recipe.merge_adapter and not is_hub_name(recipe.model()):
         raise RecipeError(
             f"push_to_hub is true, but the result would be an adapter of {recipe.model()}, which "
@@ -49,11 +35,11 @@ def refuse_unpushable(recipe: Recipe) -> None:
 
 
 def push(recipe: Recipe, folder: RunFolder, best: str, notice: Callable[[str], None]) -> None:
-    """Upload `best/`, if the recipe asks for it and this checkpoint is not there yet.
+    """Upload `best/`, unless this checkpoint is there already.
 
     best: its id.
     """
-    if not recipe.push_to_hub or _is_there(recipe, folder, best):
+    if _is_there(recipe, folder, best):
         return
     import huggingface_hub
 

@@ -11,9 +11,10 @@ from typing import Any
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import Event
-from msft.run.rows import Losses
 from msft.run.worker import Step
-from msft.search.rollout import CheckpointId
+
+Losses = Mapping[str, float]
+"""The loss of each sub-dataset's references: the mean over answer tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,6 @@ class Observer:
     def step(self, step: Step) -> None:
         """An optimizer step was taken."""
 
-    def scored(self, losses: Losses) -> None:
-        """An evaluation has ended; the event that belongs to it comes next."""
-
     def event(self, history: History, event: Event, live: bool) -> None:
         """An event of the log; `history` has taken it in.
 
@@ -54,6 +52,3 @@ class Observer:
 
     def close(self) -> None:
         """Nothing more happens, whatever the reason."""
-
-    def finished(self, best: CheckpointId) -> None:
-        """The run is finished, and its result is in `best/`."""

@@ -107,7 +107,8 @@ def refuse_engine(recipe: Recipe, own: bool, shared: Path | None, world: int) ->
 def refuse_untrainable(recipe: Recipe) -> None:
     """Refuse what `msft train` cannot do in any folder."""
     refuse_missing(recipe.report_to)
-    refuse_unpushable(recipe)
+    if recipe.push_to_hub:
+        refuse_unpushable(recipe)
     refuse_no_packages(recipe)
     refuse_absent(recipe, recipe.model())
 
@@ -122,14 +123,14 @@ def refuse_no_packages(recipe: Recipe) -> None:
 def refuse_absent(recipe: Recipe, model: str) -> None:
     """RecipeError or DataError where something that is named is not there: a model, the data
     folder, a file of rows, a metric. What the hub should have is not looked for."""
-    if is_adapter(model):
+    recipe.template()
+    if recipe.data_dir is not None:
+        recipe.data_folder()
+    if model != TINY and is_adapter(model):
         base_of(model)
         refuse_broken_adapter(Path(model))
     elif model != TINY:
         gguf_header(model)
-    if recipe.data_dir is not None:
-        recipe.data_folder()
-    recipe.template()
     refuse_missing_files(recipe)
     for spec in recipe.datasets:
         if ":" in spec.metric:

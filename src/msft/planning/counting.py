@@ -29,6 +29,7 @@ from msft.data.corpus import Corpus, Task, settings_for
 from msft.data.encoding import Tokenizer
 from msft.engine.decode.decoder import grouped, question
 from msft.engine.decode.plans import answer_plan
+from msft.engine.memory import EvaluationSize, EvaluationSizes
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe
@@ -111,6 +112,13 @@ class Case:
     @property
     def epochs(self) -> float:
         return sum(stage.epochs for stage in self.stages)
+
+    def points(self, evals_per_epoch: int, datasets: int) -> int:
+        """Checkpoints that can be kept at a time: a roll-out's own, its start and the best."""
+        if not self.stages:
+            return datasets + 3
+        ticks = max(round(stage.epochs * evals_per_epoch) for stage in self.stages)
+        return ticks + (2 if len(self.stages) > 1 else 0)
 
 
 class TooLong(Exception):
@@ -465,29 +473,6 @@ LINE = 2**62
 """How lines are cut does not change their tokens."""
 NO_METRIC = "none"
 """Stands for a metric of the user's own, which is not called: its rows are generated too."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationSize:
-    """One evaluation of a sub-dataset's split.
-
-    tokens: through the model.
-    written: of those, the estimate of what the model writes itself.
-    cut_short: a wrong answer is left as soon as it is known to be wrong.
-    slots: tokens whose keys are kept at a time, where it writes.
-    answers: tokens whose prediction is wanted, where it does not.
-    """
-
-    rows: int
-    tokens: int
-    written: int = 0
-    cut_short: bool = False
-    slots: int = 0
-    answers: int = 0
-
-
-EvaluationSizes = Mapping[tuple[str, str], EvaluationSize]
-"""By sub-dataset and split."""
 
 
 def evaluation_sizes(

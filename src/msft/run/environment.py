@@ -67,8 +67,12 @@ def record_environment(
 
     groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
     base: under `base` of the last environment; without any, what is there stays.
+
+    The run that lent a first roll-out stays recorded, too.
     """
     base = base or read_base(path)
+    lender = now.get(ROLLOUT_FROM) or rollout_from(path)
+    now = now | ({ROLLOUT_FROM: lender} if lender else {})
     items = _items(path)
     if read_environments(path)[-1:] != [now]:
         items.append(now | {BEGAN: datetime.now(UTC).strftime("%Y-%m-%d %H:%M")})
@@ -183,6 +187,8 @@ def read_groups(path: Path) -> dict[str, str] | None:
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
     try:
         raw = json.loads(read_text(path))
     except DAMAGED:

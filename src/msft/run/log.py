@@ -24,12 +24,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
+from hashlib import sha256
 from operator import call
 from pathlib import Path
 from types import UnionType
 from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from msft.errors import Diverged, LogError, explaining
+from msft.errors import Diverged, LogError, RankFailed, RanksDisagree, explaining
 from msft.files import (
     FILE,
     append,
@@ -40,6 +41,8 @@ from msft.files import (
     replace_bytes,
     shown_text,
 )
+from msft.process import check
+from msft.ranks import Ranks, from_first
 from msft.search.curves import Score, Scores
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
@@ -365,12 +368,12 @@ def score_from_json(raw: object) -> Score:
 class Log:
     """The events of a run so far, and the file they are appended to (none: kept in memory).
 
-    agree: is called with an event and its line before it is written; other ranks have the same.
+    agree: is called with an event and its line before it is written, to compare it among ranks.
     """
 
     path: Path | None = None
     events: list[Event] = field(default_factory=list)
-    agree: Callable[[Event, bytes], None] = lambda event, line: None
+    agree: Callable[[Event, bytes], None] | None = None
     _file: IO[bytes] | None = None
     _chain: Chain = field(default_factory=Chain)
 
@@ -396,7 +399,8 @@ class Log:
     def append(self, event: Event) -> None:
         """Write an event; when this returns, it is on disk."""
         line = to_line(event)
-        self.agree(event, line)
+        if self.agree is not None:
+            self.agree(event, line)
         if self._file is not None and self.path is not None:
             self.refuse_gone()
             append(self._file, self.path, self._chain.seal(line))
@@ -539,3 +543,57 @@ def _brief(value: Any) -> str:
 def _shown(event: Event) -> str:
     line = to_line(event).decode().strip()
     return line if len(line) <= 300 else line[:300] + "…"
+
+
+# Several processes.
+
+
+@dataclass(frozen=True, slots=True)
+class RankSync:
+    """Where the ranks of a run meet outside of training: at each line of the log, and at each step.
+    With one process there is nothing to compare, and a signal stops it where it is.
+
+    prune_ranked: removes from the disk of the ranks what none of them needs any more; is called
+        when all ranks are at the same line.
+    """
+
+    ranks: Ranks
+    prune_ranked: Callable[[], None] | None = None
+
+    def log(self, path: Path) -> Log:
+        """The log, which rank 0 reads and writes; the others have its events."""
+        if self.ranks.world == 1:
+            prune = self.prune_ranked
+            return Log(path, agree=(lambda event, line: prune()) if prune else None)
+        mine: list[Log] = []
+
+        def lines() -> list[str]:
+            mine.append(Log(path, agree=self._agree))
+            return [to_line(event).decode() for event in mine[0].events]
+
+        found = from_first(self.ranks, "lines of the log", lines)
+        events = [from_line(line.encode()) for line in found]
+        return mine[0] if mine else Log(events=events, agree=self._agree)
+
+    def stop_if_asked(self, step: str) -> None:
+        """Stopped, in every rank, if a signal came to one."""
+        if self.ranks.world == 1:
+            check()
+        else:
+            self.ranks.gather(step, None)
+
+    def _agree(self, event: Event, line: bytes) -> None:
+        where = getattr(event, "checkpoint", None) or f"the event {event.event!r}"
+        digests = self.ranks.gather("a line of the log", sha256(line).hexdigest())
+        odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if odd:
+            message = (
+                f"ranks disagree at {where}: rank {odd[0]} came to another line of the log than "
+                "rank 0, so nothing was written; the same command goes on from the line before. If "
+                "it happens again, set deterministic: true"
+            )
+            if self.ranks.rank:
+                raise RankFailed(message, RanksDisagree.exit_code, said=True)
+            raise RanksDisagree(message)
+        if self.prune_ranked is not None:
+            self.prune_ranked()

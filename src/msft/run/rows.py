@@ -8,20 +8,16 @@ losses, a line before their first one says how many tokens each row's loss is su
 `samples.jsonl`: a few of the rows that select, with the answers of the base model and of the
 result. They are picked from answers that an evaluation gives anyway, and are on disk before the
 log's own line, so that a killed run has lost none. When the run ends, the file keeps the base model
-and the result.
-
-`steps.jsonl` has a line per step, `losses.jsonl` the loss of the references at each evaluation
-(`validation_loss: true`). Nothing is decided by samples, steps and losses: they may be lost.
+and the result. Nothing is decided by samples: they may be lost.
 """
 
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from math import fsum, isfinite, nan
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from msft.errors import BadScore
 from msft.files import (
@@ -489,89 +485,3 @@ def fits_score(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> boo
     if score.count > 1:
         return len(rows) == score.count and fsum(map(float, rows)) == score.total
     return len(rows) > 0  # a mean alone
-
-
-# `steps.jsonl` and `losses.jsonl`.
-
-
-class StepLines:
-    """Gathers lines and adds them to the file at each `flush`."""
-
-    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
-        self._path = path
-        self._notice = notice
-        self._lines: list[str] = []
-        self._file: IO[bytes] | None = open_to_append(path)
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        self._lines.append(json.dumps(line) + "\n")
-
-    def flush(self) -> None:
-        text, self._lines = "".join(self._lines), []
-        if self._file is None or not text:
-            return
-        try:
-            self._file.write(text.encode())
-        except OSError as error:
-            self._notice(
-                f"{self._path} is not written any more ({error.strerror}); the run goes on"
-            )
-            self._stop()
-
-    def close(self) -> None:
-        self.flush()
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-        self._file = None
-
-
-Losses = Mapping[str, float]
-"""By sub-dataset: the mean over answer tokens."""
-
-
-class LossLines:
-    """Gathers the losses of evaluations, and writes those of a checkpoint when the log has it."""
-
-    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
-        self._known = read_losses(path)
-        self._lines = StepLines(path, notice)
-        self._gathered: dict[str, float] = {}
-        self.close = self._lines.close
-
-    def gather(self, losses: Losses) -> None:
-        self._gathered |= losses
-
-    def of(self, event: Event, live: bool) -> Losses:
-        """The losses that belong to an event of the log; nothing where there are none."""
-        if not isinstance(event, PointEvent | ScoresEvent):
-            return {}
-        if isinstance(event, ScoresEvent) and event.split != SELECTION:
-            return {}
-        if not live:
-            return self._known.get(event.checkpoint, {})
-        losses, self._gathered = self._gathered, {}
-        if losses:
-            self._lines.add({"checkpoint": event.checkpoint, "losses": losses})
-            self._lines.flush()
-        return losses
-
-
-def read_losses(path: Path) -> dict[str, Losses]:
-    """Losses by checkpoint; a line that cannot be read is left out."""
-    found: dict[str, Losses] = {}
-    try:
-        lines = read_text(path).splitlines() if kind_of(path) else []
-    except DAMAGED:
-        return found
-    for line in lines:
-        try:
-            content = json.loads(line)
-            losses = {str(name): float(loss) for name, loss in content["losses"].items()}
-            found[str(content["checkpoint"])] = losses
-        except DAMAGED:
-            continue
-    return found

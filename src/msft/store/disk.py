@@ -80,6 +80,7 @@ class Manifest:
             raise ValueError(f"not a manifest: {error}") from error
 
 
+@dataclass(slots=True, eq=False)
 class Hashes:
     """Digests of files. One that has not changed since it was hashed is not hashed again, so a
     checkpoint is linked and handed out for the price of a look at its inode.
@@ -88,15 +89,14 @@ class Hashes:
     strict: a file whose time of writing was set back is another one, and so is one that was linked.
     """
 
-    def __init__(self, at_once: int = HASHED_AT_ONCE, strict: bool = False) -> None:
-        self._at_once = at_once
-        self._strict = strict
-        self._known: dict[_Identity, Digest] = {}
+    at_once: int = HASHED_AT_ONCE
+    strict: bool = False
+    _known: dict[_Identity, Digest] = field(default_factory=dict)
 
     def identity(self, path: Path) -> _Identity:
         """A key that changes with every write to a file; hard links of a file share the key."""
         found = path.lstat()
-        times = (found.st_mtime_ns, found.st_ctime_ns) if self._strict else (found.st_mtime_ns,)
+        times = (found.st_mtime_ns, found.st_ctime_ns) if self.strict else (found.st_mtime_ns,)
         return found.st_dev, found.st_ino, found.st_size, *times
 
     def fresh(self, path: Path) -> Digest:
@@ -104,7 +104,7 @@ class Hashes:
         digest = hashlib.sha256()
         before = self.identity(path)
         with open_to_read(path) as file:
-            while piece := file.read(self._at_once):
+            while piece := file.read(self.at_once):
                 digest.update(piece)
         found = before[2], digest.hexdigest()
         if before == self.identity(path) and time.time_ns() - before[-1] > SETTLED_NS:
@@ -168,6 +168,7 @@ class Codec(Protocol):
     def read(self, folder: Path) -> Any: ...
 
 
+@dataclass(slots=True, eq=False)
 class MemoryTier:
     """Device or host memory, for at most `capacity` checkpoints.
 
@@ -175,27 +176,20 @@ class MemoryTier:
     arrive: is called before a payload is used, so that its copy is whole by then.
     """
 
-    def __init__(
-        self,
-        name: str,
-        capacity: int,
-        copy: Callable[[Any], Any] = lambda payload: payload,
-        arrive: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.name = name
-        self.capacity = capacity
-        self._copy = copy
-        self._arrive = arrive
-        self._held: dict[str, Any] = {}
+    name: str
+    capacity: int
+    copy: Callable[[Any], Any] = lambda payload: payload
+    arrive: Callable[[], None] = lambda: None
+    _held: dict[str, Any] = field(default_factory=dict)
 
     def __contains__(self, key: str) -> bool:
         return key in self._held
 
     def put(self, key: str, payload: Any) -> None:
-        self._held[key] = self._copy(payload)
+        self._held[key] = self.copy(payload)
 
     def get(self, key: str) -> Any | None:
-        self._arrive()
+        self.arrive()
         return self._held.get(key)
 
     def lend(self, key: str) -> Any | None:

@@ -14,12 +14,12 @@ from toys import recipe_of, write_data
 from msft.app.terminal.progress import ShownRun
 from msft.data.corpus import Corpus
 from msft.engine.build import engine_of
+from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.best_folder import BestFolder
-from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.weight_files import MOMENTS, STATE, Copies, TorchCodec
 from msft.engine.simple import SimpleEngine
 from msft.errors import Stopped

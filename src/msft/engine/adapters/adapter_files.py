@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from msft.engine.adapters.lora import Adapted, Weights, merged_weights
+from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, HASHES, is_ours, write_facts
 from msft.engine.model.loading import load_model
-from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.model_files import Divided, codec_of, link_weights
 from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
 from msft.files import remove, replace_bytes

@@ -38,7 +38,6 @@ from msft.engine.kernels import (
     recorder_of,
     say_once,
 )
-from msft.engine.memory import MEMORY_OF_KEYS
 from msft.engine.model.shape import shape_of
 from msft.engine.packing import (
     How,
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
     from msft.engine.decode.fast import FastDecoder
     from msft.engine.decode.step import Kernels
 
+MEMORY_OF_KEYS = 1 / 8
+"""The share of the device's memory that keys and values may take."""
 SLOTS_ELSEWHERE = 2**20
 """Tokens whose keys may be kept where the device does not say how much memory it has."""
 WORTH_SHARING = 16

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from msft.engine.memory import refuse_full_disk
-from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
+from msft.engine.memory import Checkpoints, models_beside, refuse_full_disk
 from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine
@@ -21,11 +20,12 @@ from msft.store.store import CheckpointStore
 class RunStore:
     """A store, its disk, and what it would take to lend every tick to others.
 
-    settle: lets the ranks' disk remove what no rank needs any more.
+    prune_ranked: lets the ranks' disk remove what no rank needs any more; None: with one lane there
+        is one rank, which removes by itself.
     """
 
     store: CheckpointStore
-    settle: Callable[[], None]
+    prune_ranked: Callable[[], None] | None
     lent_bytes: int
 
 
@@ -77,13 +77,9 @@ def store_of(
     lent = on_disk + ticks * needed.weights
     sizes = (needed.weights, needed.moments)
     if settings.lanes == 1:
-        return RunStore(CheckpointStore(tiers, writer, *sizes), _nothing, lent)
+        return RunStore(CheckpointStore(tiers, writer, *sizes), None, lent)
     shared = RankedDisk(folder.checkpoints, disk, writer, codec, ranks)
     return RunStore(CheckpointStore(tiers, shared, *sizes, note=ranks.note), shared.prune, lent)
-
-
-def _nothing() -> None:
-    """One lane has one rank, which removes by itself."""
 
 
 def _fewer_copies(method: PreparedMethod, recipe: Recipe) -> str:
