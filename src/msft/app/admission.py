@@ -21,8 +21,8 @@ from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, read_text, refuse_other_kind
 from msft.recipe.dataset import DatasetSpec, names_files
+from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
-from msft.recipe.values import is_template
 from msft.recipe.yaml import parse
 from msft.run.folder import RunFolder
 from msft.scoring.metrics import own_metric

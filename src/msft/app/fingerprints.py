@@ -6,8 +6,7 @@ from typing import Any
 
 from msft.data.corpus import Corpus, settings_for
 from msft.own_code import source_digest
-from msft.recipe.agreements import ADAPTER_KEYS
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import ADAPTER_KEYS, Recipe
 from msft.run.engine import Engine, HasFingerprint
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import Settings

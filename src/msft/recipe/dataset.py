@@ -11,8 +11,7 @@ from pydantic import AfterValidator, PlainValidator
 from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.errors import OptionError, RecipeError
 from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, meant_key, unknown_key
-from msft.recipe.mistakes import Mistakes, WrongKeys
-from msft.recipe.values import Text, writable
+from msft.recipe.keys import Mistakes, Text, WrongKeys, writable
 from msft.search.options import Ge, Interval, refuse_unknown
 from msft.text import shown
 

@@ -36,8 +36,8 @@ from msft.recipe.draft import (
 )
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
 from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
+from msft.recipe.keys import TRACKERS
 from msft.recipe.recipe import Recipe, recipe_keys
-from msft.recipe.values import TRACKERS
 from msft.text import shown
 
 _NAMES = {
