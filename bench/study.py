@@ -36,7 +36,7 @@ from msft.engine.fast import FastEngine
 from msft.engine.memory import Room
 from msft.engine.packing import TrainingRow
 from msft.engine.saving import checkpoint_sizes
-from msft.recipe.recipe import Recipe, adapter_of
+from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
 from msft.search.rehearsal import most_held
@@ -64,7 +64,7 @@ class SharedEngines:
         self._engines: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, recipe: Recipe, corpus: Corpus, *rest: Any) -> Any:
-        adapter = adapter_of(recipe)
+        adapter = recipe.adapter
         key = (*(getattr(recipe, name, None) for name in self.SHAPE), adapter)
         rows = {
             name: [TrainingRow.of(row) for row in dataset.train.rows]

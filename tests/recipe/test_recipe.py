@@ -271,10 +271,10 @@ def test_options_of_several_methods_stand_in_one_recipe() -> None:
     assert found.options_of("msft") == {"patience": 5, "drop_ties": "all"}, "its own come first"
     assert found.options_of("ies") == {"threshold": 0.1}
     assert found.options_of("sft") == {}
-    prepared = found.prepared()
+    prepared = found.prepared
     assert (prepared.rollout_options.patience, dict(prepared.options)) == (5, {"drop_ties": "all"})
     other = recipe(options_by_method=by, method="ies")
-    assert dict(other.prepared().options) == {"threshold": 0.1}
+    assert dict(other.prepared.options) == {"threshold": 0.1}
     assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
 
 
@@ -390,7 +390,7 @@ def test_models_are_looked_for_here_then_beside_the_recipe_then_on_the_hub(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_recipe(method: str) -> None:
-    assert recipe(method=method).prepared().name == method
+    assert recipe(method=method).prepared.name == method
 
 
 def test_short_and_long_budgets_are_no_contradiction() -> None:

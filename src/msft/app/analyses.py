@@ -234,7 +234,7 @@ def sizes(
         raise UsageError("--methods has sft alone; name another one, such as msft")
     variants = {method: _as(recipe, method) for method in ("sft", *others)}
     for variant in variants.values():
-        variant.prepared()  # what is wrong comes up before anything is trained
+        variant.prepared  # what is wrong comes up before anything is trained
     rows: list[tuple[str, ...]] = [
         ("sub-datasets", "method", "score", "gain", "epochs trained", "FLOPs", "against SFT")
     ]

@@ -65,7 +65,7 @@ def question_of(recipe: Recipe) -> str | None:
     method of the user's own always trains by itself, and so does one with patience, or with an
     optimizer that goes on after a rollback.
     """
-    method = recipe.prepared()
+    method = recipe.prepared
     how = method.rollout_options
     if recipe.method not in METHODS or how.patience is not None or how.on_rollback == "restore":
         return None
@@ -185,7 +185,7 @@ def planned(
 
 def _all_of(recipe: Recipe) -> str:
     """Everything that a run is asked, with the options that its method has by default."""
-    method = recipe.prepared()
+    method = recipe.prepared
     own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
     keys = [(key, getattr(recipe, key)) for key in recipe_keys() if key != "method_options"]
     return repr((keys, own, method.rollout_options, method.mixture_options))

@@ -93,7 +93,7 @@ def train(
             Path(schedule), list(corpus.datasets), recipe.evals_per_epoch, recipe.selection_split
         )
         if schedule
-        else recipe.prepared()
+        else recipe.prepared
     )
     if ":" in method.name:
         together(ranks, "method", lambda: _refuse_wrong_method(recipe, corpus, method))

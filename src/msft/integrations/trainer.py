@@ -255,7 +255,7 @@ class _Run:
             self._recognise(engine)
         session = Session(
             recipe=self._recipe,
-            method=self._recipe.prepared(),
+            method=self._recipe.prepared,
             folder=folder,
             engine=engine,
             engine_name=ENGINE,

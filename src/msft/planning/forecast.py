@@ -40,7 +40,7 @@ from msft.planning.counting import (
 )
 from msft.planning.devices import H200, USABLE, Job, devices_content
 from msft.planning.memory import Needs, exported, needs_of
-from msft.recipe.recipe import Recipe, adapter_of, recipe_keys
+from msft.recipe.recipe import Recipe, recipe_keys
 from msft.run.summary import inference_flops, look_ahead_flops, train_flops
 from msft.search.feeds import steps_of
 from msft.search.rollout import Tokens
@@ -96,8 +96,8 @@ def forecast_of(
     counted_methods = cases_of(recipe, corpus, tokens)
     own = counted_methods.cases.get(recipe.method)
     worst = own.worst if own else None
-    needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations, worst)
-    adapter = adapter_of(recipe)
+    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations, worst)
+    adapter = recipe.adapter
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
     speed, why = calibration_of(recipe, corpus, needs, seconds)
@@ -160,7 +160,7 @@ def _devices(
             f"--devices is {world}, but a step has {counted(recipe.train_batch_size, 'row')}, and "
             "each device needs one; name fewer devices, or raise train_batch_size"
         )
-    adapter = adapter_of(recipe)
+    adapter = recipe.adapter
     tensors = [] if adapter is None else shape.adapter_tensors(adapter)
     if tensors and world > len(tensors):
         raise UsageError(
@@ -382,7 +382,7 @@ def _group(recipe: Recipe, seconds: float) -> _Group:
     tokenizer, corpus, shape = loaded(recipe)
     room = room_here()
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
-    needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations)
+    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations)
     speed, why = calibration_of(recipe, corpus, needs, seconds)
     return _Group(corpus, shape, evaluations, speed, why)
 
@@ -398,8 +398,8 @@ def _cost(recipe: Recipe, group: _Group) -> _Cost | str:
         room = Room("cuda", round(USABLE * H200.memory), round(H200.memory), room.host)
         demand = demand_on_gpus(recipe, group.corpus, shape)
     load = (room, group.evaluations, cases.worst, demand)
-    needs = needs_of(recipe, group.corpus, recipe.prepared(), shape, *load)
-    adapter = adapter_of(recipe)
+    needs = needs_of(recipe, group.corpus, recipe.prepared, shape, *load)
+    adapter = recipe.adapter
     weights = 0 if adapter is None else shape.adapter_weights(adapter)
     least, peak = needs.memory.least, needs.memory.peak
     return _Cost(group, cases, weights, needs.disk, least, peak, least <= room.free)

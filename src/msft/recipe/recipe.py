@@ -5,13 +5,12 @@ its bounds and the others; a mistake is a `RecipeError` with the file, the line,
 what was expected and what to do.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
 
@@ -22,28 +21,26 @@ from msft.recipe.foreign_keys import ALIASES, FOREIGN, meant_key, unknown_key
 from msft.recipe.keys import (
     ALL_LINEAR,
     Layers,
-    Mistakes,
     Template,
     Text,
     Trackers,
+    WrongKeys,
+    fit_keys,
     is_template,
+    mistakes_of,
     options_like,
-    placed,
-    plain_option,
-    template_in,
+    plain_options,
+    with_places,
 )
 from msft.recipe.yaml import Places, dump, place_of, read_recipe
 from msft.search.methods import METHODS, ROLLING_BACK, PreparedMethod, prepare
 from msft.search.mixture import Mixture
-from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
+from msft.search.options import Ge, Gt, Interval, made_of, refuse_unknown, without_wrong
 from msft.search.peaks import PeakRule
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import LEAN, DiskPolicy, ticks_of
 from msft.search.scores import SELECTION, TEST, MeanRule, SelectionSplit
 from msft.text import listed, shown
-
-if TYPE_CHECKING:
-    from msft.recipe.recipe import Recipe
 
 _STAND_INS: dict[str, Any] = {
     "model_name_or_path": "tiny",
@@ -51,6 +48,37 @@ _STAND_INS: dict[str, Any] = {
     "method": "sft",
 }
 """What stands in for a needed key that an unknown one probably means, or that is missing."""
+
+ADAPTER_KEYS = (
+    *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    *("load_in_4bit", "use_dora", "use_rslora"),
+)
+"""Keys that what is trained depends on."""
+LOW_RATE = 5e-5
+"""Adapters are usually trained at 1e-4 to 2e-4; below this they hardly move."""
+LONGEST_TEMPLATE = 1_000_000
+"""Characters of a chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """A LoRA adapter as a recipe asks for it.
+
+    targets: names of layers, or None for every linear layer but the head.
+    four_bit: the frozen weights are held in NF4 (QLoRA).
+    merged: the result is a plain model folder.
+    seed: of the first matrices.
+    """
+
+    r: int
+    alpha: int
+    dropout: float = 0.0
+    targets: tuple[str, ...] | None = None
+    four_bit: bool = False
+    dora: bool = False
+    rslora: bool = False
+    merged: bool = False
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,11 @@ class Recipe:
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
     places: where each key stands, for messages.
+
+    What follows from the keys:
+    peak_rule: where a curve peaks, as `peaks` says.
+    prepared: the method with its options, checked.
+    adapter: the adapter that is trained; None: all weights are.
     """
 
     model_name_or_path: Text
@@ -168,6 +201,9 @@ class Recipe:
     notes: tuple[str, ...] = field(default=(), compare=False)
     folder: Path | None = field(default=None, compare=False)
     places: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
+    peak_rule: PeakRule = field(init=False, compare=False, repr=False)
+    prepared: PreparedMethod = field(init=False, compare=False, repr=False)
+    adapter: AdapterOptions | None = field(init=False, compare=False, repr=False)
 
     @staticmethod
     def from_mapping(
@@ -180,95 +216,108 @@ class Recipe:
 
         places: where a key stands (else: in `where`).
         """
-        known, mistakes = dict(places or {}), Mistakes()
+        known = dict(places or {})
         if not isinstance(mapping, Mapping):
-            raise placed(
-                RecipeError(
-                    f"found {shown(mapping)}; expected keys and values such as `method: msft`"
-                ),
-                where,
-                known,
-            )
-        keys, notes = _canonical(mapping, known, mistakes)
+            said = f"found {shown(mapping)}; expected keys and values such as `method: msft`"
+            raise with_places([RecipeError(said)], where, known)
+        keys, notes, mistakes = _canonical(mapping, known)
         ours, of_datasets = recipe_keys(), [key.name for key in fields(DatasetSpec)]
         for key in [key for key in keys if key not in ours]:
             del keys[key]
-            mistakes.note(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
+            mistakes += mistakes_of(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
             meant = meant_key(key, FOREIGN, _STAND_INS)
             if meant:
                 keys.setdefault(meant, _STAND_INS[meant])
         if "model_name_or_path" not in keys:
             keys["model_name_or_path"] = _STAND_INS["model_name_or_path"]
-            mistakes.note(
-                RecipeError(
-                    "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
-                    "embedded model",
-                    ("model_name_or_path",),
-                )
+            said = (
+                "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
+                "embedded model"
             )
+            mistakes.append(RecipeError(said, ("model_name_or_path",)))
         try:
-            with mistakes.noting():
-                made = Recipe(**{"datasets": (), **keys}, folder=folder, places=known)
-            mistakes.refuse()
-        except RecipeError as error:
-            raise placed(error, where, known) from error
-        object.__setattr__(made, "notes", (*notes, *remarks(made, keys, known)))
+            made = Recipe(**{"datasets": (), **keys}, folder=folder, places=known)
+        except WrongKeys as error:
+            raise with_places([*mistakes, *error.mistakes], where, known) from error
+        if mistakes:
+            raise with_places(mistakes, where, known)
+        object.__setattr__(made, "notes", (*notes, *_remarks(made, keys, known)))
         return made
 
     def __post_init__(self) -> None:
-        mistakes = Mistakes()
-        mistakes.fit_fields(self, "")
-        object.__setattr__(self, "datasets", specs_of(self.datasets, recipe_keys(), mistakes))
-        self._fit_options(mistakes)
-        for error in contradictions(self):
-            mistakes.note(error)
-        check_methods(self, mistakes)
-        mistakes.refuse()
+        mistakes = fit_keys(self)
+        mistakes += self._copy_options()
+        specs, wrong = specs_of(self.datasets, recipe_keys())
+        object.__setattr__(self, "datasets", specs)
+        mistakes += wrong
+        mistakes += self._prepare_method()
+        mistakes += _contradictions(self)
+        if mistakes:
+            raise WrongKeys(mistakes, self)
+        object.__setattr__(self, "adapter", _adapter_of(self))
 
-    def _fit_options(self, mistakes: Mistakes) -> None:
-        """The keys that hold options: `peaks` is completed, the others are copied."""
-
-        def wrong(error: OptionError) -> RecipeError:
-            return RecipeError(str(error), ("peaks", *error.place), error.because)
-
-        def rule(options: dict[str, Any]) -> PeakRule:
-            return PeakRule(**checked(PeakRule, options, "peaks"))
-
-        def plain(options: Mapping[str, Any], *block: str) -> dict[str, Any]:
-            kept = dict[str, Any]()
-            for key, value in options.items():
-                with mistakes.noting(*block):
-                    kept[key] = plain_option(value, key, ".".join(block))
-            return kept
-
-        peaks = mistakes.made(self.peaks, rule, wrong) or PeakRule()
-        object.__setattr__(self, "peaks", peaks.recorded())
-        object.__setattr__(self, "method_options", plain(self.method_options, "method_options"))
+    def _copy_options(self) -> list[RecipeError]:
+        """Copy the options of methods; the mistake of each that cannot be written down."""
+        own, mistakes = plain_options(self.method_options, "method_options")
         by_method = dict[str, dict[str, Any]]()
         for name, options in self.options_by_method.items():
-            with mistakes.noting():
-                if not isinstance(options, Mapping):
-                    raise RecipeError(
-                        f"options_by_method.{name} is {shown(options)}; expected options such as "
-                        "{patience: 3}",
-                        ("options_by_method", name),
-                    )
-                by_method[name] = plain(options, "options_by_method", name)
+            if isinstance(options, Mapping):
+                by_method[name], wrong = plain_options(options, "options_by_method", name)
+                mistakes += wrong
+                continue
+            said = f"is {shown(options)}; expected options such as {{patience: 3}}"
+            place = ("options_by_method", name)
+            mistakes.append(RecipeError(f"{'.'.join(place)} {said}", place))
+        object.__setattr__(self, "method_options", own)
         object.__setattr__(self, "options_by_method", by_method)
+        return mistakes
 
-    @property
-    def peak_rule(self) -> PeakRule:
-        return PeakRule(**self.peaks)
+    def _prepare_method(self) -> list[RecipeError]:
+        """Complete `peaks` and prepare the method; the mistakes of all options."""
+        rule, wrong = without_wrong(self.peaks, partial(made_of, PeakRule, what="peaks"))
+        mistakes = [RecipeError(str(each), ("peaks", *each.place), each.because) for each in wrong]
+        rule = rule or PeakRule()
+        object.__setattr__(self, "peak_rule", rule)
+        object.__setattr__(self, "peaks", rule.recorded())
+        options, ticks = self.options_of(self.method), list[int]()
+        for key in ("compute_budget", "num_train_epochs"):
+            try:
+                ticks.append(ticks_of(getattr(self, key), self.evals_per_epoch, key))
+            except OptionError as error:
+                mistakes += mistakes_of(error)
+                ticks.append(int(getattr(Recipe, key)) * self.evals_per_epoch)
+        how: dict[str, Any] = {"compute_budget": ticks[0], "peaks": rule}
+        prepared, wrong = without_wrong(options, partial(prepare, self.method, **how))
+        object.__setattr__(self, "prepared", prepared)
+        if prepared and options and self.method in METHODS:  # defaults contradict nothing
+            names = [spec.name for spec in self.datasets] or ["x"]
+            try:
+                run = Rehearsal(Mixture.of(dict.fromkeys(names, 1)), *ticks, self.evals_per_epoch)
+                rehearse(prepared.carry_out, run)
+            except OptionError as error:
+                wrong.append(error)
+        for each in wrong:
+            place, because = each.place, ("method", *each.because)
+            if place[0] in self.method_options:
+                place = ("method_options", *place)
+            elif place[0] in self.options_by_method.get(self.method, {}):
+                place = ("options_by_method", self.method, *place)
+            elif place == ("method",):
+                because = ()
+            mistakes.append(RecipeError(str(each), place, because))
+        for name in self.options_by_method:
+            others = self.options_by_method[name] if name != self.method else {}
+            for each in without_wrong(others, partial(prepare, name, **how))[1]:
+                if each.place[0] != "compute_budget":  # this method need not be run
+                    inside = each.place if each.place[0] in others else ()
+                    place = ("options_by_method", name, *inside)
+                    mistakes.append(RecipeError(f"options_by_method.{name}: {each}", place))
+        return mistakes
 
     def options_of(self, method: str) -> dict[str, Any]:
         """What the recipe says for a method; `method_options` are of its own."""
         own = self.method_options if method == self.method else {}
         return {**self.options_by_method.get(method, {}), **own}
-
-    def prepared(self) -> PreparedMethod:
-        """The method with its options, checked."""
-        budget = ticks_of(self.compute_budget, self.evals_per_epoch, "compute_budget")
-        return prepare(self.method, self.options_of(self.method), budget, self.peak_rule)
 
     def fewshot(self, spec: DatasetSpec) -> int:
         """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
@@ -283,11 +332,10 @@ class Recipe:
     def model(self) -> str:
         """The model's file or folder, from here or beside the recipe; else it is a name."""
         written = self.model_name_or_path
-        path = expanded(written)
-        found = self._here_or_beside(path)
+        found = self._here_or_beside(written)
         if found is not None:
             return str(found)
-        if path.is_absolute() or path.suffix == ".gguf" or written.startswith("."):
+        if expanded(written).is_absolute() or written.startswith(".") or written.endswith(".gguf"):
             raise RecipeError(
                 f"model_name_or_path is {shown(written)}, which does not exist; "
                 "expected a folder, a .gguf file, or a hub name such as owner/name",
@@ -298,7 +346,7 @@ class Recipe:
     def data_folder(self) -> Path:
         """The folder `data_dir`, from here or beside the recipe."""
         assert self.data_dir is not None
-        found = self._here_or_beside(expanded(self.data_dir))
+        found = self._here_or_beside(self.data_dir)
         if found is None or not found.is_dir():
             raise RecipeError(
                 f"data_dir is {shown(self.data_dir)}, and there is no such folder; expected one "
@@ -312,17 +360,30 @@ class Recipe:
         written = self.chat_template
         if written is None or is_template(written):
             return written
-        found = self._here_or_beside(expanded(written))
-        at = place_of(("chat_template",), "", self.places)
-        if found is None or not found.is_file():
+        at, place = place_of(("chat_template",), "", self.places), ("chat_template",)
+        file = self._here_or_beside(written)
+        if file is None or not file.is_file():
             raise RecipeError(
                 f"{at}chat_template is {shown(written)}, and there is no such file; expected a "
                 ".jinja file, or the text of a template, which has {{ and {% in it",
-                ("chat_template",),
+                place,
             )
-        return template_in(found, at)
+        try:
+            with file.open("rb") as stream:
+                text = stream.read(LONGEST_TEMPLATE + 1).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            said = f"{at}{file} cannot be read as a chat template: {error}"
+            raise RecipeError(said, place) from error
+        if len(text) > LONGEST_TEMPLATE or not is_template(text):
+            raise RecipeError(
+                f"{at}{file} is no chat template: expected Jinja with {{{{ or {{% in it, and "
+                f"{LONGEST_TEMPLATE:,} characters at most",
+                place,
+            )
+        return text
 
-    def _here_or_beside(self, path: Path) -> Path | None:
+    def _here_or_beside(self, written: str) -> Path | None:
+        path = expanded(written)
         places = (Path(), *([self.folder] if self.folder else []))
         return next((place / path for place in places if (place / path).exists()), None)
 
@@ -350,81 +411,6 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.compare]
-
-
-def _canonical(
-    mapping: Mapping[str, Any], places: Places, mistakes: Mistakes
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys with aliases replaced, in `places` too, and a note for each."""
-    keys: dict[str, Any] = {}
-    notes: list[str] = []
-    for key, value in mapping.items():
-        target = ALIASES.get(key, key)
-        at = place_of((key,), "", places)
-        if target is None:
-            batch = mapping.get("train_batch_size", Recipe.train_batch_size)
-            notes.append(
-                f"{at}{key} is ignored: msft chooses micro-batches by itself; a step has "
-                f"train_batch_size ({shown(batch)}) samples"
-            )
-            continue
-        if target != key:
-            notes.append(f"{at}{key} was read as {target}")
-        if target in keys or (target != key and target in mapping):
-            mistakes.note(
-                RecipeError(f"{key} means {target}, which is given too; keep one", (key,))
-            )
-            continue
-        keys[target] = value
-        if (key,) in places:
-            places[(target,)] = places[(key,)]
-    return keys, tuple(notes)
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterOptions:
-    """A LoRA adapter as a recipe asks for it.
-
-    targets: names of layers, or None for every linear layer but the head.
-    four_bit: the frozen weights are held in NF4 (QLoRA).
-    merged: the result is a plain model folder.
-    seed: of the first matrices.
-    """
-
-    r: int
-    alpha: int
-    dropout: float = 0.0
-    targets: tuple[str, ...] | None = None
-    four_bit: bool = False
-    dora: bool = False
-    rslora: bool = False
-    merged: bool = False
-    seed: int = 0
-
-
-def adapter_of(recipe: "Recipe") -> AdapterOptions | None:
-    """The adapter that a recipe asks for; None: all weights are trained."""
-    if not recipe.use_peft:
-        return None
-    named = recipe.lora_target_modules
-    return AdapterOptions(
-        r=recipe.lora_r,
-        alpha=recipe.lora_alpha,
-        dropout=recipe.lora_dropout,
-        targets=None if named == ALL_LINEAR else tuple(named),
-        four_bit=recipe.load_in_4bit,
-        dora=recipe.use_dora,
-        rslora=recipe.use_rslora,
-        merged=recipe.merge_adapter,
-        seed=recipe.seed,
-    )
-
-
-def packages_of(recipe: "Recipe") -> tuple[str, ...]:
-    """Packages that the adapter of a recipe depends on."""
-    if not recipe.use_peft:
-        return ()
-    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
 
 
 def with_rows(recipe: Recipe, datasets: Any) -> Recipe:
@@ -459,17 +445,60 @@ def with_rows(recipe: Recipe, datasets: Any) -> Recipe:
     return replace(recipe, datasets=list(specs.values()))
 
 
+def _canonical(
+    mapping: Mapping[str, Any], places: Places
+) -> tuple[dict[str, Any], list[str], list[RecipeError]]:
+    """The keys with aliases replaced, in `places` too; a note for each alias, and the mistakes."""
+    keys, notes, mistakes = dict[str, Any](), list[str](), list[RecipeError]()
+    for key, value in mapping.items():
+        target = ALIASES.get(key, key)
+        if target is None:
+            batch = mapping.get("train_batch_size", Recipe.train_batch_size)
+            notes.append(
+                f"{place_of((key,), '', places)}{key} is ignored: msft chooses micro-batches by "
+                f"itself; a step has train_batch_size ({shown(batch)}) samples"
+            )
+        elif target in keys or (target != key and target in mapping):
+            said = f"{key} means {target}, which is given too; keep one"
+            mistakes.append(RecipeError(said, (key,)))
+        else:
+            keys[target] = value
+            if target != key:
+                notes.append(f"{place_of((key,), '', places)}{key} was read as {target}")
+                if (key,) in places:
+                    places[(target,)] = places[(key,)]
+    return keys, notes, mistakes
+
+
+def _adapter_of(recipe: Recipe) -> AdapterOptions | None:
+    """The adapter that a recipe asks for; None: all weights are trained."""
+    if not recipe.use_peft:
+        return None
+    named = recipe.lora_target_modules
+    return AdapterOptions(
+        r=recipe.lora_r,
+        alpha=recipe.lora_alpha,
+        dropout=recipe.lora_dropout,
+        targets=None if named == ALL_LINEAR else tuple(named),
+        four_bit=recipe.load_in_4bit,
+        dora=recipe.use_dora,
+        rslora=recipe.use_rslora,
+        merged=recipe.merge_adapter,
+        seed=recipe.seed,
+    )
+
+
+def packages_of(recipe: "Recipe") -> tuple[str, ...]:
+    """Packages that the adapter of a recipe depends on."""
+    if not recipe.use_peft:
+        return ()
+    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
+
+
 # What keys have to do with each other
-ADAPTER_KEYS = (
-    *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
-    *("load_in_4bit", "use_dora", "use_rslora"),
-)
-"""Keys that what is trained depends on."""
-LOW_RATE = 5e-5
-"""Adapters are usually trained at 1e-4 to 2e-4; below this they hardly move."""
 
 
-def contradictions(recipe: "Recipe") -> Iterator[RecipeError]:
+def _contradictions(recipe: Recipe) -> Iterator[RecipeError]:
     """Keys that do not go together."""
     yield from _of_datasets(recipe)
     yield from _of_selection(recipe)
@@ -479,7 +508,7 @@ def contradictions(recipe: "Recipe") -> Iterator[RecipeError]:
     yield from _of_lanes(recipe)
 
 
-def _of_datasets(recipe: "Recipe") -> Iterator[RecipeError]:
+def _of_datasets(recipe: Recipe) -> Iterator[RecipeError]:
     """Sub-datasets: at least one, each with a name of its own, and metrics that have a mean."""
     if not recipe.datasets:
         yield RecipeError(
@@ -506,7 +535,7 @@ def _of_datasets(recipe: "Recipe") -> Iterator[RecipeError]:
         )
 
 
-def _of_selection(recipe: "Recipe") -> Iterator[RecipeError]:
+def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
     """Every sub-dataset needs rows that choose a checkpoint; where test rows do, keys that are
     about validation rows, or about test rows that do not choose, contradict it."""
     on_test = recipe.selection_split == TEST
@@ -544,7 +573,7 @@ def _of_selection(recipe: "Recipe") -> Iterator[RecipeError]:
         )
 
 
-def _of_schedule(recipe: "Recipe") -> Iterator[RecipeError]:
+def _of_schedule(recipe: Recipe) -> Iterator[RecipeError]:
     """The learning rate's course must suit the method, and the warm-up the course."""
     kind = recipe.lr_scheduler_type
     if recipe.method in ROLLING_BACK and kind != "constant":
@@ -564,7 +593,7 @@ def _of_schedule(recipe: "Recipe") -> Iterator[RecipeError]:
         )
 
 
-def _of_lanes(recipe: "Recipe") -> Iterator[RecipeError]:
+def _of_lanes(recipe: Recipe) -> Iterator[RecipeError]:
     """Every lane needs a row, and an engine that sums over lanes; an adapter is not sliced."""
     if recipe.use_peft and recipe.sharding == "full":
         yield RecipeError(
@@ -590,7 +619,7 @@ def _of_lanes(recipe: "Recipe") -> Iterator[RecipeError]:
         )
 
 
-def _of_peaks(recipe: "Recipe") -> Iterator[RecipeError]:
+def _of_peaks(recipe: Recipe) -> Iterator[RecipeError]:
     """Peaks by probability need choices, which are compared where the metric is accuracy; whether
     rows have some is seen when they are read."""
     for spec in recipe.datasets:
@@ -604,7 +633,7 @@ def _of_peaks(recipe: "Recipe") -> Iterator[RecipeError]:
             )
 
 
-def _of_adapter(recipe: "Recipe") -> Iterator[RecipeError]:
+def _of_adapter(recipe: Recipe) -> Iterator[RecipeError]:
     """Keys of an adapter need `use_peft`."""
     if recipe.use_peft:
         return
@@ -620,140 +649,46 @@ def _of_adapter(recipe: "Recipe") -> Iterator[RecipeError]:
             )
 
 
-def check_methods(recipe: "Recipe", mistakes: Mistakes) -> None:
-    """Note the methods that there are not, their wrong options, and the contradictions that a
-    method of ours finds itself."""
-    ticks = dict[str, int]()
-    for key in ("compute_budget", "num_train_epochs"):
-        ticks[key] = int(type(recipe).__dict__[key]) * recipe.evals_per_epoch
-        with mistakes.noting():
-            ticks[key] = ticks_of(getattr(recipe, key), recipe.evals_per_epoch, key)
-    budget = ticks["compute_budget"]
-
-    def build(method: str, options: dict[str, Any]) -> PreparedMethod:
-        return prepare(method, options, budget, recipe.peak_rule)
-
-    def wrong_beside(name: str, error: OptionError) -> RecipeError | None:
-        if error.place[0] == "compute_budget":
-            return None  # the recipe's own; this method need not be run
-        inside = error.place if error.place[0] in recipe.options_by_method[name] else ()
-        place = ("options_by_method", name, *inside)
-        return RecipeError(f"options_by_method.{name}: {error}", place)
-
-    for name, options in recipe.options_by_method.items():
-        mistakes.made(options, partial(build, name), partial(wrong_beside, name))
-
-    def wrong(error: OptionError) -> RecipeError:
-        inside = error.place[0] in recipe.method_options
-        place = ("method_options", *error.place) if inside else error.place
-        return RecipeError(
-            str(error), place, () if place == ("method",) else ("method", *error.because)
-        )
-
-    def rehearsed(options: dict[str, Any]) -> None:
-        if recipe.method not in METHODS:
-            build(recipe.method, options)
-            return
-        names = tuple(spec.name for spec in recipe.datasets) or ("x",)
-        lengths = (budget, ticks["num_train_epochs"], recipe.evals_per_epoch)
-        _rehearsed(recipe.method, json.dumps(options), recipe.peak_rule, names, lengths)
-
-    try:
-        mistakes.made(recipe.options_of(recipe.method), rehearsed, wrong)
-    except ValueError as error:
-        mistakes.note(RecipeError(str(error), ("method",)))
-
-
-@lru_cache(maxsize=100)
-def _rehearsed(
-    name: str, options: str, peaks: PeakRule, names: tuple[str, ...], lengths: tuple[int, int, int]
-) -> None:
-    """A method is prepared and rehearsed once, however often a recipe with it is copied.
-
-    options: as JSON. lengths: the budget, the epochs and the evaluations of an epoch, in ticks.
-    """
-    method = prepare(name, json.loads(options), lengths[0], peaks)
-    rehearse(method.carry_out, Rehearsal(Mixture.of(dict.fromkeys(names, 1)), *lengths))
-
-
-def remarks(
-    recipe: "Recipe", keys: Mapping[str, Any], places: Mapping[Place, str]
-) -> tuple[str, ...]:
+def _remarks(recipe: Recipe, keys: Mapping[str, Any], places: Mapping[Place, str]) -> Iterator[str]:
     """What a user should be told about the keys of a recipe.
 
     keys: those given.
     """
-    return (
-        *_unused_length(recipe, keys, places),
-        *_only_one(recipe),
-        *_unusual(recipe),
-        *_low_rate(recipe),
-    )
-
-
-def _unused_length(
-    recipe: "Recipe", keys: Mapping[str, Any], places: Mapping[Place, str]
-) -> tuple[str, ...]:
-    """A note on the key for a run's length that the method does not use, if it was meant for it.
-
-    keys: those given. Recipes for several methods give both; only a `--set` then means this one.
-    """
+    ours = recipe.method in METHODS
+    # Recipes for several methods give both lengths; only a --set then means this method's.
     used, other = "num_train_epochs", "compute_budget"
     if recipe.method in ROLLING_BACK:
         used, other = other, used
-    at = place_of((other,), "", places)
-    meant = other in keys and (used not in keys or at.startswith("--set"))
-    if not meant or recipe.method not in METHODS:
-        return ()
-    return (f"{at}{other} is not used by {recipe.method}; {used} ({getattr(recipe, used):g}) is",)
-
-
-def _unusual(recipe: "Recipe") -> tuple[str, ...]:
-    """Notes on keys that change what every row looks like or teaches."""
-    told = []
+    at = place_of((other,), "", places) if other in keys else ""
+    if ours and other in keys and (used not in keys or at.startswith("--set")):
+        length = getattr(recipe, used)
+        yield f"{at}{other} is not used by {recipe.method}; {used} ({length:g}) is"
+    alone = len(recipe.datasets) == 1 and recipe.datasets[0].split_by is None
+    if alone and ours and recipe.method not in ("sft", "soup"):
+        yield (
+            f"there is one sub-dataset only, so {recipe.method} has nothing to weigh against it; "
+            "method: sft gives the best checkpoint too, and costs less"
+        )
     if recipe.chat_template is not None:
         inline = is_template(recipe.chat_template)
         source = "the recipe's own text" if inline else recipe.chat_template
-        told.append(f"chat_template: conversations are written by {source}")
+        yield f"chat_template: conversations are written by {source}"
     if not recipe.completion_only_loss:
-        told.append("completion_only_loss is false: prompts are trained too")
-    return (*told, *_unused_validation(recipe))
-
-
-def _unused_validation(recipe: "Recipe") -> list[str]:
-    """A note on keys for validation rows where test rows select."""
-    keys = ("validation", "validation_fraction", "validation_rows")
-    named = {
-        key: [spec.name for spec in recipe.datasets if getattr(spec, key) is not None]
-        for key in keys
-    }
-    given = {key: names for key, names in named.items() if names}
-    if recipe.selection_split != TEST or not given:
-        return []
-    who = dict.fromkeys(name for names in given.values() for name in names)
-    verb = "is" if len(given) == 1 else "are"
-    return [
-        f"{listed(given)} of {listed(who)} {verb} not used: selection_split is test, so no "
-        "validation rows are read or held out"
-    ]
-
-
-def _only_one(recipe: "Recipe") -> tuple[str, ...]:
-    """A note where a method for mixtures gets one sub-dataset, which `split_by` does not divide."""
-    alone = len(recipe.datasets) == 1 and recipe.datasets[0].split_by is None
-    if not alone or recipe.method not in METHODS or recipe.method in ("sft", "soup"):
-        return ()
-    return (
-        f"there is one sub-dataset only, so {recipe.method} has nothing to weigh against it; "
-        "method: sft gives the best checkpoint too, and costs less",
-    )
-
-
-def _low_rate(recipe: "Recipe") -> tuple[str, ...]:
-    """A note where an adapter would hardly move."""
-    if not recipe.use_peft or recipe.learning_rate >= LOW_RATE:
-        return ()
-    return (
-        f"learning_rate is {recipe.learning_rate:g}, which is low for an adapter: usual are 1e-4 "
-        "to 2e-4",
-    )
+        yield "completion_only_loss is false: prompts are trained too"
+    if recipe.selection_split == TEST:
+        unused = {
+            key: [spec.name for spec in recipe.datasets if getattr(spec, key) is not None]
+            for key in ("validation", "validation_fraction", "validation_rows")
+        }
+        unused = {key: names for key, names in unused.items() if names}
+        if unused:
+            who = dict.fromkeys(name for names in unused.values() for name in names)
+            yield (
+                f"{listed(unused)} of {listed(who)} {'is' if len(unused) == 1 else 'are'} not "
+                "used: selection_split is test, so no validation rows are read or held out"
+            )
+    if recipe.use_peft and recipe.learning_rate < LOW_RATE:
+        yield (
+            f"learning_rate is {recipe.learning_rate:g}, which is low for an adapter: usual are "
+            "1e-4 to 2e-4"
+        )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge as Ge
 from annotated_types import Gt as Gt
@@ -21,6 +21,8 @@ from annotated_types import Interval as Interval
 
 from msft.errors import OptionError
 from msft.text import shown
+
+Made = TypeVar("Made")
 
 FEW = 10
 """So many names can be listed without hiding the one that was probably meant."""
@@ -69,6 +71,29 @@ def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) ->
     }
 
 
+def made_of(kind: Callable[..., Made], options: Mapping[str, Any], what: str) -> Made:
+    """Options of a kind, such as a `PeakRule`, from keys and values that fit it."""
+    return kind(**checked(kind, options, what))
+
+
+def without_wrong(
+    options: Mapping[str, Any], build: Callable[[dict[str, Any]], Made]
+) -> tuple[Made | None, list[OptionError]]:
+    """What `build` makes of the options that are not wrong, and the mistake of each other one.
+
+    None where it makes nothing of them, since the mistake is none of theirs.
+    """
+    kept, mistakes = dict(options), list[OptionError]()
+    while True:
+        try:
+            return build(kept), mistakes
+        except OptionError as error:
+            mistakes.append(error)
+            if error.place[0] not in kept:
+                return None, mistakes
+            del kept[str(error.place[0])]
+
+
 def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
     """The value as its annotation wants it, a whole number as a float say; else an `OptionError`.
 
@@ -79,7 +104,7 @@ def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
     for kind in kinds:
         if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
             try:  # an option that has options
-                return kind(**checked(kind, value, at))
+                return made_of(kind, value, at)
             except OptionError as error:
                 error.place = (key, *error.place)
                 raise

@@ -11,7 +11,7 @@ from msft.run.recorded_run import RecordedRun
 from msft.run.worker import Question, Scored, Work
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture
-from msft.search.options import checked
+from msft.search.options import made_of
 from msft.search.peaks import PeakRule
 from msft.search.rollout import (
     BASE,
@@ -79,7 +79,7 @@ def scripted(
         starts, so its rows are those of the roll-out before it.
     """
     sizes_by_name = _rows(datasets, sizes)
-    rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
+    rule = made_of(PeakRule, peaks or {}, "peaks")
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
     settings = Settings(

@@ -26,7 +26,7 @@ from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses, Row
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
-from msft.search.options import checked
+from msft.search.options import made_of
 from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
 from msft.search.scores import SELECTION, TEST, Score, SelectionSplit, accuracy
@@ -228,7 +228,7 @@ def simulate(
     memory_copies: checkpoints that memory holds before the disk is used; with a folder, none.
     disk: where checkpoints go, instead of the folder.
     """
-    rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
+    rule = made_of(PeakRule, peaks or {}, "peaks")
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
     parts = tuple(Part(n, item.rows, item.rows, keep=item.keep) for n, item in learners.items())

@@ -11,7 +11,7 @@ from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
 from msft.engine.saving.published import PublishedModel
 from msft.errors import RecipeError
-from msft.recipe.recipe import AdapterOptions, Recipe, adapter_of
+from msft.recipe.recipe import AdapterOptions, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def shape_for(recipe: Recipe, vocabulary: int) -> ModelShape:
     vocabulary: of its tokenizer.
     """
     shape = named_shape(recipe.model(), recipe.trust_remote_code, vocabulary)
-    shape.refuse_adapter(adapter_of(recipe))
+    shape.refuse_adapter(recipe.adapter)
     return shape
 
 

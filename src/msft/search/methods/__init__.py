@@ -8,6 +8,7 @@ recipe may also name a function of the user's own. A method may import nothing b
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from msft.errors import OptionError
@@ -26,6 +27,7 @@ from msft.search.options import (
     RolloutOptions,
     SureExclusion,
     checked,
+    made_of,
     option_names,
     refuse_unknown,
 )
@@ -86,8 +88,8 @@ def prepare(
     mixture = {key: value for key, value in options.items() if key == "rehearsal_fraction"}
     rest = {key: value for key, value in options.items() if key not in _SHARED}
     own = checked(function, rest, what)
-    rollout_options = RolloutOptions(**checked(RolloutOptions, rollout, what))
-    mixture_options = MixtureOptions(**checked(MixtureOptions, mixture, what))
+    rollout_options = made_of(RolloutOptions, rollout, what)
+    mixture_options = made_of(MixtureOptions, mixture, what)
     if function is msft and compute_budget == 1 and not peaks.include_start:
         raise OptionError(
             "compute_budget is one tick and peaks.include_start is false: every sub-dataset would "
@@ -134,6 +136,8 @@ def _named(method: str | Method) -> tuple[str, Method]:
     if ":" not in method:
         refuse_unknown([method], (*METHODS, "package.module:function"), "method", "method")
     try:
-        return method, imported(method)
-    except BadCode as error:
+        function = imported(method)
+        signature(function, eval_str=True)
+    except (BadCode, NameError, ValueError) as error:
         raise OptionError(f"method {method!r} cannot be imported: {error}", "method") from error
+    return method, function
