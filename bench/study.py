@@ -39,7 +39,7 @@ from msft.engine.saving import checkpoint_sizes
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
-from msft.search.rehearsal import most_held
+from msft.search.methods import most_held
 from msft.store.store import CheckpointStore
 
 

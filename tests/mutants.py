@@ -44,7 +44,8 @@ CORE: dict[str, str] = {
     "search/student.py": "tests/search/test_student.py",
     "search/mixture.py": "tests/search/test_mixture.py tests/search/test_weighted_rows.py "
     + METHODS,
-    "search/rehearsal.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py " + METHODS,
+    "search/methods/__init__.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py "
+    + METHODS,
     "search/scores.py": "tests/search/test_scores.py " + METHODS,
     "search/feeds.py": "tests/search/test_feeds.py " + METHODS,
     "run/summary.py": "tests/run/test_flops.py tests/run/test_summary.py",

@@ -42,7 +42,7 @@ from msft.report.page import write_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
 from msft.run.history import History
 from msft.run.summary import disk_of, summary_of
-from msft.search.rollout import ticks_of
+from msft.search.options import ticks_of
 from msft.search.scores import TEST
 from msft.text import (
     SELECTED_ON_TEST,
@@ -233,8 +233,6 @@ def sizes(
     if not others:
         raise UsageError("--methods has sft alone; name another one, such as msft")
     variants = {method: _as(recipe, method) for method in ("sft", *others)}
-    for variant in variants.values():
-        variant.prepared  # what is wrong comes up before anything is trained
     rows: list[tuple[str, ...]] = [
         ("sub-datasets", "method", "score", "gain", "epochs trained", "FLOPs", "against SFT")
     ]

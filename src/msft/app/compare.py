@@ -35,9 +35,6 @@ from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
 from msft.run.sharing import SharedRollout
 from msft.search.methods import METHODS, ROLLING_BACK
-from msft.search.mixture import Mixture
-from msft.search.rehearsal import Rehearsal, rehearse
-from msft.search.rollout import ticks_of
 
 PLACE = ".shared"
 """The folder in a comparison's, while runs that share something are not done."""
@@ -71,13 +68,7 @@ def question_of(recipe: Recipe) -> str | None:
         return None
     if recipe.validation_loss:  # a run that takes over does not measure it
         return None
-    per_epoch = recipe.evals_per_epoch
-    budget, ticks = (
-        ticks_of(getattr(recipe, key), per_epoch, key)
-        for key in ("compute_budget", "num_train_epochs")
-    )
-    mixture = Mixture.of({spec.name: 1 for spec in recipe.datasets})
-    first = rehearse(method.carry_out, Rehearsal(mixture, budget, ticks, per_epoch))
+    first = recipe.first_rollout
     if first is None or not first.plain:
         return None
     ignored = _NO_MATTER if recipe.method in ROLLING_BACK else (*_NO_MATTER, "compute_budget")

@@ -8,7 +8,7 @@ from msft.app.admission import resolved
 from msft.data.corpus import Corpus
 from msft.errors import UsageError
 from msft.ranks import Ranks
-from msft.recipe.recipe import Recipe, packages_of
+from msft.recipe.recipe import Recipe
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import RunEvent
@@ -61,7 +61,7 @@ def refuse_disagreement(
         for spec in keys.pop("datasets")
         for key, value in spec.items()
     }
-    packages = {k: v for k, v in versions(packages_of(recipe)).items() if k != "system"}
+    packages = {k: v for k, v in versions(recipe.packages).items() if k != "system"}
     mine = {
         "recipe": {**keys, **specs},
         "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},

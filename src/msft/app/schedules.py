@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
-from msft.search.rollout import OptimizerStart, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import OptimizerStart
 from msft.text import shown
 
 MOST_EPOCHS = 10_000

@@ -22,7 +22,7 @@ from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.own_code import in_words
 from msft.process import graceful
 from msft.ranks import ALONE, Ranks, from_first, together
-from msft.recipe.recipe import Recipe, packages_of
+from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.report.findings import Findings, findings_content, findings_in
 from msft.run.engine import Engine, SaysHow
@@ -128,7 +128,7 @@ class Session:
         self._settings = as_begun(self._settings, log.events)
         ended = log.events[-1] if log.events else None
         if log.events and not isinstance(ended, EndEvent):
-            here = (self._folder.environment, environment(packages_of(self._recipe)))
+            here = (self._folder.environment, environment(self._recipe.packages))
             strict = self._recipe.deterministic
             together(self._ranks, "environment", lambda: refuse_others(*here, strict, self._notice))
             together(self._ranks, "base", lambda: refuse_other_base(here[0], self._base))
@@ -215,7 +215,7 @@ class Session:
             return
         how = {"engine": self._engine.how()} if isinstance(self._engine, SaysHow) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
-        now = environment(packages_of(self._recipe))
+        now = environment(self._recipe.packages)
         record_environment(self._folder.environment, now | how, self._groups, self._base)
 
     def _open_trackers(self, log: Log) -> Trackers:

@@ -10,8 +10,7 @@ from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
 from msft.run.folder import RunFolder
-from msft.search.methods import PreparedMethod
-from msft.search.rehearsal import most_held
+from msft.search.methods import PreparedMethod, most_held
 from msft.search.rollout import LEAN, Settings
 from msft.store.disk import MOST_WAITING, BackgroundDisk, DiskTier, Hashes
 from msft.store.ranked import RankedDisk

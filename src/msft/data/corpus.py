@@ -17,7 +17,8 @@ from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
 from msft.search.methods import PreparedMethod
 from msft.search.mixture import Mixture, Part
-from msft.search.rollout import Settings, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import Settings
 from msft.search.scores import SELECTION, TEST
 from msft.text import SELECTED_ON_TEST, counted, no_test_mean
 

@@ -41,7 +41,8 @@ from msft.search.draws import shuffled
 from msft.search.feeds import SHUFFLED, Batch, Losses, Place, epoch_and_steps
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.mixture import Mixture, Part
-from msft.search.rollout import Settings, Tokens, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import Settings, Tokens
 from msft.search.scores import SELECTION, TEST, value
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore

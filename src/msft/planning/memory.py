@@ -41,8 +41,7 @@ from msft.engine.model.shape import ModelShape
 from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
 from msft.planning.counting import Case, EvaluationSize, EvaluationSizes
 from msft.recipe.recipe import Recipe
-from msft.search.methods import PreparedMethod
-from msft.search.rehearsal import most_held
+from msft.search.methods import PreparedMethod, most_held
 
 LIBRARIES = {"cuda": 650_000_000, "cpu": 140_000_000}
 """What torch and the report take for themselves, as measured."""

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, PlainValidator
 from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.errors import OptionError, RecipeError
 from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, meant_key, unknown_key
-from msft.recipe.keys import Text, WrongKeys, fit_keys, mistakes_of, writable
-from msft.search.options import Ge, Interval, refuse_unknown, unknown
+from msft.recipe.keys import Text, WrongKeys, mistakes_of, writable
+from msft.search.options import Ge, Interval, fit_fields, refuse_unknown, unknown
 from msft.text import shown
 
 METRICS = ("accuracy", "nll")
@@ -213,13 +213,14 @@ class DatasetSpec:
         return made
 
     def __post_init__(self) -> None:
-        mistakes = [*fit_keys(self), *self._contradictions()]
+        mistakes = [each for error in fit_fields(self) for each in mistakes_of(error)]
+        mistakes += self._contradictions()
         if mistakes:
             what = f"sub-dataset {shown(self.name)}: "
             named = [
-                RecipeError(
-                    f"{'' if each.place == ('name',) else what}{each}", each.place, each.because
-                )
+                each
+                if each.place == ("name",)
+                else RecipeError(f"{what}{each}", each.place, each.because)
                 for each in mistakes
             ]
             raise WrongKeys(named, self)

@@ -2,7 +2,7 @@
 
 A key of `Recipe` and of `DatasetSpec` is a field whose annotation is the kind of its values. The
 kinds that need more than a plain type are here: each has a function that takes a value or says what
-was expected. `fit_keys` gives every key of an object the form that its annotation asks for.
+was expected.
 
 All mistakes of a recipe are told at once (`WrongKeys`). So a key that is wrong gets its default,
 and the others can still be compared with each other. What follows from a mistake is not told.
@@ -11,15 +11,13 @@ and the others can still be compared with each other. What follows from a mistak
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
 from msft.errors import OptionError, Place, RecipeError
-from msft.recipe.yaml import place_of, plain
-from msft.search.options import fitted
+from msft.recipe.yaml import place_of
 from msft.text import shown
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
@@ -28,38 +26,6 @@ ALL_LINEAR = "all-linear"
 """Every linear layer but the head."""
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def fit_keys(owner: Any) -> list[RecipeError]:
-    """Give every key of a frozen dataclass the form that its annotation asks for.
-
-    A key that is wrong gets its default, and its mistake is in the list.
-    """
-    mistakes = list[RecipeError]()
-    for key in fields(owner):
-        if not key.compare:  # no key, but what is known about the recipe
-            continue
-        value = getattr(owner, key.name)
-        try:
-            fitting = fitted(value, key.type, "", key.name)
-        except OptionError as error:
-            cure = "; write it without quotes" if _fits_unquoted(value, key.type) else ""
-            mistakes.append(RecipeError(f"{error}{cure}", error.place))
-            fitting = str(value) if key.default is MISSING else key.default
-            if key.default_factory is not MISSING:
-                fitting = key.default_factory()
-        object.__setattr__(owner, key.name, fitting)
-    return mistakes
-
-
-def _fits_unquoted(value: Any, hint: Any) -> bool:
-    """Whether text would fit as the number or the truth value that is written in it."""
-    if not value or not isinstance(value, str):
-        return False
-    try:
-        return bool(fitted(plain(value), hint, "", "") != value)
-    except OptionError:
-        return False
 
 
 # Kinds of values
@@ -143,21 +109,21 @@ def options_like(example: str) -> PlainValidator:
     return PlainValidator(block)
 
 
-def plain_options(
-    options: Mapping[str, Any], *block: str
-) -> tuple[dict[str, Any], list[RecipeError]]:
+def plain_options(options: Any, *block: str) -> tuple[dict[str, Any], list[RecipeError]]:
     """A copy of the options that YAML can hold, since they are written down; the mistake of each
     other one.
 
     block: where they stand in the recipe.
     """
-    kept, mistakes = dict[str, Any](), list[RecipeError]()
+    kept, mistakes, at = dict[str, Any](), list[RecipeError](), ".".join(block)
+    if not isinstance(options, Mapping):
+        said = f"{at} is {shown(options)}; expected options such as {{patience: 3}}"
+        return {}, [RecipeError(said, block)]
     for option, value in options.items():
         try:
             kept[option] = _copied(value)
         except ValueError as error:
-            said = f"{'.'.join(block)}.{option} is {error}"
-            mistakes.append(RecipeError(said, (*block, option)))
+            mistakes.append(RecipeError(f"{at}.{option} is {error}", (*block, option)))
     return kept, mistakes
 
 

@@ -25,7 +25,6 @@ from msft.recipe.keys import (
     Text,
     Trackers,
     WrongKeys,
-    fit_keys,
     is_template,
     mistakes_of,
     options_like,
@@ -33,12 +32,28 @@ from msft.recipe.keys import (
     with_places,
 )
 from msft.recipe.yaml import Places, dump, place_of, read_recipe
-from msft.search.methods import METHODS, ROLLING_BACK, PreparedMethod, prepare
+from msft.search.methods import (
+    METHODS,
+    ROLLING_BACK,
+    FirstRollout,
+    PreparedMethod,
+    Rehearsal,
+    prepare,
+    rehearse,
+)
 from msft.search.mixture import Mixture
-from msft.search.options import Ge, Gt, Interval, made_of, refuse_unknown, without_wrong
+from msft.search.options import (
+    Ge,
+    Gt,
+    Interval,
+    fit_fields,
+    made_of,
+    refuse_unknown,
+    ticks_of,
+    without_wrong,
+)
 from msft.search.peaks import PeakRule
-from msft.search.rehearsal import Rehearsal, rehearse
-from msft.search.rollout import LEAN, DiskPolicy, ticks_of
+from msft.search.rollout import LEAN, DiskPolicy
 from msft.search.scores import SELECTION, TEST, MeanRule, SelectionSplit
 from msft.text import listed, shown
 
@@ -129,7 +144,9 @@ class Recipe:
     What follows from the keys:
     peak_rule: where a curve peaks, as `peaks` says.
     prepared: the method with its options, checked.
+    first_rollout: what a method of ours asks for first.
     adapter: the adapter that is trained; None: all weights are.
+    packages: those that the adapter depends on.
     """
 
     model_name_or_path: Text
@@ -203,7 +220,9 @@ class Recipe:
     places: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
     peak_rule: PeakRule = field(init=False, compare=False, repr=False)
     prepared: PreparedMethod = field(init=False, compare=False, repr=False)
+    first_rollout: FirstRollout | None = field(default=None, init=False, compare=False, repr=False)
     adapter: AdapterOptions | None = field(init=False, compare=False, repr=False)
+    packages: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
 
     @staticmethod
     def from_mapping(
@@ -245,74 +264,77 @@ class Recipe:
         return made
 
     def __post_init__(self) -> None:
-        mistakes = fit_keys(self)
-        mistakes += self._copy_options()
-        specs, wrong = specs_of(self.datasets, recipe_keys())
-        object.__setattr__(self, "datasets", specs)
-        mistakes += wrong
-        mistakes += self._prepare_method()
-        mistakes += _contradictions(self)
-        if mistakes:
-            raise WrongKeys(mistakes, self)
-        object.__setattr__(self, "adapter", _adapter_of(self))
+        mistakes = [each for error in fit_fields(self) for each in mistakes_of(error)]
+        settle = partial(object.__setattr__, self)  # the recipe is frozen once it is built
 
-    def _copy_options(self) -> list[RecipeError]:
-        """Copy the options of methods; the mistake of each that cannot be written down."""
-        own, mistakes = plain_options(self.method_options, "method_options")
+        own, wrong = plain_options(self.method_options, "method_options")
+        mistakes += wrong
         by_method = dict[str, dict[str, Any]]()
         for name, options in self.options_by_method.items():
-            if isinstance(options, Mapping):
-                by_method[name], wrong = plain_options(options, "options_by_method", name)
-                mistakes += wrong
-                continue
-            said = f"is {shown(options)}; expected options such as {{patience: 3}}"
-            place = ("options_by_method", name)
-            mistakes.append(RecipeError(f"{'.'.join(place)} {said}", place))
-        object.__setattr__(self, "method_options", own)
-        object.__setattr__(self, "options_by_method", by_method)
-        return mistakes
+            by_method[name], wrong = plain_options(options, "options_by_method", name)
+            mistakes += wrong
+        settle("method_options", own)
+        settle("options_by_method", by_method)
 
-    def _prepare_method(self) -> list[RecipeError]:
-        """Complete `peaks` and prepare the method; the mistakes of all options."""
-        rule, wrong = without_wrong(self.peaks, partial(made_of, PeakRule, what="peaks"))
-        mistakes = [RecipeError(str(each), ("peaks", *each.place), each.because) for each in wrong]
-        rule = rule or PeakRule()
-        object.__setattr__(self, "peak_rule", rule)
-        object.__setattr__(self, "peaks", rule.recorded())
-        options, ticks = self.options_of(self.method), list[int]()
+        specs, wrong = specs_of(self.datasets, recipe_keys())
+        mistakes += wrong
+        settle("datasets", specs)
+
+        ticks = dict[str, int]()
         for key in ("compute_budget", "num_train_epochs"):
             try:
-                ticks.append(ticks_of(getattr(self, key), self.evals_per_epoch, key))
+                ticks[key] = ticks_of(getattr(self, key), self.evals_per_epoch, key)
             except OptionError as error:
                 mistakes += mistakes_of(error)
-                ticks.append(int(getattr(Recipe, key)) * self.evals_per_epoch)
-        how: dict[str, Any] = {"compute_budget": ticks[0], "peaks": rule}
-        prepared, wrong = without_wrong(options, partial(prepare, self.method, **how))
-        object.__setattr__(self, "prepared", prepared)
-        if prepared and options and self.method in METHODS:  # defaults contradict nothing
-            names = [spec.name for spec in self.datasets] or ["x"]
+                ticks[key] = int(getattr(Recipe, key)) * self.evals_per_epoch
+        rule, errors = without_wrong(self.peaks, partial(made_of, PeakRule, what="peaks"))
+        mistakes += [each for error in errors for each in mistakes_of(error, "peaks")]
+        rule = rule or PeakRule()
+        settle("peak_rule", rule)
+        settle("peaks", rule.recorded())
+
+        names = [spec.name for spec in specs] or ["x"]
+        mixture = Mixture.of(dict.fromkeys(names, 1))
+        how: dict[str, Any] = {"compute_budget": ticks["compute_budget"], "peaks": rule}
+        options = {**by_method.get(self.method, {}), **own}
+        prepared, errors = without_wrong(options, partial(prepare, self.method, **how))
+        settle("prepared", prepared)
+        if prepared and self.method in METHODS:
+            run = Rehearsal(
+                mixture, ticks["compute_budget"], ticks["num_train_epochs"], self.evals_per_epoch
+            )
             try:
-                run = Rehearsal(Mixture.of(dict.fromkeys(names, 1)), *ticks, self.evals_per_epoch)
-                rehearse(prepared.carry_out, run)
+                settle("first_rollout", rehearse(prepared.carry_out, run))
             except OptionError as error:
-                wrong.append(error)
-        for each in wrong:
-            place, because = each.place, ("method", *each.because)
-            if place[0] in self.method_options:
-                place = ("method_options", *place)
-            elif place[0] in self.options_by_method.get(self.method, {}):
-                place = ("options_by_method", self.method, *place)
-            elif place == ("method",):
-                because = ()
-            mistakes.append(RecipeError(str(each), place, because))
-        for name in self.options_by_method:
-            others = self.options_by_method[name] if name != self.method else {}
-            for each in without_wrong(others, partial(prepare, name, **how))[1]:
-                if each.place[0] != "compute_budget":  # this method need not be run
-                    inside = each.place if each.place[0] in others else ()
-                    place = ("options_by_method", name, *inside)
-                    mistakes.append(RecipeError(f"options_by_method.{name}: {each}", place))
-        return mistakes
+                errors.append(error)
+        mistakes += [self._option_mistake(self.method, error) for error in errors]
+        for name in [name for name in by_method if name != self.method]:
+            _, errors = without_wrong(by_method[name], partial(prepare, name, **how))
+            mistakes += [
+                self._option_mistake(name, error)
+                for error in errors
+                if error.place[0] != "compute_budget"  # this method need not be run
+            ]
+
+        mistakes += _contradictions(self)
+        if mistakes:
+            raise WrongKeys(mistakes)
+        settle("adapter", _adapter_of(self))
+        if self.use_peft:
+            settle("packages", ("peft", "bitsandbytes") if self.load_in_4bit else ("peft",))
+
+    def _option_mistake(self, method: str, error: OptionError) -> RecipeError:
+        """What is wrong with an option of a method, with the place where the option stands."""
+        own, beside = method == self.method, ("options_by_method", method)
+        if own and error.place[0] in self.method_options:
+            place: Place = ("method_options", *error.place)
+        elif error.place[0] in self.options_by_method.get(method, {}):
+            place = (*beside, *error.place)
+        else:
+            place = error.place if own else beside
+        because = ("method", *error.because) if own and place != ("method",) else ()
+        said = str(error) if own else f"options_by_method.{method}: {error}"
+        return RecipeError(said, place, because)
 
     def options_of(self, method: str) -> dict[str, Any]:
         """What the recipe says for a method; `method_options` are of its own."""
@@ -488,13 +510,6 @@ def _adapter_of(recipe: Recipe) -> AdapterOptions | None:
     )
 
 
-def packages_of(recipe: "Recipe") -> tuple[str, ...]:
-    """Packages that the adapter of a recipe depends on."""
-    if not recipe.use_peft:
-        return ()
-    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
-
-
 # What keys have to do with each other
 
 
@@ -659,9 +674,9 @@ def _remarks(recipe: Recipe, keys: Mapping[str, Any], places: Mapping[Place, str
     used, other = "num_train_epochs", "compute_budget"
     if recipe.method in ROLLING_BACK:
         used, other = other, used
-    at = place_of((other,), "", places) if other in keys else ""
-    if ours and other in keys and (used not in keys or at.startswith("--set")):
-        length = getattr(recipe, used)
+    meant = used not in keys or places.get((other,), "").startswith("--set")
+    if ours and other in keys and meant:
+        at, length = place_of((other,), "", places), getattr(recipe, used)
         yield f"{at}{other} is not used by {recipe.method}; {used} ({length:g}) is"
     alone = len(recipe.datasets) == 1 and recipe.datasets[0].split_by is None
     if alone and ours and recipe.method not in ("sft", "soup"):

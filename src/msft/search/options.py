@@ -8,9 +8,11 @@ to no method's file; they stand here.
 """
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -60,6 +62,19 @@ class SureExclusion:
     """
 
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
+
+
+def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
+    """Epochs as whole ticks, or an error that names the option."""
+    ticks = Fraction(repr(float(epochs))) * evals_per_epoch
+    if ticks < 1 or ticks.denominator != 1:
+        raise OptionError(
+            f"{key} is {epochs} epochs; expected a positive multiple of 1/{evals_per_epoch} "
+            f"(evals_per_epoch is {evals_per_epoch})",
+            key,
+            because=("evals_per_epoch",),
+        )
+    return int(ticks)
 
 
 def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -124,7 +139,38 @@ def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
         said = f"expected {_bounds(hint) if is_outside else _described(kinds)}"
         if str in kinds and isinstance(value, int | float):
             said += "; put it in quotes"
+        elif isinstance(value, str) and _fits_unquoted(value, hint):
+            said += "; write it without quotes"
     raise OptionError(f"{at} is {shown(value)}; {said}", key)
+
+
+def fit_fields(owner: Any) -> list[OptionError]:
+    """Give every field of a frozen dataclass that is compared the form that its annotation asks
+    for; one that is wrong gets its default, and its mistake is in the list.
+    """
+    mistakes = list[OptionError]()
+    for each in fields(owner):
+        if not each.compare:
+            continue
+        value = getattr(owner, each.name)
+        try:
+            fitting = fitted(value, each.type, "", each.name)
+        except OptionError as error:
+            mistakes.append(error)
+            fitting = str(value) if each.default is MISSING else each.default
+            if each.default_factory is not MISSING:
+                fitting = each.default_factory()
+        object.__setattr__(owner, each.name, fitting)
+    return mistakes
+
+
+def _fits_unquoted(text: str, hint: Any) -> bool:
+    """Whether the number or the truth value that is written in a text would fit."""
+    try:
+        meant = json.loads(text.lower())
+        return not isinstance(meant, str) and _validator(hint)(meant) == meant
+    except ValueError:
+        return False
 
 
 _OUTSIDE = {

@@ -11,7 +11,7 @@ from msft.run.recorded_run import RecordedRun
 from msft.run.worker import Question, Scored, Work
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture
-from msft.search.options import made_of
+from msft.search.options import made_of, ticks_of
 from msft.search.peaks import PeakRule
 from msft.search.rollout import (
     BASE,
@@ -20,7 +20,6 @@ from msft.search.rollout import (
     Settings,
     Tokens,
     checkpoint_id,
-    ticks_of,
 )
 from msft.search.scores import value
 from msft.store.disk import MemoryTier

@@ -26,9 +26,9 @@ from msft.run.worker import EngineWorker, Scored
 from msft.search.feeds import Batch, Losses, Row
 from msft.search.methods import prepare
 from msft.search.mixture import Mixture, Part
-from msft.search.options import made_of
+from msft.search.options import made_of, ticks_of
 from msft.search.peaks import PeakRule
-from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
+from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings
 from msft.search.scores import SELECTION, TEST, Score, SelectionSplit, accuracy
 from msft.store.disk import DiskTier, MemoryTier
 from msft.store.ranked import DurableTier

@@ -24,7 +24,8 @@ from msft.run.history import History
 from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, ScoresEvent
 from msft.run.worker import Step
 from msft.search.feeds import epoch_and_steps, steps_before, steps_of
-from msft.search.rollout import CheckpointId, checkpoint_id, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import CheckpointId, checkpoint_id
 from msft.search.scores import Score
 
 RECENT = 4

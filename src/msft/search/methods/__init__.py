@@ -8,12 +8,12 @@ recipe may also name a function of the user's own. A method may import nothing b
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from inspect import signature
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 from msft.errors import OptionError
 from msft.own_code import BadCode, imported
 from msft.search.falls import FEWEST_TICKS
+from msft.search.feeds import SHUFFLED, FeedSpec
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
 from msft.search.methods.ies import ies
@@ -22,6 +22,7 @@ from msft.search.methods.sft import sft
 from msft.search.methods.soft_sro import soft_sro
 from msft.search.methods.soup import kinds, soup
 from msft.search.methods.sro import sro
+from msft.search.mixture import Mixture
 from msft.search.options import (
     MixtureOptions,
     RolloutOptions,
@@ -32,7 +33,17 @@ from msft.search.options import (
     refuse_unknown,
 )
 from msft.search.peaks import PeakRule
-from msft.search.rollout import EndedBy, Method, Run
+from msft.search.rollout import (
+    BASE,
+    CONTENDERS,
+    CheckpointId,
+    EndedBy,
+    Keep,
+    Method,
+    OptimizerStart,
+    Run,
+    Settings,
+)
 
 METHODS: dict[str, Method] = {
     "sft": sft,
@@ -137,7 +148,96 @@ def _named(method: str | Method) -> tuple[str, Method]:
         refuse_unknown([method], (*METHODS, "package.module:function"), "method", "method")
     try:
         function = imported(method)
-        signature(function, eval_str=True)
-    except (BadCode, NameError, ValueError) as error:
+        option_names(function)  # a class of C has no signature
+    except (BadCode, ValueError) as error:
         raise OptionError(f"method {method!r} cannot be imported: {error}", "method") from error
     return method, function
+
+
+# A rehearsal: the method comes to its first question. Before it, the method checks its options,
+# and the question says how many checkpoints the run will hold.
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRollout:
+    """The first roll-out that a method asks for: its ticks, and which of them must be held.
+
+    plain: of the whole mixture, from the base model, in the usual order of rows.
+    """
+
+    ticks: int
+    keep: Keep
+    plain: bool
+
+
+class _Enough(Exception):
+    """The method has asked its first question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A `Run` that ends with the method's first question."""
+
+    mixture: Mixture
+    compute_budget: int
+    train_ticks: int
+    evals_per_epoch: int
+    base: ClassVar[CheckpointId] = BASE
+    seed: ClassVar[int] = 0
+    best: ClassVar[CheckpointId | None] = None
+
+    def rollout(
+        self,
+        start: Any,
+        mixture: Any,
+        ticks: int,
+        *,
+        feed: FeedSpec = SHUFFLED,
+        optimizer: OptimizerStart | None = None,
+        keep: Keep = CONTENDERS,
+        **how: Any,
+    ) -> NoReturn:
+        whole = start == BASE and mixture == self.mixture
+        plain = whole and feed is SHUFFLED and optimizer != "kept"
+        raise _Enough(FirstRollout(ticks, keep, plain))
+
+    def score(self, *question: Any, **how: Any) -> NoReturn:
+        raise _Enough(None)
+
+    average = falls = exclude = go_on = report = score
+
+
+def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> FirstRollout | None:
+    """Let a method check its options; what it finds wrong is its own `OptionError`.
+
+    None where its first question is no roll-out.
+    """
+    try:
+        carry_out(run)
+    except _Enough as asked:
+        first: FirstRollout | None = asked.args[0]
+        return first
+    return None
+
+
+def most_held(method: PreparedMethod, settings: Settings) -> int:
+    """Checkpoints that a run may need at a time, as its method's first roll-out says: those ticks,
+    the start, the newest and the best, and the averages that it makes."""
+    names = settings.mixture.active
+    run = Rehearsal(
+        settings.mixture, settings.compute_budget, settings.train_ticks, settings.evals_per_epoch
+    )
+    try:
+        first = rehearse(method.carry_out, run)
+    except Exception:  # a method of the user's own; the run will say what is wrong
+        first = None
+    besides = 2 + max(1, method.averages)  # a method that averages starts from the base model
+    match first.keep if first else CONTENDERS:
+        case "contenders":
+            return len(names) + besides
+        case "best":  # with room for the next one, which comes before anything goes
+            return besides + 1
+        case "span" | "all":
+            return (first.ticks if first else 0) + method.averages
+        case numbers:
+            return len(numbers) + besides
