@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from msft.errors import RecipeError, YamlError
 from msft.recipe.dataset import DatasetSpec
-from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.yaml import MAX_CHARACTERS, dump, parse, plain
-from msft.search.methods import METHODS
+from msft.recipe.recipe import AdapterOptions, Recipe, load_recipe
+from msft.recipe.yaml import MAX_CHARACTERS, dump, parse, parse_scalar
+from msft.search.methods import METHODS, FirstRollout
+from msft.search.peaks import PeakRule
 from msft.search.rollout import Run
 
 ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]
@@ -216,7 +217,7 @@ def test_a_learning_rate_is_a_number(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_plain_scalars(text: str, value: Any) -> None:
-    assert plain(text) == value
+    assert parse_scalar(text) == value
 
 
 def test_bom_and_crlf_are_read(tmp_path: Path) -> None:
@@ -263,6 +264,17 @@ def test_an_override_reaches_the_keys_of_an_option(tmp_path: Path) -> None:
     assert load_recipe(path, ["method_options.exclude=null", sure]).method_options == options
     path = written(tmp_path, SMALL + "method_options: {patience: 4, exclude: {confidence: 0.8}}\n")
     assert load_recipe(path, [sure]).method_options == {"patience": 4, **options}
+
+
+def test_what_follows_from_the_keys_follows_those_of_a_copy() -> None:
+    found = recipe(method="msft", compute_budget=2, peaks={"smooth": 1})
+    assert found.first_rollout == FirstRollout(8, "contenders", plain=True)
+    assert (found.peak_rule, found.adapter, found.packages) == (PeakRule(smooth=1), None, ())
+    copy = replace(found, method="sft", num_train_epochs=3, use_peft=True, load_in_4bit=True)
+    assert (copy.prepared.name, copy.first_rollout) == ("sft", FirstRollout(12, "best", plain=True))
+    assert copy.peak_rule == found.peak_rule
+    assert copy.adapter == AdapterOptions(r=16, alpha=32, four_bit=True, seed=20)
+    assert copy.packages == ("peft", "bitsandbytes")
 
 
 def test_options_of_several_methods_stand_in_one_recipe() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
-from msft.errors import OptionError, Place, RecipeError
+from msft.errors import KeyPath, OptionError, RecipeError
 from msft.recipe.yaml import place_of
 from msft.text import shown
 
@@ -181,7 +181,9 @@ def mistakes_of(error: OptionError | RecipeError, *under: str | int) -> list[Rec
     return [RecipeError(str(each), (*under, *each.place), each.because) for each in every]
 
 
-def with_places(found: Sequence[RecipeError], where: str, places: Mapping[Place, str]) -> WrongKeys:
+def with_places(
+    found: Sequence[RecipeError], where: str, places: Mapping[KeyPath, str]
+) -> WrongKeys:
     """One error with the place of each mistake before it, in the order of the file."""
     order = {place: number for number, place in enumerate(places)}
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
 
-from msft.errors import OptionError, Place, RecipeError, explaining
+from msft.errors import KeyPath, OptionError, RecipeError, explaining
 from msft.files import expanded
 from msft.recipe.dataset import SPLITS, DatasetSpec, names_files, specs_of
 from msft.recipe.foreign_keys import ALIASES, FOREIGN, meant_key, unknown_key
@@ -217,7 +217,7 @@ class Recipe:
     ] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
     folder: Path | None = field(default=None, compare=False)
-    places: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[KeyPath, str] = field(default_factory=dict, compare=False, repr=False)
     peak_rule: PeakRule = field(init=False, compare=False, repr=False)
     prepared: PreparedMethod = field(init=False, compare=False, repr=False)
     first_rollout: FirstRollout | None = field(default=None, init=False, compare=False, repr=False)
@@ -265,8 +265,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         mistakes = [each for error in fit_fields(self) for each in mistakes_of(error)]
-        settle = partial(object.__setattr__, self)  # the recipe is frozen once it is built
+        settle = partial(object.__setattr__, self)  # a recipe is frozen once it is built
 
+        # Options are copied: they are written down with the recipe, so YAML must hold them.
         own, wrong = plain_options(self.method_options, "method_options")
         mistakes += wrong
         by_method = dict[str, dict[str, Any]]()
@@ -280,6 +281,7 @@ class Recipe:
         mistakes += wrong
         settle("datasets", specs)
 
+        # Lengths in ticks. A wrong one gets its default, so that the method can be prepared.
         ticks = dict[str, int]()
         for key in ("compute_budget", "num_train_epochs"):
             try:
@@ -293,6 +295,7 @@ class Recipe:
         settle("peak_rule", rule)
         settle("peaks", rule.recorded())
 
+        # The method is prepared once. Its rehearsal finds what it has against its own options.
         names = [spec.name for spec in specs] or ["x"]
         mixture = Mixture.of(dict.fromkeys(names, 1))
         how: dict[str, Any] = {"compute_budget": ticks["compute_budget"], "peaks": rule}
@@ -327,7 +330,7 @@ class Recipe:
         """What is wrong with an option of a method, with the place where the option stands."""
         own, beside = method == self.method, ("options_by_method", method)
         if own and error.place[0] in self.method_options:
-            place: Place = ("method_options", *error.place)
+            place: KeyPath = ("method_options", *error.place)
         elif error.place[0] in self.options_by_method.get(method, {}):
             place = (*beside, *error.place)
         else:
@@ -664,7 +667,9 @@ def _of_adapter(recipe: Recipe) -> Iterator[RecipeError]:
             )
 
 
-def _remarks(recipe: Recipe, keys: Mapping[str, Any], places: Mapping[Place, str]) -> Iterator[str]:
+def _remarks(
+    recipe: Recipe, keys: Mapping[str, Any], places: Mapping[KeyPath, str]
+) -> Iterator[str]:
     """What a user should be told about the keys of a recipe.
 
     keys: those given.
