@@ -116,9 +116,9 @@ def test_an_option_is_wrong_where_it_stands(tmp_path: Path) -> None:
     text = SMALL + "options_by_method:\n  msft: {max_stages: 0}\n  ies: {threshold: 0, foo: 1}\n"
     assert [line.split("; ")[0] for line in said(refused(tmp_path, text))] == [
         "9: method msft: max_stages is 0",
+        "10: options_by_method.ies: method ies: threshold is 0",
         "10: options_by_method.ies: unknown option of method ies: 'foo' (known: threshold, "
         "smoothing_window, permanent, track_excluded)",
-        "10: options_by_method.ies: method ies: threshold is 0",
     ]
 
 

@@ -1,8 +1,8 @@
 """Configs of Axolotl, LLaMA-Factory, TRL and ms-swift as recipes, key by key.
 
 `foreign_keys.py` knows what each key means here, `draft.py` what a tool does where its config is
-silent. This file adds how values change: of the adapter, of everything that is counted in steps
-(batch, length, warm-up, evaluations), and of single keys.
+silent. This file adds how values change: of single keys, of the adapter, and of everything that is
+counted in steps (batch, length, warm-up, evaluations).
 """
 
 import re
@@ -35,6 +35,265 @@ from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
 from msft.recipe.keys import TRACKERS
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.text import shown
+
+Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
+"""Tokens of rows that stand for all rows of a mixture, and how they were counted; None where the
+rows cannot be read."""
+
+
+def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda draft: None) -> Draft:
+    """The recipe that a config means, as far as msft can do it. RecipeError where it cannot be.
+
+    folder: of the config. place: of the recipe, from which data files are named.
+    lengths: of the rows, for a batch that counts packed sequences.
+    """
+    tool = tool_of(config)
+    refuse_other_training(config, tool)
+    config = _unfolded(config, tool)
+    given = {key: value for key, value in config.items() if not _is_empty(value)}
+    draft = Draft(given, folder, place, tool)
+    draft.silent += [key for key in config if key not in given and key != "max_length"]
+    draft.keys["method"] = "sft"
+    READERS[tool.name](draft)
+    read_adapter(draft)
+    apart = {*DATASETS_OF, *STEP_KEYS, *adapter_keys(tool)}
+    for key, value in given.items():
+        if key not in apart and key not in draft.left:
+            _key(draft, key, value)
+    for key, value in tool.defaults.items():
+        if key == "max_length" and key in config and key not in given:
+            _unlimited(draft)
+        elif _ours(key) not in draft.keys:
+            _key(draft, key, value, DEFAULT)
+    if tool is SWIFT:
+        draft.keys.setdefault("learning_rate", RATES[draft.keys.get("use_peft", False)])
+        draft.remarks["adam_beta2"] = "ms-swift's is 0.95, AdamW's here is the usual 0.999"
+        if "max_length" not in draft.keys:
+            _unlimited(draft)
+    if tool in (FACTORY, NEWER, SWIFT) and "template" not in draft.left:
+        draft.remarks["template"] = TEMPLATED
+    read_steps(draft, lengths)
+    if tool is TRL and "completion_only_loss" not in draft.keys:
+        draft.remarks["completion_only_loss"] = WHOLE_CONVERSATIONS
+    return draft
+
+
+def tool_of(config: Any) -> Tool:
+    """Whose config this is, by keys that only one of them has."""
+    if isinstance(config, Mapping):
+        keys = {*config}
+        if _is_recipe(config):
+            raise RecipeError("this is a recipe of msft already; `msft validate` checks it")
+        if "base_model" in keys:
+            return AXOLOTL
+        swift = {"dataset", "tuner_type", "train_type", "sft_type", "rlhf_type"}
+        if "model_name_or_path" not in keys and {"model", "train_dataset"} <= keys:
+            return NEWER
+        if "model_name_or_path" not in keys and {"model", "model_type"} & keys and swift & keys:
+            return SWIFT
+        if {"finetuning_type", "stage", "cutoff_len", "dataset_dir", "template"} & keys:
+            return FACTORY
+        if "model_name_or_path" in keys and "dataset" in keys:
+            return FACTORY
+        mixtures = {"dataset_name", "datasets", "dataset_mixture", "dataset_mixer"}
+        trained = {"learning_rate", "per_device_train_batch_size", "num_train_epochs"}
+        if "model_name_or_path" in keys and (mixtures | trained) & keys:
+            return TRL
+    raise RecipeError(
+        "this is no config of Axolotl (it has base_model), LLaMA-Factory (model_name_or_path with "
+        "stage, finetuning_type, template or cutoff_len, or model with train_dataset), ms-swift "
+        "(model with dataset) or TRL and Alignment Handbook (model_name_or_path with "
+        "dataset_name, datasets or dataset_mixture)"
+    )
+
+
+def _is_recipe(config: Mapping[str, Any]) -> bool:
+    named = config.get("datasets")
+    entries = named if isinstance(named, list) else []
+    return any(isinstance(each, Mapping) and {"train", "benchmark"} & {*each} for each in entries)
+
+
+def _unfolded(config: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
+    """Keys inside of keys, and older names of keys, as keys of their own."""
+    inside = ("peft_config", "quant_config", "optim_config", "lr_scheduler_config")
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if tool is NEWER and key in inside and isinstance(value, Mapping):
+            found |= {f"{key}.{name}": each for name, each in value.items()}
+        elif tool is SWIFT and key in ("train_type", "sft_type"):
+            found["tuner_type"] = value
+        else:
+            found[key] = value
+    return found
+
+
+def _unlimited(draft: Draft) -> None:
+    draft.remarks["max_length"] = (
+        f"{draft.tool} cuts no row then; msft leaves out those above max_length, "
+        f"{Recipe.max_length} by default"
+    )
+
+
+# Single keys
+
+
+def _ours(key: str) -> str:
+    """Our name of a key that takes the same values, or nothing."""
+    if key in recipe_keys():
+        return key
+    known = FOREIGN[key].ours if key in FOREIGN and FOREIGN[key].renamed else ""
+    return ALIASES.get(key) or _INSIDE.get(key) or known
+
+
+_INSIDE = {
+    "optim_config.name": "optim",
+    "optim_config.wd": "weight_decay",
+    "lr_scheduler_config.name": "lr_scheduler_type",
+    "custom_chat_template": "chat_template",
+    "enable_activation_checkpointing": "gradient_checkpointing",
+}
+"""Names in LLaMA-Factory's newer layout."""
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value in ("", [], {})
+
+
+def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
+    """A key that stands for itself: ours, another name for one of ours, or not there."""
+    ours = _ours(key)
+    if _by_value(draft, key, value):
+        return
+    if not ours:
+        (draft.leave if value else draft.silent.append)(key)
+    elif ours in _VALUES:
+        found = _VALUES[ours](value)
+        if found is None:
+            now = getattr(Recipe, ours)
+            draft.leave(key, f"{ours} here has no {shown(value)}; now it is {now}", changes=True)
+        else:
+            draft.carry(key, ours, found, note or _changed(value, found))
+            if ours == "lr_scheduler_type" and value != found:
+                draft.leave(key, f"{ours} here has no {shown(value)}; now it is {found}", True)
+    else:
+        cut = ours == "max_length" and draft.tool.cuts_rows
+        notes = (note, "longer rows are left out, not cut" if cut else "")
+        draft.carry(key, ours, value, "; ".join(filter(None, notes)))
+
+
+def _changed(value: Any, found: Any) -> str:
+    return "" if value == found else f"theirs is {shown(value)}"
+
+
+def _scheduler(value: Any) -> str | None:
+    """Ours, or the plain cosine for one of its variants."""
+    known = ("constant", "constant_with_warmup", "linear", "cosine")
+    if value in known:
+        return str(value)
+    return "cosine" if str(value).startswith("cosine") else None
+
+
+_ADAMW = re.compile(
+    r"(paged_)?adamw(_torch|_hf|_bnb|_torch_fused|_apex_fused|_torch_xla)?(_32bit)?"
+)
+_SMALL = re.compile(r"(paged_)?(ao_)?adamw(_torch|_bnb)?_8bit|adamw_bf16|adamw_anyprecision")
+"""AdamW, and AdamW whose moments are small."""
+
+
+def _optimizer(value: Any) -> str | None:
+    if _SMALL.fullmatch(str(value)):
+        return "adamw_bf16"
+    return "adamw" if _ADAMW.fullmatch(str(value)) else None
+
+
+def _switch(value: Any) -> Any:
+    return value if value in (True, False, "auto") else None
+
+
+def _recomputed(value: Any) -> bool:
+    return value not in (False, "false")
+
+
+def _trackers(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    known = [name for name in names if name in (*TRACKERS, "none")]
+    return (known[0] if len(known) == 1 else known) if known else None
+
+
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "lr_scheduler_type": _scheduler,
+    "optim": _optimizer,
+    "torch_compile": _switch,
+    "gradient_checkpointing": _recomputed,
+    "report_to": _trackers,
+}
+"""How values of our keys are read from theirs; None: there is no such value here."""
+
+
+def _by_value(draft: Draft, key: str, value: Any) -> bool:
+    """Read a key whose value decides what becomes of it; False where it is none of these."""
+    usual = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
+    match key:
+        case "train_on_inputs" | "train_on_prompt":
+            draft.carry(key, "completion_only_loss", not value)
+        case "assistant_only_loss" if not value:  # off, it says nothing about prompts
+            draft.silent.append(key)
+        case "assistant_only_loss" | "completion_only_loss":
+            draft.carry(key, "completion_only_loss", bool(value))
+        case "disable_gradient_checkpointing":
+            draft.carry(key, "gradient_checkpointing", not value)
+        case "evals_per_epoch" if value:
+            draft.carry(key, key, value)
+        case "evals_per_epoch":
+            draft.leave(key, "msft scores every checkpoint, since it chooses among them")
+        case "max_new_tokens":
+            draft.leave(key, "a key of each sub-dataset here, for a metric that generates")
+        case "wandb_project" if value:
+            draft.carry(key, "report_to", "wandb", f"set WANDB_PROJECT={value} in the shell")
+        case "wandb_project":
+            pass
+        case "hub_model_id":
+            draft.carry(key, key, value, "push_to_hub: true uploads the result")
+        case "template" | "chat_template" | "chat_template_path" | "chat_template_jinja":
+            _read_template(draft, key, value)
+        case "special_tokens" if isinstance(value, Mapping) and {*value} <= {"pad_token"}:
+            draft.leave(key, "msft pads with no token that is trained")
+        case "bf16" if _switch(value) is None:
+            draft.leave(key, f"bf16 here has no {shown(value)}", changes=True)
+        case "bf16" if value is False and draft.config.get("fp16"):  # it is not meant to be fp32
+            draft.leave(key, "fp16 is bf16 here, where the device has it")
+        case "bf16":
+            draft.carry(key, key, value)
+        case "adam_beta1" | "adam_beta2" | "adam_epsilon":
+            draft.leave(key, changes=value != usual[key])
+        case "lora_model_dir" | "adapter_name_or_path":
+            draft.leave(key, changes=True)
+        case "unfrozen_parameters" | "freeze_trainable_layers":
+            draft.leave(key, changes=True)
+        case "model_revision" | "revision" | "revision_of_model" if value == "main":
+            draft.silent.append(key)
+        case _:
+            return False
+    return True
+
+
+def _read_template(draft: Draft, key: str, value: Any) -> None:
+    """A file or a text is a template here too; the name of a built-in template is not."""
+    is_file = str(value).endswith((".jinja", ".jinja2")) or "{%" in str(value)
+    if is_file and key != "template":
+        draft.carry(key, "chat_template", value)
+    elif value == "tokenizer_default" and key != "template":
+        draft.leave(key, "the default")
+    else:
+        draft.leave(
+            key,
+            f"not {shown(value)}: conversations get the tokenizer's own template (chat_template "
+            "takes a .jinja file), and rows with instruction and output get Alpaca's prompt",
+            changes=True,
+        )
+
+
+# The adapter
 
 _SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "use_dora", "use_rslora")
 _BITS = ("quantization_bit", "quant_bits", "quant_config.quantization_bit")
@@ -128,16 +387,14 @@ def _read_names(draft: Draft, key: str) -> None:
         draft.leave(key, why, changes=True)
 
 
+# What is counted in steps: batch, length, warm-up, evaluations
+
 _WARM_UP_KEYS = ("warmup_steps", "warmup_ratio")
 STEP_KEYS = {
     *(*_WARM_UP_KEYS, "max_steps", "eval_steps", "batch_size", "global_batch_size"),
     *(key for tool in TOOLS for key, _ in tool.batch),
 }
 """Keys that are read here."""
-
-Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
-"""Tokens of rows that stand for all rows of a mixture, and how they were counted; None where the
-rows cannot be read."""
 
 
 def read_steps(draft: Draft, lengths: Lengths) -> None:
@@ -341,252 +598,3 @@ def _an_epoch(draft: Draft) -> int | None:
         total += rows * spec.get("weight", 1)
     batch = draft.keys.get("train_batch_size")
     return None if batch is None else ceil(total / batch)
-
-
-def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda draft: None) -> Draft:
-    """The recipe that a config means, as far as msft can do it. RecipeError where it cannot be.
-
-    folder: of the config. place: of the recipe, from which data files are named.
-    lengths: of the rows, for a batch that counts packed sequences.
-    """
-    tool = tool_of(config)
-    refuse_other_training(config, tool)
-    config = _unfolded(config, tool)
-    given = {key: value for key, value in config.items() if not _is_empty(value)}
-    draft = Draft(given, folder, place, tool)
-    draft.silent += [key for key in config if key not in given and key != "max_length"]
-    draft.keys["method"] = "sft"
-    READERS[tool.name](draft)
-    read_adapter(draft)
-    apart = {*DATASETS_OF, *STEP_KEYS, *adapter_keys(tool)}
-    for key, value in given.items():
-        if key not in apart and key not in draft.left:
-            _key(draft, key, value)
-    for key, value in tool.defaults.items():
-        if key == "max_length" and key in config and key not in given:
-            _unlimited(draft)
-        elif _ours(key) not in draft.keys:
-            _key(draft, key, value, DEFAULT)
-    if tool is SWIFT:
-        draft.keys.setdefault("learning_rate", RATES[draft.keys.get("use_peft", False)])
-        draft.remarks["adam_beta2"] = "ms-swift's is 0.95, AdamW's here is the usual 0.999"
-        if "max_length" not in draft.keys:
-            _unlimited(draft)
-    if tool in (FACTORY, NEWER, SWIFT) and "template" not in draft.left:
-        draft.remarks["template"] = TEMPLATED
-    read_steps(draft, lengths)
-    if tool is TRL and "completion_only_loss" not in draft.keys:
-        draft.remarks["completion_only_loss"] = WHOLE_CONVERSATIONS
-    return draft
-
-
-def tool_of(config: Any) -> Tool:
-    """Whose config this is, by keys that only one of them has."""
-    if isinstance(config, Mapping):
-        keys = {*config}
-        if _is_recipe(config):
-            raise RecipeError("this is a recipe of msft already; `msft validate` checks it")
-        if "base_model" in keys:
-            return AXOLOTL
-        swift = {"dataset", "tuner_type", "train_type", "sft_type", "rlhf_type"}
-        if "model_name_or_path" not in keys and {"model", "train_dataset"} <= keys:
-            return NEWER
-        if "model_name_or_path" not in keys and {"model", "model_type"} & keys and swift & keys:
-            return SWIFT
-        if {"finetuning_type", "stage", "cutoff_len", "dataset_dir", "template"} & keys:
-            return FACTORY
-        if "model_name_or_path" in keys and "dataset" in keys:
-            return FACTORY
-        mixtures = {"dataset_name", "datasets", "dataset_mixture", "dataset_mixer"}
-        trained = {"learning_rate", "per_device_train_batch_size", "num_train_epochs"}
-        if "model_name_or_path" in keys and (mixtures | trained) & keys:
-            return TRL
-    raise RecipeError(
-        "this is no config of Axolotl (it has base_model), LLaMA-Factory (model_name_or_path with "
-        "stage, finetuning_type, template or cutoff_len, or model with train_dataset), ms-swift "
-        "(model with dataset) or TRL and Alignment Handbook (model_name_or_path with "
-        "dataset_name, datasets or dataset_mixture)"
-    )
-
-
-def _is_recipe(config: Mapping[str, Any]) -> bool:
-    named = config.get("datasets")
-    entries = named if isinstance(named, list) else []
-    return any(isinstance(each, Mapping) and {"train", "benchmark"} & {*each} for each in entries)
-
-
-def _unfolded(config: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
-    """Keys inside of keys, and older names of keys, as keys of their own."""
-    inside = ("peft_config", "quant_config", "optim_config", "lr_scheduler_config")
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if tool is NEWER and key in inside and isinstance(value, Mapping):
-            found |= {f"{key}.{name}": each for name, each in value.items()}
-        elif tool is SWIFT and key in ("train_type", "sft_type"):
-            found["tuner_type"] = value
-        else:
-            found[key] = value
-    return found
-
-
-def _unlimited(draft: Draft) -> None:
-    draft.remarks["max_length"] = (
-        f"{draft.tool} cuts no row then; msft leaves out those above max_length, "
-        f"{Recipe.max_length} by default"
-    )
-
-
-def _ours(key: str) -> str:
-    """Our name of a key that takes the same values, or nothing."""
-    if key in recipe_keys():
-        return key
-    known = FOREIGN[key].ours if key in FOREIGN and FOREIGN[key].renamed else ""
-    return ALIASES.get(key) or _INSIDE.get(key) or known
-
-
-_INSIDE = {
-    "optim_config.name": "optim",
-    "optim_config.wd": "weight_decay",
-    "lr_scheduler_config.name": "lr_scheduler_type",
-    "custom_chat_template": "chat_template",
-    "enable_activation_checkpointing": "gradient_checkpointing",
-}
-"""Names in LLaMA-Factory's newer layout."""
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value in ("", [], {})
-
-
-def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
-    """A key that stands for itself: ours, another name for one of ours, or not there."""
-    ours = _ours(key)
-    if _by_value(draft, key, value):
-        return
-    if not ours:
-        (draft.leave if value else draft.silent.append)(key)
-    elif ours in _VALUES:
-        found = _VALUES[ours](value)
-        if found is None:
-            now = getattr(Recipe, ours)
-            draft.leave(key, f"{ours} here has no {shown(value)}; now it is {now}", changes=True)
-        else:
-            draft.carry(key, ours, found, note or _changed(value, found))
-            if ours == "lr_scheduler_type" and value != found:
-                draft.leave(key, f"{ours} here has no {shown(value)}; now it is {found}", True)
-    else:
-        cut = ours == "max_length" and draft.tool.cuts_rows
-        notes = (note, "longer rows are left out, not cut" if cut else "")
-        draft.carry(key, ours, value, "; ".join(filter(None, notes)))
-
-
-def _changed(value: Any, found: Any) -> str:
-    return "" if value == found else f"theirs is {shown(value)}"
-
-
-def _scheduler(value: Any) -> str | None:
-    """Ours, or the plain cosine for one of its variants."""
-    known = ("constant", "constant_with_warmup", "linear", "cosine")
-    if value in known:
-        return str(value)
-    return "cosine" if str(value).startswith("cosine") else None
-
-
-_ADAMW = re.compile(
-    r"(paged_)?adamw(_torch|_hf|_bnb|_torch_fused|_apex_fused|_torch_xla)?(_32bit)?"
-)
-_SMALL = re.compile(r"(paged_)?(ao_)?adamw(_torch|_bnb)?_8bit|adamw_bf16|adamw_anyprecision")
-"""AdamW, and AdamW whose moments are small."""
-
-
-def _optimizer(value: Any) -> str | None:
-    if _SMALL.fullmatch(str(value)):
-        return "adamw_bf16"
-    return "adamw" if _ADAMW.fullmatch(str(value)) else None
-
-
-def _switch(value: Any) -> Any:
-    return value if value in (True, False, "auto") else None
-
-
-def _recomputed(value: Any) -> bool:
-    return value not in (False, "false")
-
-
-def _trackers(value: Any) -> Any:
-    names = value if isinstance(value, list) else [value]
-    known = [name for name in names if name in (*TRACKERS, "none")]
-    return (known[0] if len(known) == 1 else known) if known else None
-
-
-_VALUES: dict[str, Callable[[Any], Any]] = {
-    "lr_scheduler_type": _scheduler,
-    "optim": _optimizer,
-    "torch_compile": _switch,
-    "gradient_checkpointing": _recomputed,
-    "report_to": _trackers,
-}
-"""How values of our keys are read from theirs; None: there is no such value here."""
-
-
-def _by_value(draft: Draft, key: str, value: Any) -> bool:
-    """Read a key whose value decides what becomes of it; False where it is none of these."""
-    usual = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
-    match key:
-        case "train_on_inputs" | "train_on_prompt":
-            draft.carry(key, "completion_only_loss", not value)
-        case "assistant_only_loss" if not value:  # off, it says nothing about prompts
-            draft.silent.append(key)
-        case "assistant_only_loss" | "completion_only_loss":
-            draft.carry(key, "completion_only_loss", bool(value))
-        case "disable_gradient_checkpointing":
-            draft.carry(key, "gradient_checkpointing", not value)
-        case "evals_per_epoch" if value:
-            draft.carry(key, key, value)
-        case "evals_per_epoch":
-            draft.leave(key, "msft scores every checkpoint, since it chooses among them")
-        case "max_new_tokens":
-            draft.leave(key, "a key of each sub-dataset here, for a metric that generates")
-        case "wandb_project" if value:
-            draft.carry(key, "report_to", "wandb", f"set WANDB_PROJECT={value} in the shell")
-        case "wandb_project":
-            pass
-        case "hub_model_id":
-            draft.carry(key, key, value, "push_to_hub: true uploads the result")
-        case "template" | "chat_template" | "chat_template_path" | "chat_template_jinja":
-            _read_template(draft, key, value)
-        case "special_tokens" if isinstance(value, Mapping) and {*value} <= {"pad_token"}:
-            draft.leave(key, "msft pads with no token that is trained")
-        case "bf16" if _switch(value) is None:
-            draft.leave(key, f"bf16 here has no {shown(value)}", changes=True)
-        case "bf16" if value is False and draft.config.get("fp16"):  # it is not meant to be fp32
-            draft.leave(key, "fp16 is bf16 here, where the device has it")
-        case "bf16":
-            draft.carry(key, key, value)
-        case "adam_beta1" | "adam_beta2" | "adam_epsilon":
-            draft.leave(key, changes=value != usual[key])
-        case "lora_model_dir" | "adapter_name_or_path":
-            draft.leave(key, changes=True)
-        case "unfrozen_parameters" | "freeze_trainable_layers":
-            draft.leave(key, changes=True)
-        case "model_revision" | "revision" | "revision_of_model" if value == "main":
-            draft.silent.append(key)
-        case _:
-            return False
-    return True
-
-
-def _read_template(draft: Draft, key: str, value: Any) -> None:
-    """A file or a text is a template here too; the name of a built-in template is not."""
-    is_file = str(value).endswith((".jinja", ".jinja2")) or "{%" in str(value)
-    if is_file and key != "template":
-        draft.carry(key, "chat_template", value)
-    elif value == "tokenizer_default" and key != "template":
-        draft.leave(key, "the default")
-    else:
-        draft.leave(
-            key,
-            f"not {shown(value)}: conversations get the tokenizer's own template (chat_template "
-            "takes a .jinja file), and rows with instruction and output get Alpaca's prompt",
-            changes=True,
-        )
