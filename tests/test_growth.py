@@ -7,8 +7,8 @@ from time import process_time
 import pytest
 
 from mortal import quick_folder
-from msft.data.overlap import shared_between
 from msft.data.partition import partition
+from msft.data.splits import shared_between
 from msft.example import Example, Split
 from msft.planning.counting import Script, counted_run
 from msft.recipe.dataset import DatasetSpec

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from thread_ranks import ThreadRanks, in_threads
 
-from msft.app.meetings import Meetings
 from msft.errors import FAILED, WRONG, LogError, RankFailed, RanksDisagree, UsageError
 from msft.ranks import from_first, together
 from msft.run.log import DecisionEvent, Log, read_log
+from msft.run.meetings import Meetings
 from msft.search.rollout import CheckpointId
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from msft.app.hub import card_of
+from msft.report.card import card_of
 from msft.report.findings import Departure, Findings
 from msft.report.run_page import notes
 from msft.run.history import History

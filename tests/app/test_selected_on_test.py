@@ -13,10 +13,10 @@ from toys import recipe_of, write_data
 import msft
 from msft.app.terminal.board import Board
 from msft.app.terminal.progress import event_text, live_view
-from msft.app.trackers import described
 from msft.app.variants import variants_of
 from msft.cli import main
 from msft.errors import UsageError
+from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report.compare.comparison import (
     compared_runs,

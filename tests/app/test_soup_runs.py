@@ -15,22 +15,22 @@ from toys import RULES, recipe_of, write_data
 
 import msft
 from mortal import LEARNERS
-from msft.app.hub import card_of
 from msft.app.terminal.progress import PlainLines
 from msft.app.terminal.results import result_text
-from msft.app.trackers import described
-from msft.app.train import prepared_replay
 from msft.cli import main
 from msft.engine.model.shape import named_shape
 from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import RecipeError
+from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
+from msft.report.card import card_of
 from msft.report.compare.comparison import compared_runs, contest_of
 from msft.report.comparison_tables import average_names, averages_table, run_averages_table
 from msft.run.folder import read_history
 from msft.run.history import History
 from msft.run.log import AverageEvent, DecisionEvent, ScoresEvent, read_log
+from msft.run.schedules import prepared_replay
 from msft.run.summary import summary_of
 from msft.search.methods.replay import replay
 from msft.search.rollout import CheckpointId

@@ -22,7 +22,6 @@ from trainers import (
 )
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from msft.app.train import Result
 from msft.engine.model.loading import tiny_model
 from msft.errors import Diverged, RecipeError, Stopped
 from msft.integrations.engine import TrainerEngine
@@ -32,6 +31,7 @@ from msft.run.folder import read_history
 from msft.search.feeds import Place, shuffled_epoch
 from msft.search.mixture import Mixture
 from msft.text import SELECTED_ON_TEST
+from msft.training import Result
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for the first runs
 
@@ -54,7 +54,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     trainer = sft_trainer(folder, request.param, [watch])
     frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msft.app.session.write_report", write_report)
+        patch.setattr("msft.training.write_report", write_report)
         result = train(trainer, mixture(), folder / "run", **KEYS)
     assert "</html>" in (result.folder / "report.html").read_text()
     return Finished(trainer, watch, frozen, result)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.admission import DEFAULTS
 from msft.app.variants import options_of
 from msft.cli import main
+from msft.planning.admission import DEFAULTS
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.search.methods import METHODS, PreparedMethod
 from msft.search.methods.dynamix import ORIGINAL

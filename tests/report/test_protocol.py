@@ -8,9 +8,9 @@ from test_analyses import Simulation, recipe_of
 from test_paper_figures import hits, written
 
 from msft.app.analyses import budgets, sizes
-from msft.app.hub import card_of
 from msft.cli import main
 from msft.report import write_comparison, write_report
+from msft.report.card import card_of
 from msft.report.compare.comparison import compared_runs, contest_of_each, contests_of
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from msft.benchmarks.grading import LETTER, NUMBER, Grader
 from msft.data.corpus import Task
-from msft.data.encoding import encoded_split, texts_of
+from msft.data.encoding import encoded_split
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
@@ -23,8 +23,7 @@ from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
 from msft.run.engine import Generated, Likelihoods, StopRow
-from msft.scoring.evaluation import Evaluator
-from msft.scoring.metrics import normal
+from msft.scoring.evaluation import Evaluator, normal, texts_of
 from msft.search.scores import accuracy, value
 
 TOKENIZER = tiny_tokenizer()

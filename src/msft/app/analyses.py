@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msft.app.admission import refuse_untrainable, refuse_unwritable
 from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
+from msft.planning.admission import refuse_untrainable, refuse_unwritable
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, contests_of
@@ -259,9 +259,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
     """Trains what is missing, here and now; `say` is told what a person should know."""
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
-        from msft.app.admission import refuse_changed
-        from msft.app.terminal.progress import progress
-        from msft.app.train import train
+        from msft.app.terminal.progress import ShownRun
+        from msft.planning.admission import refuse_changed
+        from msft.training import train
 
         files = RunFolder(folder)
         refuse_changed(recipe, files)
@@ -270,9 +270,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
             return read_history(folder)
         say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
-        with progress(folder.name, quiet, kept, folder) as shown:
-            kept_here = replace(recipe, push_to_hub=False)
-            train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
+        shown = [] if quiet else [ShownRun(folder.name, kept)]
+        kept_here = replace(recipe, push_to_hub=False)
+        train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
         return read_history(folder)
 
     return carry_out
@@ -338,12 +338,12 @@ def _cells(label: str, result: dict[str, Any], straight: dict[str, Any]) -> tupl
 
 def with_models(recipe: Recipe, models: Sequence[str]) -> dict[str, Recipe]:
     """The recipe for each model; what cannot be trained is refused here, before anything starts."""
-    from msft.app.train import load_data
+    from msft.engine.rows import load_rows
 
     found = {model: replace(recipe, model_name_or_path=model) for model in models}
     for each in found.values():
         refuse_untrainable(each)
-        load_data(each)
+        load_rows(each)
     return found
 
 

@@ -17,7 +17,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, Say, carry_out, exit_in_words, places_named
 from msft.app.terminal.screen import show, show_paths, unguarded, width
 from msft.app.variants import (
@@ -30,6 +29,7 @@ from msft.app.variants import (
     variants_of,
 )
 from msft.errors import OptionError, RecipeError, RunsFailed, UsageError, explaining
+from msft.planning.admission import refuse_unwritable
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
@@ -304,8 +304,8 @@ def commands(
 
 def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
     """What is not done; what is wrong is refused before anything starts."""
-    from msft.app.admission import refuse_changed, refuse_untrainable
-    from msft.app.train import load_data
+    from msft.engine.rows import load_rows
+    from msft.planning.admission import refuse_changed, refuse_untrainable
 
     refuse_unwritable(out)
     waiting = [each for each in asked if not each.is_done]
@@ -318,7 +318,7 @@ def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
             say(f"{each.name}: finished already")
     first_of = {each.recipe.model_name_or_path: each.recipe for each in reversed(waiting)}
     for recipe in first_of.values():
-        load_data(recipe)  # wrong rows and models come up now, once, and not in every run
+        load_rows(recipe)  # wrong rows and models come up now, once, and not in every run
     return waiting
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from msft.data.corpus import Corpus, load_corpus
+from msft.data.corpus import Corpus
 from msft.engine.memory import (
     Demand,
     Room,
@@ -25,7 +25,7 @@ from msft.engine.memory import (
     used_memory,
 )
 from msft.engine.model.shape import ModelShape, shape_for
-from msft.engine.model.tokenizers import load_context, tokenizer_for
+from msft.engine.rows import load_rows
 from msft.engine.saving.checkpoint_sizes import models_beside
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
@@ -69,10 +69,8 @@ def evaluations_of(recipe: Recipe, corpus: Corpus, tokenizer: Any, room: Room) -
 
 def loaded(recipe: Recipe) -> tuple[Any, Corpus, ModelShape]:
     """Tokenizer, rows and sizes of a recipe's model; no weights."""
-    name, trust = recipe.model(), recipe.trust_remote_code
-    tokenizer = tokenizer_for(recipe, name)
-    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
-    return tokenizer, corpus, shape_for(recipe, len(tokenizer))
+    rows = load_rows(recipe)
+    return rows.tokenizer, rows.corpus, shape_for(recipe, len(rows.tokenizer))
 
 
 def room_here() -> Room:

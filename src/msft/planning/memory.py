@@ -149,9 +149,11 @@ def needs_of(
     evaluations: EvaluationSizes | None = None,
     worst: Case | None = None,
     demand: Demand | None = None,
+    held: int | None = None,
 ) -> Needs:
     """evaluations, worst: where they were counted; without them only the peak is rougher.
-    demand: of a device that is not here."""
+    demand, held: what training asks of the memory, and the checkpoints that the method needs at a
+    time (`most_held`), where they are known already or of a device that is not here."""
     demand = demand or demand_of(recipe, corpus, torch.device(room.kind), shape, room.total)
     rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
     most = 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind])
@@ -172,12 +174,12 @@ def needs_of(
     )
     rollback = method.rollout_options.on_rollback
     number = len(corpus.datasets)
-    most = most_held(method, settings_for(recipe, corpus, method))
+    held = held or most_held(method, settings_for(recipe, corpus, method))
     averaged = recipe.ema_decay is not None
     moved, optim = demand.moved(shape), recipe.optim
     models = models_beside(recipe, shape.parameters, *exported(recipe, shape))
     how = (averaged, models, recipe.disk_policy)
-    checkpoints = Checkpoints.of(moved, optim, rollback, number, most, *how)
+    checkpoints = Checkpoints.of(moved, optim, rollback, number, held, *how)
     return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
 
 
@@ -208,9 +210,21 @@ def _slots(scored: Iterable[EvaluationSize], room: Room, most: int) -> int:
 
 
 def refuse_no_room(
-    recipe: Recipe, corpus: Corpus, method: PreparedMethod, shape: ModelShape, room: Room
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    shape: ModelShape,
+    room: Room,
+    demand: Demand | None = None,
+    held: int | None = None,
 ) -> None:
-    """NoRoom if the run cannot fit into memory, with the changes that would help."""
+    """NoRoom if the run cannot fit into memory, with the changes that would help.
+
+    demand, held: as for `needs_of`.
+    """
+    needed = needs_of(recipe, corpus, method, shape, room, demand=demand, held=held).memory.least
+    if needed <= room.free:
+        return
     changes: dict[str, dict[str, Any]] = {
         "optim: adamw_bf16": {"optim": "adamw_bf16"},
         "gradient_checkpointing: true": {"gradient_checkpointing": True},
@@ -229,10 +243,8 @@ def refuse_no_room(
     def least(changed: Recipe) -> int:
         return needs_of(changed, corpus, method, shape, room).memory.least
 
-    needed = least(recipe)
-    if needed > room.free:
-        cures = {cure: least(replace(recipe, **change)) for cure, change in changes.items()}
-        raise no_room(recipe.model_name_or_path, needed, room, cures)
+    cures = {cure: least(replace(recipe, **change)) for cure, change in changes.items()}
+    raise no_room(recipe.model_name_or_path, needed, room, cures)
 
 
 def memory_of(

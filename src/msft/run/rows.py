@@ -188,10 +188,6 @@ def _by_split(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Seque
     return {(raw["split"], raw["dataset"]): raw["tokens"] for raw in lines if "tokens" in raw}
 
 
-LONGEST_PROMPT = 1200
-LONGEST_ANSWER = 600
-"""Characters that are kept; the middle of a longer text is cut out."""
-
 _ROOM = 1000
 """Lines that the file may have beyond four times those needed, before it is written anew."""
 
@@ -215,21 +211,6 @@ class Sample:
 SamplesByName = Mapping[str, Sequence[Sample]]
 
 _FIELDS = tuple(each.name for each in fields(Sample))
-
-
-def picked(rows: int, most: int) -> list[int]:
-    """Numbers of the rows that are shown: evenly over the split, whatever was answered."""
-    count = min(rows, most)
-    return [number * rows // count for number in range(count)]
-
-
-def cut(text: str, longest: int) -> str:
-    """A text without its middle, if it is too long."""
-    if len(text) <= longest:
-        return text
-    end = longest // 3
-    begin = longest - end
-    return f"{text[:begin]} [… {len(text) - longest:,} characters …] {text[-end:]}"
 
 
 class Samples:

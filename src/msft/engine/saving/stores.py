@@ -10,7 +10,7 @@ from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
 from msft.run.folder import RunFolder
-from msft.search.methods import PreparedMethod, most_held
+from msft.search.methods import PreparedMethod
 from msft.search.rollout import LEAN, Settings
 from msft.store.disk import MOST_WAITING, BackgroundDisk, DiskTier, Hashes
 from msft.store.ranked import RankedDisk
@@ -38,13 +38,15 @@ def store_of(
     hashes: Hashes,
     notice: Callable[[str], None],
     ranks: Ranks,
+    most: int | None,
 ) -> RunStore:
     """Memory for what is needed at a time, and a disk that is written beside training.
 
     Sizes are those of whole checkpoints, whose parts the ranks have between them.
+
+    most: checkpoints that the method needs at a time, as `most_held` says.
     """
     rollback = method.rollout_options.on_rollback
-    most = most_held(method, settings)
     averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
     trainable = engine.num_trainable
     links = isinstance(engine, LinksWeights) and ranks.world == 1  # of parts, a result is written
