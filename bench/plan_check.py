@@ -33,10 +33,9 @@ from msft.planning.counting import EvaluationSize
 from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, forecast_of
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder
-from msft.run.history import History
+from msft.run.history import History, disk_of, flops_of
 from msft.run.log import ScoresEvent
-from msft.run.summary import disk_of, flops_of
-from msft.search.scores import Score
+from msft.search.curves import Score
 from msft.text import duration, si, table
 
 PAUSE = 0.02

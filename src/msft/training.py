@@ -68,15 +68,14 @@ from msft.run.environment import (
     rollout_from,
 )
 from msft.run.folder import RunFolder, write_json, write_text
-from msft.run.history import History
+from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import EndEvent, Event, Log
 from msft.run.meetings import Meetings
 from msft.run.recorded_run import RecordedRun, as_begun
-from msft.run.rows import Samples, Verdicts
+from msft.run.rows import Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
 from msft.run.sharing import SharedRollout
-from msft.run.summary import schedule_of, summary_of
-from msft.run.worker import EngineWorker, Scored, Step, Worker
+from msft.run.worker import EngineWorker, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod, most_held
 from msft.search.rollout import BASE, FAST, CheckpointId, Settings

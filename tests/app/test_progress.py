@@ -24,11 +24,11 @@ from msft.app.terminal.results import result_text
 from msft.observers.observer import Watched
 from msft.report.findings import finding_texts, findings_content, findings_in
 from msft.run.folder import RunFolder, read_history
+from msft.run.history import summary_of
 from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
-from msft.run.summary import summary_of
 from msft.run.worker import Step
+from msft.search.curves import Metric, nll
 from msft.search.rollout import checkpoint_id
-from msft.search.scores import Metric, nll
 from msft.testing.simulated import Learner, simulate
 from msft.text import fitted
 

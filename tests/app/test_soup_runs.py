@@ -28,10 +28,9 @@ from msft.report.card import card_of
 from msft.report.compare.comparison import compared_runs, contest_of
 from msft.report.comparison_tables import average_names, averages_table, run_averages_table
 from msft.run.folder import read_history
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import AverageEvent, DecisionEvent, ScoresEvent, read_log
 from msft.run.schedules import prepared_replay
-from msft.run.summary import summary_of
 from msft.search.methods.replay import replay
 from msft.search.rollout import CheckpointId
 from msft.testing import scripted, simulate

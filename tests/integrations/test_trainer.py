@@ -28,8 +28,7 @@ from msft.integrations.engine import TrainerEngine
 from msft.integrations.trainer import train
 from msft.report import write_report
 from msft.run.folder import read_history
-from msft.search.feeds import Place, shuffled_epoch
-from msft.search.mixture import Mixture
+from msft.search.feeds import FeedContext, Mixture
 from msft.text import SELECTED_ON_TEST
 from msft.training import Result
 
@@ -185,8 +184,8 @@ def test_a_step_is_the_plain_trainers_own(tmp_path: Path, counted: bool) -> None
     assert ours.args.max_steps == -1
 
     mixed = Mixture.of(dict.fromkeys(data, 32))
-    place = Place(mixed, ticks=2, evals_per_epoch=1, batch_size=16, seed=42, rollout=0)
-    order = [row for epoch in (0, 1) for row in shuffled_epoch(place, epoch)]
+    place = FeedContext(mixed, ticks=2, evals_per_epoch=1, batch_size=16, seed=42, rollout=0)
+    order = [row for epoch in (0, 1) for row in place.shuffled_epoch(epoch)]
     rows = tokenized([mixture()[name]["train"][number] for name, number in order])
     theirs = plain_trainer(tmp_path, rows, **{**keys, "num_train_epochs": 1})
     theirs._get_train_sampler = SequentialSampler

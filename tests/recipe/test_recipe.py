@@ -15,8 +15,8 @@ from msft.errors import RecipeError, YamlError
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import AdapterOptions, Recipe, load_recipe
 from msft.recipe.yaml import MAX_CHARACTERS, dump, parse, parse_scalar
+from msft.search.curves import PeakRule
 from msft.search.methods import METHODS, FirstRollout
-from msft.search.peaks import PeakRule
 from msft.search.rollout import Run
 
 ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]

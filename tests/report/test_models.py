@@ -15,7 +15,7 @@ from msft.report.comparison_page import comparison_of, text_of, write_files
 from msft.report.comparison_tables import headline_of_models, model_tables
 from msft.report.tables import Table
 from msft.run.log import RunEvent, read_log, to_line
-from msft.search.scores import Scores, accuracy
+from msft.search.curves import Scores, accuracy
 
 NAMES = ("sciq", "arc", "gsm8k", "mine")
 

@@ -14,8 +14,8 @@ from msft.report.card import card_of
 from msft.report.compare.comparison import compared_runs, contest_of_each, contests_of
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text
-from msft.run.summary import summary_of
-from msft.search.scores import accuracy
+from msft.run.history import summary_of
+from msft.search.curves import accuracy
 
 SELECTION = "method: sft\nreport_split: selection\nmodel_name_or_path: tiny\n"
 

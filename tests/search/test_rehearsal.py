@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from msft.search.curves import PeakRule
+from msft.search.feeds import Mixture, Part
 from msft.search.methods import FirstRollout, Rehearsal, most_held, prepare, rehearse
-from msft.search.mixture import Mixture, Part
-from msft.search.peaks import PeakRule
 from msft.search.rollout import CONTENDERS, CheckpointId, Run, Settings
 
 N, TICKS = 10, 40

@@ -21,7 +21,13 @@ from msft.errors import UsageError
 from msft.planning.admission import refuse_untrainable, refuse_unwritable
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, contests_of
+from msft.report.compare.comparison import (
+    ReportSplit,
+    budget_of,
+    compared_runs,
+    contests_of,
+    refuse_mixed_selection,
+)
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -40,10 +46,9 @@ from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
-from msft.run.history import History
-from msft.run.summary import disk_of, summary_of
+from msft.run.history import History, disk_of, summary_of
+from msft.search.curves import TEST
 from msft.search.options import ticks_of
-from msft.search.scores import TEST
 from msft.text import (
     SELECTED_ON_TEST,
     WIDTH,
@@ -447,6 +452,8 @@ def grid(options: argparse.Namespace) -> None:
             f"none of the {counted(len(runs), 'run')} is a finished one {wanted}; name folders "
             "that have one, such as those of `msft compare`"
         )
+    if kind == "peaks":
+        refuse_mixed_selection([panel.run for panel in panels])
     refuse_unwritable(out)
     section = grid_section(kind, panels)
     files = write_figures([section], out, ("svg", "png"))
@@ -490,6 +497,7 @@ def _panel(kind: str, panel: Panel) -> dict[str, Any]:
         "compute_budget": budget_of(history) if searches else None,
         "sub_datasets": len(run.names),
         "seed": run.seed,
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
     }
     match kind:
         case "peaks":

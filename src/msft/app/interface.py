@@ -17,7 +17,7 @@ from msft.planning.admission import (
     run_folder,
 )
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 if TYPE_CHECKING:

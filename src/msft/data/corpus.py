@@ -18,12 +18,11 @@ from msft.errors import DataError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
-from msft.search.feeds import steps_of
+from msft.search.curves import SELECTION, TEST
+from msft.search.feeds import Mixture, Part, steps_of
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture, Part
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
-from msft.search.scores import SELECTION, TEST
 from msft.text import SELECTED_ON_TEST, counted, no_test_mean
 
 ChoiceNorm = Literal["chars", "tokens", "none"]

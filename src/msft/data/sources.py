@@ -38,7 +38,7 @@ from msft.files import expanded
 from msft.recipe.dataset import DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import place_of
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 SPLITS = ("train", "validation", "test")

@@ -24,8 +24,8 @@ from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
+from msft.search.curves import SELECTION, TEST
 from msft.search.draws import picked, sampled
-from msft.search.scores import SELECTION, TEST
 from msft.text import counted, shown
 
 HELD_OUT_ROWS = 500

@@ -18,8 +18,8 @@ from msft.engine.packing import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
+from msft.search.curves import SELECTION, TEST
 from msft.search.options import refuse_unknown
-from msft.search.scores import SELECTION, TEST
 from msft.text import counted, shown
 
 SPLITS = ("train", "validation", "test")

@@ -42,13 +42,13 @@ from msft.observers.observer import Observer
 from msft.planning.admission import refuse_run
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
-from msft.run.history import History
-from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.history import History, selection_of
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Step
+from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION, TEST, Score
 from msft.training import Built, Job, Plan, Result, carry_out
 
 

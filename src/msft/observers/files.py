@@ -4,10 +4,9 @@ import time
 
 from msft.observers.observer import Observer, Watched
 from msft.run.folder import write_json
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import Event
 from msft.run.rows import Losses, LossLines, StepLines
-from msft.run.summary import summary_of
 from msft.run.worker import Step
 
 

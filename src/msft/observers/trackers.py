@@ -34,8 +34,8 @@ from msft.run.log import (
 )
 from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.run.worker import Step
+from msft.search.curves import TEST
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import TEST
 from msft.text import SELECTED_ON_TEST, counted
 
 

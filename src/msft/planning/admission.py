@@ -22,7 +22,7 @@ from msft.engine.model.adapter_folders import (
 )
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
-from msft.files import FOLDER, read_text, refuse_other_kind
+from msft.files import FOLDER, expanded, read_text, refuse_other_kind
 from msft.observers.hub import refuse_unpushable
 from msft.observers.trackers import refuse_missing
 from msft.ranks import Ranks
@@ -34,7 +34,7 @@ from msft.run.environment import versions
 from msft.run.folder import RunFolder
 from msft.run.log import RunEvent
 from msft.scoring.metrics import own_metric
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 from msft.text import counted
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
@@ -63,7 +63,7 @@ PLACES = (*SPLITS, "path", "data_dir", "chat_template")
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
     """Where a run goes."""
-    return RunFolder(Path(out or recipe.output_dir or f"runs/{recipe.method}"))
+    return RunFolder(expanded(str(out or recipe.output_dir or f"runs/{recipe.method}")))
 
 
 def refuse_run(recipe: Recipe, folder: RunFolder) -> None:

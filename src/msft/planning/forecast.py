@@ -41,10 +41,10 @@ from msft.planning.counting import (
 from msft.planning.devices import H200, USABLE, Job, devices_content
 from msft.planning.memory import Needs, exported, needs_of
 from msft.recipe.recipe import Recipe, recipe_keys
-from msft.run.summary import inference_flops, look_ahead_flops, train_flops
+from msft.run.history import inference_flops, look_ahead_flops, train_flops
+from msft.run.log import Tokens
+from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
-from msft.search.rollout import Tokens
-from msft.search.scores import SELECTION, TEST
 from msft.text import counted
 
 

@@ -32,6 +32,8 @@ from msft.recipe.keys import (
     with_places,
 )
 from msft.recipe.yaml import Places, dump, place_of, read_recipe
+from msft.search.curves import SELECTION, TEST, MeanRule, PeakRule, SelectionSplit
+from msft.search.feeds import Mixture
 from msft.search.methods import (
     METHODS,
     ROLLING_BACK,
@@ -41,7 +43,6 @@ from msft.search.methods import (
     prepare,
     rehearse,
 )
-from msft.search.mixture import Mixture
 from msft.search.options import (
     Ge,
     Gt,
@@ -52,9 +53,7 @@ from msft.search.options import (
     ticks_of,
     without_wrong,
 )
-from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy
-from msft.search.scores import SELECTION, TEST, MeanRule, SelectionSplit
 from msft.text import listed, shown
 
 _STAND_INS: dict[str, Any] = {

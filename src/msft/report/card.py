@@ -7,10 +7,9 @@ from typing import Any
 from msft.report.comparison_tables import average_in_words
 from msft.report.findings import Findings, certainty_of, result_texts
 from msft.report.wording import MEAN_OF_GAINS
-from msft.run.history import Exclusion, History
-from msft.run.summary import adapter_of, schedule_of, summary_of
+from msft.run.history import Exclusion, History, adapter_of, schedule_of, summary_of
+from msft.search.curves import SELECTION, TEST
 from msft.search.rollout import BASE, place_of
-from msft.search.scores import SELECTION, TEST
 from msft.text import (
     SELECTED_ON_TEST,
     counted,

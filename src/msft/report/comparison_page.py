@@ -69,7 +69,7 @@ from msft.report.tables import (
 )
 from msft.report.wording import MEAN_OF_GAINS, height, in_words
 from msft.run.folder import RunFolder, step_losses_of, write_text
-from msft.search.scores import SELECTION, TEST, Number
+from msft.search.curves import SELECTION, TEST, Number
 from msft.text import SELECTED_ON_TEST, WIDTH, counted, listed
 
 

@@ -23,9 +23,8 @@ from msft.run.folder import (
     seconds_of,
     write_text,
 )
-from msft.run.history import History
+from msft.run.history import History, adapter_of
 from msft.run.rows import Sample, SamplesByName, read_samples
-from msft.run.summary import adapter_of
 from msft.search.rollout import BASE
 from msft.text import (
     counted,

@@ -79,9 +79,9 @@ def record_environment(
 
 
 def others_in(path: Path, now: Environment) -> list[str]:
-    """What was another one when a run was last worked on, of all that may change bits.
+    """The versions and devices that may change bits and are not those of the run's last session.
 
-    The number of threads is no device.
+    The number of threads is not compared.
     """
     before = read_environments(path)[-1:]
     return [
@@ -145,7 +145,7 @@ def read_base(path: Path) -> BaseRecord | None:
 
 
 def is_base_record(content: Any) -> bool:
-    """Whether this names files with a size, a digest and what else a record of a run has."""
+    """Whether the content is a `BaseRecord`: a list of size, digest and identity for each file."""
     return isinstance(content, dict) and all(
         isinstance(value, list)
         and [type(each) for each in value[:2]] == [int, str]

@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
+from msft.search.curves import SELECTION, TEST
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
 from msft.search.options import MixtureOptions, RolloutOptions, ticks_of
 from msft.search.rollout import OptimizerStart
-from msft.search.scores import SELECTION, TEST
 from msft.text import shown
 
 MOST_EPOCHS = 10_000

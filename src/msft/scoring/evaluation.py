@@ -28,10 +28,9 @@ from msft.data.corpus import ChoiceNorm, Task, generates, limits_of
 from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
-from msft.run.rows import Sample
-from msft.run.worker import Scored
+from msft.run.rows import Sample, Scored
 from msft.scoring.metrics import judged_by, own_metric
-from msft.search.scores import SELECTION, Score
+from msft.search.curves import SELECTION, Score
 
 Made = TypeVar("Made")
 

@@ -23,8 +23,8 @@ from msft.run.log import (
     ScoresEvent,
 )
 from msft.run.worker import Step
+from msft.search.curves import TEST, Scores
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import TEST, Scores
 from msft.text import (
     NARROW_NAMES,
     SELECTED_ON_TEST,

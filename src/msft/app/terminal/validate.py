@@ -9,8 +9,8 @@ from msft.data.corpus import Corpus, SubDataset, epoch_notes
 from msft.data.encoding import Tokenizer
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
+from msft.search.curves import TEST
 from msft.search.feeds import steps_of
-from msft.search.scores import TEST
 from msft.text import WIDTH, broken, counted, fitted, table
 
 COLUMNS = (

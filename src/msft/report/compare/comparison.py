@@ -22,11 +22,10 @@ from msft.report.compare.statistics import Paired, mean, paired, sample_sd, verd
 from msft.report.wording import Unit, height, method_name, points
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
-from msft.run.history import History, history_in
+from msft.run.history import History, history_in, summary_of
 from msft.run.rows import Verdict
-from msft.run.summary import summary_of
+from msft.search.curves import SELECTION, TEST, Number, mean_gain, overall
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, TEST, Number, mean_gain, overall
 from msft.text import counted, epochs, listed, no_test_mean, si
 
 _FOLDER = re.compile(r"[^+]+\+(?P<settings>[^+]+=[^+]*)-s\d+")

@@ -20,9 +20,9 @@ from msft.errors import UsageError
 from msft.report.compare.statistics import Z95, verdict_at
 from msft.run.history import History, Stage
 from msft.run.rows import RowTokens, VerdictsByKey
+from msft.search.curves import MeanRule, Scores, overall_height
 from msft.search.draws import number
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import MeanRule, Scores, overall_height
 
 if TYPE_CHECKING:
     import numpy as np

@@ -40,9 +40,9 @@ from msft.report.figures.peaks import (
     numbered_names,
     peaks_of,
 )
-from msft.report.page import Section
-from msft.run.summary import disk_of
-from msft.text import epochs, label
+from msft.report.page import Section, marked
+from msft.run.history import disk_of
+from msft.text import SELECTED_ON_TEST, epochs, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,7 +123,7 @@ def _budget(run: ComparedRun) -> str:
 
 
 def grid_section(kind: GridKind, panels: Sequence[Panel]) -> Section:
-    """The grid with what it shows."""
+    """The grid with what it shows; a grid that shows scores says if test rows selected."""
     title, text = {
         "peaks": (
             "Where each sub-dataset peaks, run by run",
@@ -142,7 +142,9 @@ def grid_section(kind: GridKind, panels: Sequence[Panel]) -> Section:
         ),
     }[kind]
     draw = {"peaks": peaks_grid, "loss": loss_grid, "disk": disk_grid}[kind]
-    return Section(f"{kind}-grid", title, text, partial(draw, panels))
+    section = Section(f"{kind}-grid", title, text, partial(draw, panels))
+    on_test = any(panel.run.history.selected_on_test for panel in panels)
+    return marked([section], SELECTED_ON_TEST if on_test else "", ("loss", "disk"))[0]
 
 
 def peaks_grid(panels: Sequence[Panel], width: float) -> "Figure":

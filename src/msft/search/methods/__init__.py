@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NoReturn
 
 from msft.errors import OptionError
 from msft.own_code import BadCode, imported
+from msft.search.curves import PeakRule
 from msft.search.falls import FEWEST_TICKS
-from msft.search.feeds import SHUFFLED, FeedSpec
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
 from msft.search.methods.ies import ies
@@ -22,7 +23,6 @@ from msft.search.methods.sft import sft
 from msft.search.methods.soft_sro import soft_sro
 from msft.search.methods.soup import kinds, soup
 from msft.search.methods.sro import sro
-from msft.search.mixture import Mixture
 from msft.search.options import (
     MixtureOptions,
     RolloutOptions,
@@ -32,7 +32,6 @@ from msft.search.options import (
     option_names,
     refuse_unknown,
 )
-from msft.search.peaks import PeakRule
 from msft.search.rollout import (
     BASE,
     CONTENDERS,
