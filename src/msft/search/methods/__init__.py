@@ -3,6 +3,9 @@
 Read `msft.py` first: the paper's Algorithm 1, line by line. To add a method, write
 `methods/<name>.py` with a function of a `Run`, add it here, and test it on scripted curves. A
 recipe may also name a function of the user's own. A method may import nothing but the search.
+
+Before a run a method is prepared, which checks its options, and rehearsed: it comes to its first
+question, which says what it has against its options and how many checkpoints the run will hold.
 """
 
 from collections.abc import Callable, Mapping
@@ -153,8 +156,7 @@ def _named(method: str | Method) -> tuple[str, Method]:
     return method, function
 
 
-# A rehearsal: the method comes to its first question. Before it, the method checks its options,
-# and the question says how many checkpoints the run will hold.
+# The rehearsal of a method
 
 
 @dataclass(frozen=True, slots=True)
