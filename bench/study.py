@@ -36,10 +36,10 @@ from msft.engine import memory as checkpoint_sizes
 from msft.engine.fast import FastEngine
 from msft.engine.memory import FreeMemory
 from msft.engine.packing import TrainingRow
-from msft.recipe.recipe import Recipe, adapter_of
+from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
-from msft.search.rehearsal import most_held
+from msft.search.methods import most_held
 from msft.store.store import CheckpointStore
 
 
@@ -64,7 +64,7 @@ class SharedEngines:
         self._engines: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, recipe: Recipe, corpus: Corpus, *rest: Any) -> Any:
-        adapter = adapter_of(recipe)
+        adapter = recipe.adapter
         key = (*(getattr(recipe, name, None) for name in self.SHAPE), adapter)
         rows = {
             name: [TrainingRow.of(row) for row in dataset.train.rows]

@@ -44,7 +44,8 @@ CORE: dict[str, str] = {
     "search/student.py": "tests/search/test_student.py",
     "search/feeds.py": "tests/search/test_feeds.py tests/search/test_mixture.py "
     "tests/search/test_weighted_rows.py " + METHODS,
-    "search/rehearsal.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py " + METHODS,
+    "search/methods/__init__.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py "
+    + METHODS,
     "run/history.py": "tests/run/test_flops.py tests/run/test_summary.py",
     "report/compare/paper.py": "tests/report/test_decomposition.py",
     "report/compare/statistics.py": "tests/report/test_statistics.py tests/report/test_headroom.py",

@@ -107,12 +107,14 @@ JUDGED: dict[Key, str] = {
         "weights = np.array(counts if loss else [1] * len(lines[0]), dtype=float)",
         "0 -> 1",
     ): "every candidate has the same rows",
-    ("search/rehearsal.py", "seed: ClassVar[int] = 0", "0 -> 1"): (
+    ("search/methods/__init__.py", "seed: ClassVar[int] = 0", "0 -> 1"): (
         "of a first question only the number of ticks counts, which no seed changes"
     ),
-    ("search/rehearsal.py", "return (first.ticks if first else 0) + method.averages", "0 -> 1"): (
-        "where there is no first roll-out, the case of contenders has matched"
-    ),
+    (
+        "search/methods/__init__.py",
+        "return (first.ticks if first else 0) + method.averages",
+        "0 -> 1",
+    ): ("where there is no first roll-out, the case of contenders has matched"),
     (STATISTICS, "while t_survival(high, df) > 1 - share:", "Gt -> GtE"): (
         "bisection finds the same root from a wider interval"
     ),

@@ -77,6 +77,7 @@ def test_the_search_sees_no_torch_no_file_no_clock_and_no_chance() -> None:
             "annotated_types",
             "difflib",
             "inspect",
+            "json",
             "pydantic",
             "types",
         },  # checks options

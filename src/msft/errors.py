@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 
 from msft.text import masked
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Where a value stands in a recipe: keys and list indices from the top."""
 
 DONE, FAILED, WRONG, NO_ROOM, STOPPED = 0, 1, 2, 3, 4
@@ -39,7 +39,7 @@ class RecipeError(Explained, ValueError):
 
     exit_code = WRONG
 
-    def __init__(self, message: str, place: Place = (), because: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, place: KeyPath = (), because: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.place = place
         self.because = because
@@ -54,7 +54,7 @@ class OptionError(ValueError):
     def __init__(self, message: str, option: str, because: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.option = option
-        self.place: Place = (option,)
+        self.place: KeyPath = (option,)
         self.because = because
 
 

@@ -52,8 +52,7 @@ from msft.ranks import (
     settled,
     together,
 )
-from msft.recipe.agreements import ADAPTER_KEYS
-from msft.recipe.recipe import Recipe, packages_of, with_rows
+from msft.recipe.recipe import ADAPTER_KEYS, Recipe, with_rows
 from msft.report import write_report
 from msft.report.card import card_of
 from msft.report.findings import Findings, findings_content, findings_in
@@ -76,8 +75,7 @@ from msft.run.schedules import prepared_replay
 from msft.run.sharing import SharedRollout
 from msft.run.worker import EngineWorker, Step, Worker
 from msft.scoring.evaluation import Evaluator
-from msft.search.methods import PreparedMethod
-from msft.search.rehearsal import most_held
+from msft.search.methods import PreparedMethod, most_held
 from msft.search.rollout import BASE, FAST, CheckpointId, Settings
 from msft.store.disk import Hashes
 
@@ -231,7 +229,7 @@ def fit(job: Job, rows: Rows) -> Plan:
 
     recipe, corpus = job.recipe, rows.corpus
     if job.schedule is None:
-        method = recipe.prepared()
+        method = recipe.prepared
     else:
         names, evals = [*corpus.datasets], recipe.evals_per_epoch
         method = prepared_replay(job.schedule, names, evals, recipe.selection_split)
@@ -427,7 +425,7 @@ class TrainingRun:
 
     def _refuse_other_circumstances(self) -> None:
         """Say that a run goes on elsewhere than it began; refuse what would change its result."""
-        recorded, here = self._folder.environment, environment(packages_of(self._recipe))
+        recorded, here = self._folder.environment, environment(self._recipe.packages)
         strict, notice = self._recipe.deterministic, self._job.notice
         together(self._ranks, "environment", lambda: refuse_others(recorded, here, strict, notice))
         together(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
@@ -468,7 +466,7 @@ class TrainingRun:
             return
         how = {"engine": said} if (said := self._engine.how()) else {}
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
-        now = environment(packages_of(self._recipe))
+        now = environment(self._recipe.packages)
         record_environment(self._folder.environment, now | how, self._groups, self._base)
 
     def _begin_watching(self, log: Log, watching: ExitStack) -> None:

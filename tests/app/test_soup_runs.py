@@ -240,7 +240,7 @@ def checkpoints_of(folder: Path, **keys: Any) -> Checkpoints:
     corpus = load_corpus(recipe, load_tokenizer("tiny", False), None)
     room = FreeMemory("cpu", 10**9, 10**9, 10**9)
     shape = named_shape("tiny", False, 1)
-    return needs_of(recipe, corpus, recipe.prepared(), shape, room).checkpoints
+    return needs_of(recipe, corpus, recipe.prepared, shape, room).checkpoints
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def endless(run: Any) -> None:
 
 def test_a_method_without_an_end_is_refused() -> None:
     recipe = recipe_of(f"{__name__}:endless")
-    method, rising = recipe.prepared(), Script(lambda mixture: ())
+    method, rising = recipe.prepared, Script(lambda mixture: ())
     settings = settings_for(recipe, corpus_of(recipe), method)
     train = {"a": [10] * 8, "b": [20] * 5}
     with pytest.raises(UsageError, match="more than 20 roll-outs"):
@@ -263,7 +263,7 @@ def test_epochs_by_their_sums_are_epochs_row_by_row(
     """Drawn as batches, and summed once enough are drawn: both are what walking the rows gives."""
     options = keys.get("method_options", {}) if method == "msft" else {}
     recipe = recipe_of(method, **{**keys, "method_options": options, "seed": 3})
-    prepared = recipe.prepared()
+    prepared = recipe.prepared
     settings = settings_for(recipe, corpus_of(recipe), prepared)
     train = {"a": [3, 1, 4, 15, 9, 26, 5, 35], "b": [89, 7, 93, 2, 38]}
     scripts = (Script(lambda mixture: ()), Script(lambda mixture: mixture.active[:1]))

@@ -124,7 +124,7 @@ def test_an_8b_model_is_told_what_would_help(
     write_data(tmp_path)
     recipe = recipe_of(tmp_path, method="sft", **keys)
     room = FreeMemory("cuda", free * GB, 150 * GB, 100 * GB)
-    corpus, method = corpus_of(recipe), recipe.prepared()
+    corpus, method = corpus_of(recipe), recipe.prepared
     with pytest.raises(NoRoom) as refused:
         refuse_no_room(recipe, corpus, method, SHAPES["8B"], room)
     for cure in cures:
@@ -147,10 +147,10 @@ def test_an_8b_model_is_told_of_adapters_and_of_four_bits(tmp_path: Path) -> Non
         recipe = recipe_of(tmp_path, method="sft", **keys)
         room = FreeMemory("cuda", free * GB, 24 * GB, 100 * GB)
         with pytest.raises(NoRoom) as refused:
-            refuse_no_room(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
+            refuse_no_room(recipe, corpus_of(recipe), recipe.prepared, shape, room)
         assert cure in str(refused.value)
     adapter = recipe_of(tmp_path, method="sft", use_peft=True)
-    needs = needs_of(adapter, corpus_of(adapter), adapter.prepared(), shape, H200)
+    needs = needs_of(adapter, corpus_of(adapter), adapter.prepared, shape, H200)
     trained = 16 * 32 * sum(given + made for given, made in block.values())
     assert needs.checkpoints.weights == 4 * trained == 167_772_160
     assert needs.checkpoints.moments == 8 * trained
@@ -167,7 +167,7 @@ def test_ranks_with_slices_need_less_than_ranks_with_all_gradients(
         monkeypatch.setenv(name, value)
     shape = SHAPES["8B"]
     optimizer, full = (
-        needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, H200).memory
+        needs_of(recipe, corpus_of(recipe), recipe.prepared, shape, H200).memory
         for recipe in (recipe_of(tmp_path, method="sft", sharding=s) for s in ("auto", "full"))
     )
     assert full.held == optimizer.held == 2 * shape.parameters + 12 * shape.parameters // 4
@@ -178,7 +178,7 @@ def test_ranks_with_slices_need_less_than_ranks_with_all_gradients(
 def test_the_moving_average_is_counted_where_it_is(tmp_path: Path) -> None:
     write_data(tmp_path)
     without, averaged = (
-        needs_of(recipe, corpus_of(recipe), recipe.prepared(), SHAPES["135M"], H200)
+        needs_of(recipe, corpus_of(recipe), recipe.prepared, SHAPES["135M"], H200)
         for recipe in (recipe_of(tmp_path, method="sft", ema_decay=d) for d in (None, 0.98))
     )
     copy = 4 * SHAPES["135M"].parameters
@@ -194,11 +194,11 @@ def test_plan_and_train_ask_for_the_same(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, method="msft", method_options={"on_rollback": "restore"})
     shape = named_shape("tiny", False, 1)
     room = FreeMemory("cpu", GB, GB, GB)
-    needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
+    needs = needs_of(recipe, corpus_of(recipe), recipe.prepared, shape, room)
     assert needs.checkpoints == Checkpoints.of(shape.parameters, "adamw", "restore", len(RULES))
     assert needs.disk == needs.checkpoints.disk(roomy=True)
     poor = FreeMemory("cpu", 30_000_000, GB, GB)
-    needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, poor)
+    needs = needs_of(recipe, corpus_of(recipe), recipe.prepared, shape, poor)
     assert needs.disk == needs.checkpoints.disk(roomy=False)
 
 
@@ -216,7 +216,7 @@ def test_the_paper_s_policy_has_every_candidate_on_disk_and_the_newest_in_memory
         recipe = recipe_of(tmp_path, method="msft", method_options=options, disk_policy=policy)
         for name, free in {"roomy": GB, "poor": 30_000_000}.items():
             room = FreeMemory("cpu", free, GB, GB)
-            needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
+            needs = needs_of(recipe, corpus_of(recipe), recipe.prepared, shape, room)
             found[policy, name] = needs
     weights = 4 * shape.parameters
     models = found["lean", "roomy"].checkpoints.models

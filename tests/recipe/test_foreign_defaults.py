@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from msft.cli import main
-from msft.recipe.draft import BATCH, DEFAULTS, LORA_DEFAULTS, TRL, Draft
+from msft.recipe.draft import TRL, Draft
 from msft.recipe.importer import drafted
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.recipe.yaml import parse
@@ -85,15 +85,15 @@ def test_the_defaults_of_trl_are_those_of_the_trl_that_is_installed() -> None:
     theirs |= fields_in("trl", "trainer/model_config.py") | fields_in(
         "trl", "trainer/sft_config.py"
     )
-    for key, value in {**DEFAULTS[TRL], **dict(BATCH[TRL])}.items():
+    for key, value in {**TRL.defaults, **dict(TRL.batch)}.items():
         assert theirs[key] == value, key
-    assert theirs["lora_dropout"] == LORA_DEFAULTS[TRL]["lora_dropout"]
+    assert theirs["lora_dropout"] == TRL.adapter_defaults["lora_dropout"]
     assert theirs["lora_target_modules"] is None
     assert theirs["assistant_only_loss"] is False
     ours = ("lora_r", "lora_alpha", "weight_decay", "warmup_steps", "use_peft", "load_in_4bit")
     assert {key: theirs[key] for key in ours} == {key: getattr(Recipe, key) for key in ours}
     targets = (Path(find_spec("peft").origin).parent / "utils/constants.py").read_text()  # type: ignore[union-attr,arg-type]
-    names = json.dumps(LORA_DEFAULTS[TRL]["lora_target_modules"])
+    names = json.dumps(TRL.adapter_defaults["lora_target_modules"])
     assert all(f'"{model}": {names},' in targets for model in ("llama", "qwen3", "mistral"))
 
 

@@ -1,6 +1,7 @@
 """All mistakes of a recipe at once, and keys of other tools by name."""
 
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,17 @@ def test_what_follows_from_a_mistake_is_not_another_one(
     assert message.count("\n  ") == (lines if lines > 1 else 0), message
 
 
+def test_an_option_is_wrong_where_it_stands(tmp_path: Path) -> None:
+    """Of the recipe's own method, and of one beside it."""
+    text = SMALL + "options_by_method:\n  msft: {max_stages: 0}\n  ies: {threshold: 0, foo: 1}\n"
+    assert [line.split("; ")[0] for line in said(refused(tmp_path, text))] == [
+        "9: method msft: max_stages is 0",
+        "10: options_by_method.ies: method ies: threshold is 0",
+        "10: options_by_method.ies: unknown option of method ies: 'foo' (known: threshold, "
+        "smoothing_window, permanent, track_excluded)",
+    ]
+
+
 def test_mistakes_of_overrides_stand_with_the_others(tmp_path: Path) -> None:
     found = said(refused(tmp_path, SMALL + "sed: 1\n", ["seed=x", "datasets.b.keep=7"]))
     assert [line.split(": ")[0] for line in found] == [
@@ -139,6 +151,14 @@ def test_the_tables_know_the_keys_of_others_and_none_of_ours() -> None:
     for table, ours in TABLES:
         assert [key for key in table if key in ours or key in ALIASES] == []
         assert {entry.ours for entry in table.values()} <= {*ours, ""}
+
+
+def test_no_key_of_another_tool_has_two_answers() -> None:
+    table = files("msft.recipe").joinpath("foreign_keys.txt").read_text("utf-8")
+    _, *levels = table.split("\n[")
+    for level, read in zip(levels, (FOREIGN, FOREIGN_OF_DATASETS), strict=True):
+        lines = [line for line in level.splitlines() if line.startswith("    ")]
+        assert sorted(" ".join(lines).split()) == sorted(read)
 
 
 def test_keys_of_other_tools_are_answered_by_name(tmp_path: Path) -> None:

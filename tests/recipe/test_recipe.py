@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from msft.errors import RecipeError, YamlError
 from msft.recipe.dataset import DatasetSpec
-from msft.recipe.recipe import Recipe, load_recipe
-from msft.recipe.yaml import MAX_CHARACTERS, dump, parse, plain
-from msft.search.methods import METHODS
+from msft.recipe.recipe import AdapterOptions, Recipe, load_recipe
+from msft.recipe.yaml import MAX_CHARACTERS, dump, parse, parse_scalar
+from msft.search.curves import PeakRule
+from msft.search.methods import METHODS, FirstRollout
 from msft.search.rollout import Run
 
 ROWS = [{"prompt": "1 + 1 =", "completion": " 2"}]
@@ -101,7 +102,7 @@ def test_defaults_are_the_contracts() -> None:
         "completion_only_loss": True,
     }
     assert {key: getattr(found, key) for key in expected} == expected
-    assert {f.name for f in fields(Recipe)} == {
+    assert {f.name for f in fields(Recipe) if f.init} == {
         *expected,
         "model_name_or_path",
         "datasets",
@@ -216,7 +217,7 @@ def test_a_learning_rate_is_a_number(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_plain_scalars(text: str, value: Any) -> None:
-    assert plain(text) == value
+    assert parse_scalar(text) == value
 
 
 def test_bom_and_crlf_are_read(tmp_path: Path) -> None:
@@ -265,16 +266,27 @@ def test_an_override_reaches_the_keys_of_an_option(tmp_path: Path) -> None:
     assert load_recipe(path, [sure]).method_options == {"patience": 4, **options}
 
 
+def test_what_follows_from_the_keys_follows_those_of_a_copy() -> None:
+    found = recipe(method="msft", compute_budget=2, peaks={"smooth": 1})
+    assert found.first_rollout == FirstRollout(8, "contenders", plain=True)
+    assert (found.peak_rule, found.adapter, found.packages) == (PeakRule(smooth=1), None, ())
+    copy = replace(found, method="sft", num_train_epochs=3, use_peft=True, load_in_4bit=True)
+    assert (copy.prepared.name, copy.first_rollout) == ("sft", FirstRollout(12, "best", plain=True))
+    assert copy.peak_rule == found.peak_rule
+    assert copy.adapter == AdapterOptions(r=16, alpha=32, four_bit=True, seed=20)
+    assert copy.packages == ("peft", "bitsandbytes")
+
+
 def test_options_of_several_methods_stand_in_one_recipe() -> None:
     by = {"msft": {"patience": 3, "drop_ties": "all"}, "ies": {"threshold": 0.1}}
     found = recipe(options_by_method=by, method_options={"patience": 5})
     assert found.options_of("msft") == {"patience": 5, "drop_ties": "all"}, "its own come first"
     assert found.options_of("ies") == {"threshold": 0.1}
     assert found.options_of("sft") == {}
-    prepared = found.prepared()
+    prepared = found.prepared
     assert (prepared.rollout_options.patience, dict(prepared.options)) == (5, {"drop_ties": "all"})
     other = recipe(options_by_method=by, method="ies")
-    assert dict(other.prepared().options) == {"threshold": 0.1}
+    assert dict(other.prepared.options) == {"threshold": 0.1}
     assert Recipe.from_mapping(parse(found.to_yaml()).value) == found
 
 
@@ -390,7 +402,7 @@ def test_models_are_looked_for_here_then_beside_the_recipe_then_on_the_hub(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_recipe(method: str) -> None:
-    assert recipe(method=method).prepared().name == method
+    assert recipe(method=method).prepared.name == method
 
 
 def test_short_and_long_budgets_are_no_contradiction() -> None:

@@ -148,7 +148,7 @@ def test_the_paper_s_recipes_choose_as_algorithm_4_and_the_other_reading_is_one_
 def prepared(recipe: Recipe, method: str) -> PreparedMethod:
     """The method as `msft compare` would run it."""
     options = options_of(method, recipe)
-    return replace(recipe, method=method, method_options=options).prepared()
+    return replace(recipe, method=method, method_options=options).prepared
 
 
 def test_the_page_names_every_default_that_is_not_the_paper_s() -> None:

@@ -133,6 +133,8 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
     ("epochs off the grid", key("num_train_epochs: 2.1"), 4, ("num_train_epochs is 2.1",)),
     ("unknown method", key("", "msfd"), 2, ("unknown method 'msfd'", "mean 'msft'")),
     ("method not importable", key("", "no.such:f"), 2, ("cannot be imported",)),
+    ("method without a signature", key("", "builtins:dict"), 2, ("cannot be imported",)),
+    ("quoted option", key("method_options: {patience: '3'}"), 4, ("'3'", "without quotes")),
     ("method is no function", key("", "math:pi"), 2, ("not a function",)),
     ("unknown option", key("method_options: {paitence: 3}"), 4, ("mean 'patience'",)),
     ("option of another", key("method_options: {patience: 3}", "sft"), 4, ("method sft",)),

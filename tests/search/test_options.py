@@ -7,10 +7,9 @@ import pytest
 from msft.errors import OptionError
 from msft.search.curves import PeakRule
 from msft.search.feeds import Mixture
-from msft.search.methods import METHODS, prepare
-from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
-from msft.search.rehearsal import Rehearsal, rehearse
-from msft.search.rollout import CheckpointId, Run, ticks_of
+from msft.search.methods import METHODS, Rehearsal, prepare, rehearse
+from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown, ticks_of
+from msft.search.rollout import CheckpointId, Run
 from msft.testing import scripted
 
 

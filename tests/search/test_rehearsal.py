@@ -6,8 +6,7 @@ import pytest
 
 from msft.search.curves import PeakRule
 from msft.search.feeds import Mixture, Part
-from msft.search.methods import prepare
-from msft.search.rehearsal import FirstRollout, Rehearsal, most_held, rehearse
+from msft.search.methods import FirstRollout, Rehearsal, most_held, prepare, rehearse
 from msft.search.rollout import CONTENDERS, CheckpointId, Run, Settings
 
 N, TICKS = 10, 40

@@ -49,7 +49,7 @@ from msft.report.sections import comparison_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
 from msft.run.history import History, disk_of, summary_of
 from msft.search.curves import TEST
-from msft.search.rollout import ticks_of
+from msft.search.options import ticks_of
 from msft.text import (
     SELECTED_ON_TEST,
     WIDTH,
@@ -232,8 +232,6 @@ def sizes(
     if not others:
         raise UsageError("--methods has sft alone; name another one, such as msft")
     variants = {method: _as(recipe, method) for method in ("sft", *others)}
-    for variant in variants.values():
-        variant.prepared()  # what is wrong comes up before anything is trained
     rows: list[tuple[str, ...]] = [
         ("sub-datasets", "method", "score", "gain", "epochs trained", "FLOPs", "against SFT")
     ]

@@ -34,10 +34,7 @@ from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
 from msft.run.sharing import SharedRollout
-from msft.search.feeds import Mixture
 from msft.search.methods import METHODS, ROLLING_BACK
-from msft.search.rehearsal import Rehearsal, rehearse
-from msft.search.rollout import ticks_of
 
 PLACE = ".shared"
 """The folder in a comparison's, while runs that share something are not done."""
@@ -65,19 +62,13 @@ def question_of(recipe: Recipe) -> str | None:
     method of the user's own always trains by itself, and so does one with patience, or with an
     optimizer that goes on after a rollback.
     """
-    method = recipe.prepared()
+    method = recipe.prepared
     how = method.rollout_options
     if recipe.method not in METHODS or how.patience is not None or how.on_rollback == "restore":
         return None
     if recipe.validation_loss:  # a run that takes over does not measure it
         return None
-    per_epoch = recipe.evals_per_epoch
-    budget, ticks = (
-        ticks_of(getattr(recipe, key), per_epoch, key)
-        for key in ("compute_budget", "num_train_epochs")
-    )
-    mixture = Mixture.of({spec.name: 1 for spec in recipe.datasets})
-    first = rehearse(method.carry_out, Rehearsal(mixture, budget, ticks, per_epoch))
+    first = recipe.first_rollout
     if first is None or not first.plain:
         return None
     ignored = _NO_MATTER if recipe.method in ROLLING_BACK else (*_NO_MATTER, "compute_budget")
@@ -184,7 +175,7 @@ def planned(
 
 def _all_of(recipe: Recipe) -> str:
     """Everything that a run is asked, with the options that its method has by default."""
-    method = recipe.prepared()
+    method = recipe.prepared
     own = [(name, each.default) for name, each in signature(method.carry_out).parameters.items()]
     keys = [(key, getattr(recipe, key)) for key in recipe_keys() if key != "method_options"]
     return repr((keys, own, method.rollout_options, method.mixture_options))

@@ -17,7 +17,7 @@ from msft.engine.model.tokenizers import tokenizer_for
 from msft.errors import DataError, Explained, RecipeError, UsageError
 from msft.example import Example
 from msft.planning.admission import refuse_unwritable
-from msft.recipe.draft import MOST_VALUES, Draft
+from msft.recipe.draft import MOST_VALUES, Draft, Tool
 from msft.recipe.importer import drafted, tool_of
 from msft.recipe.importer_datasets import LARGEST
 from msft.recipe.recipe import Recipe, recipe_keys
@@ -66,7 +66,7 @@ def write_import(source: Path, path: Path) -> str:
     return f"wrote {path} from a config of {tool}\n\n{outcome(draft)}\n\nnext: msft validate {path}"
 
 
-def recipe_text(draft: Draft, tool: str, source: Path, path: Path) -> str:
+def recipe_text(draft: Draft, tool: Tool, source: Path, path: Path) -> str:
     """The recipe, with the key of theirs behind each of ours."""
     lines = [
         f"# From {source.name}, a config of {tool}, by msft init --from. Comments have their keys.",

@@ -21,7 +21,8 @@ from msft.recipe.recipe import Recipe
 from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import Mixture, Part, steps_of
 from msft.search.methods import PreparedMethod
-from msft.search.rollout import Settings, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import Settings
 from msft.text import SELECTED_ON_TEST, counted, no_test_mean
 
 ChoiceNorm = Literal["chars", "tokens", "none"]

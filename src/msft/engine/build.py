@@ -29,7 +29,7 @@ from msft.engine.rows import load_rows
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.errors import RecipeError, Unsuited
 from msft.ranks import ALONE, Ranks, together
-from msft.recipe.recipe import Recipe, adapter_of
+from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
 from msft.search.feeds import steps_of
@@ -138,7 +138,7 @@ def engine_over(
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
     settings = _settings(recipe, corpus, device, ranks)
-    loaded, options = loaded.exported_in(recipe.export_dtype), adapter_of(recipe)
+    loaded, options = loaded.exported_in(recipe.export_dtype), recipe.adapter
     with_adapter = None if options is None else adapted(loaded, options, device, settings.bf16)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
     if not fast:

@@ -29,10 +29,9 @@ from msft.engine.model.loading import DTYPES
 from msft.engine.model.shape import ModelShape
 from msft.engine.ranks import SLICED_TOGETHER
 from msft.errors import NoRoom
-from msft.recipe.recipe import Recipe, adapter_of
+from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
-from msft.search.methods import ROLLING_BACK, PreparedMethod
-from msft.search.rehearsal import most_held
+from msft.search.methods import ROLLING_BACK, PreparedMethod, most_held
 from msft.search.rollout import LEAN, DiskPolicy
 from msft.store.disk import MemoryTier
 
@@ -217,7 +216,7 @@ def demand_of(
     rows, tokens = sum(d.epoch_rows for d in datasets), sum(d.epoch_tokens for d in datasets)
     every = [row for dataset in datasets for row in dataset.train.rows]
     bf16 = in_bf16(recipe, device)
-    adapter = adapter_of(recipe)
+    adapter = recipe.adapter
     sliced = recipe.sharding == "full" and process.world() > 1
     return Demand(
         batch_tokens=round(1.5 * recipe.train_batch_size * tokens / rows),

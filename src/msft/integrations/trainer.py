@@ -47,8 +47,7 @@ from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Step
 from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of
-from msft.search.methods import ROLLING_BACK
-from msft.search.rehearsal import most_held
+from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
 from msft.training import Built, Job, Plan, Result, carry_out
 
@@ -256,7 +255,7 @@ class _Run:
         )
         if folder.is_finished():
             self._recognise(engine)
-        method = self._recipe.prepared()
+        method = self._recipe.prepared
         settings = settings_for(self._recipe, self._corpus, method)
         base = {} if folder.is_finished() else engine.base_record()
         try:

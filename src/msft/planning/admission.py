@@ -28,8 +28,8 @@ from msft.observers.hub import refuse_unpushable
 from msft.observers.trackers import refuse_missing
 from msft.ranks import Ranks
 from msft.recipe.dataset import DatasetSpec, names_files
-from msft.recipe.recipe import Recipe, packages_of
-from msft.recipe.values import is_template
+from msft.recipe.keys import is_template
+from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import parse
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
@@ -327,7 +327,7 @@ def refuse_disagreement(
         for spec in keys.pop("datasets")
         for key, value in spec.items()
     }
-    packages = {k: v for k, v in versions(packages_of(recipe)).items() if k != "system"}
+    packages = {k: v for k, v in versions(recipe.packages).items() if k != "system"}
     mine = {
         "recipe": {**keys, **specs},
         "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},

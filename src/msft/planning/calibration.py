@@ -54,7 +54,7 @@ def calibrate(
     begun = time.perf_counter()
     tokenizer = tokenizer_for(recipe, recipe.model())
     sample = _sample(corpus)
-    settings = settings_for(recipe, sample, recipe.prepared())
+    settings = settings_for(recipe, sample, recipe.prepared)
     engine = engine_of(recipe, sample, tokenizer, device)
     evaluator = Evaluator(sample.tasks(recipe), engine.predictor(), tokenizer)
     loading = time.perf_counter() - begun

@@ -44,7 +44,8 @@ from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
 from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part, epoch_and_steps
 from msft.search.methods import METHODS, PreparedMethod, prepare
-from msft.search.rollout import Settings, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import Settings
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 

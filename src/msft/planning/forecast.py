@@ -42,7 +42,7 @@ from msft.planning.counting import (
     evaluation_sizes,
 )
 from msft.planning.devices import H200, USABLE, Job, devices_content
-from msft.recipe.recipe import Recipe, adapter_of, recipe_keys
+from msft.recipe.recipe import Recipe, recipe_keys
 from msft.run.history import inference_flops, look_ahead_flops, train_flops
 from msft.run.log import Tokens
 from msft.search.curves import SELECTION, TEST
@@ -99,8 +99,8 @@ def forecast_of(
     own = counted_methods.cases.get(recipe.method)
     worst = own.worst if own else None
     load = (worst.largest_batch, _points(worst, recipe, corpus)) if worst else None
-    needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations, load)
-    adapter = adapter_of(recipe)
+    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations, load)
+    adapter = recipe.adapter
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
     speed, why = calibration_of(recipe, corpus, needs, seconds)
@@ -167,7 +167,7 @@ def _devices(
             f"--devices is {world}, but a step has {counted(recipe.train_batch_size, 'row')}, and "
             "each device needs one; name fewer devices, or raise train_batch_size"
         )
-    adapter = adapter_of(recipe)
+    adapter = recipe.adapter
     tensors = [] if adapter is None else shape.adapter_tensors(adapter)
     if tensors and world > len(tensors):
         raise UsageError(
@@ -389,7 +389,7 @@ def _group(recipe: Recipe, seconds: float) -> _Group:
     tokenizer, corpus, shape = loaded(recipe)
     room = room_here()
     evaluations = evaluations_of(recipe, corpus, tokenizer, room)
-    needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations)
+    needs = needs_of(recipe, corpus, recipe.prepared, shape, room, evaluations)
     speed, why = calibration_of(recipe, corpus, needs, seconds)
     return _Group(corpus, shape, evaluations, speed, why)
 
@@ -406,8 +406,8 @@ def _cost(recipe: Recipe, group: _Group) -> _Cost | str:
         demand = demand_on_gpus(recipe, group.corpus, shape)
     worst = (cases.worst.largest_batch, _points(cases.worst, recipe, group.corpus))
     load = (room, group.evaluations, worst, demand)
-    needs = needs_of(recipe, group.corpus, recipe.prepared(), shape, *load)
-    adapter = adapter_of(recipe)
+    needs = needs_of(recipe, group.corpus, recipe.prepared, shape, *load)
+    adapter = recipe.adapter
     weights = 0 if adapter is None else shape.adapter_weights(adapter)
     least, peak = needs.memory.least, needs.memory.peak
     return _Cost(group, cases, weights, needs.disk, least, peak, least <= room.free)

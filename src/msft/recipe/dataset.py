@@ -11,9 +11,8 @@ from pydantic import AfterValidator, PlainValidator
 from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.errors import OptionError, RecipeError
 from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, meant_key, unknown_key
-from msft.recipe.mistakes import Mistakes, WrongKeys
-from msft.recipe.values import Text, writable
-from msft.search.options import Ge, Interval, refuse_unknown
+from msft.recipe.keys import Text, WrongKeys, mistakes_of, writable
+from msft.search.options import Ge, Interval, fit_fields, refuse_unknown, unknown
 from msft.text import shown
 
 METRICS = ("accuracy", "nll")
@@ -76,7 +75,8 @@ def _metric(given: str) -> str:
 
 
 def _benchmark(given: str) -> str:
-    refuse_unknown([given], BENCHMARKS, "benchmark")
+    if given not in BENCHMARKS:
+        raise unknown(given, [*BENCHMARKS], "benchmark")
     return given
 
 
@@ -178,90 +178,91 @@ class DatasetSpec:
     def from_mapping(
         mapping: Any, keys_of_recipe: Collection[str] = (), number: int = 0
     ) -> "DatasetSpec":
-        """A sub-dataset from keys and values; one RecipeError says everything that is wrong.
+        """A sub-dataset from keys and values; one WrongKeys says everything that is wrong.
 
         number: of the sub-dataset, which stands in for a name that is missing.
         """
         if isinstance(mapping, DatasetSpec):
             return mapping
-        mistakes = Mistakes()
         stand_ins: dict[str, Any] = {"name": f"number-{number + 1}", **_STAND_INS}
         if not isinstance(mapping, Mapping):
-            mistakes.note(
-                RecipeError(
-                    f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
-                    "`name: mine` and `train: mine.jsonl`"
-                )
+            said = (
+                f"a sub-dataset is {shown(mapping)}; expected keys and values such as "
+                "`name: mine` and `train: mine.jsonl`"
             )
-            mistakes.refuse(DatasetSpec(**stand_ins))
+            raise WrongKeys([RecipeError(said)], DatasetSpec(**stand_ins))
+        mistakes = list[RecipeError]()
         known = [key.name for key in fields(DatasetSpec)]
         given = {key: value for key, value in mapping.items() if key in known}
         for key in [key for key in mapping if key not in known]:
-            mistakes.note(unknown_key(key, known, FOREIGN_OF_DATASETS, keys_of_recipe, inside=True))
+            error = unknown_key(key, known, FOREIGN_OF_DATASETS, keys_of_recipe, inside=True)
+            mistakes += mistakes_of(error)
             needed = meant_key(key, FOREIGN_OF_DATASETS, _NEEDED)
             if needed and not any(_NEEDED.get(other) == _NEEDED[needed] for other in given):
                 given[_NEEDED[needed]] = stand_ins[_NEEDED[needed]]
         if "name" not in given:
             given["name"] = stand_ins["name"]
-            mistakes.note(
-                RecipeError(
-                    "name is missing in a sub-dataset; add `name: ` and a short name", ("name",)
-                )
-            )
+            said = "name is missing in a sub-dataset; add `name: ` and a short name"
+            mistakes.append(RecipeError(said, ("name",)))
         try:
             made = DatasetSpec(**given)
         except WrongKeys as error:
-            mistakes.note(error)
-            made = error.made
-        mistakes.refuse(made)
+            raise WrongKeys([*mistakes, *error.mistakes], error.made) from error
+        if mistakes:
+            raise WrongKeys(mistakes, made)
         return made
 
     def __post_init__(self) -> None:
-        what, mistakes = f"sub-dataset {shown(self.name)}", Mistakes()
-        mistakes.fit_fields(self, what)
-        for error in self._contradictions(what):
-            mistakes.note(error)
-        mistakes.refuse(self)
+        mistakes = [each for error in fit_fields(self) for each in mistakes_of(error)]
+        mistakes += self._contradictions()
+        if mistakes:
+            what = f"sub-dataset {shown(self.name)}: "
+            named = [
+                each
+                if each.place == ("name",)
+                else RecipeError(f"{what}{each}", each.place, each.because)
+                for each in mistakes
+            ]
+            raise WrongKeys(named, self)
 
-    def _contradictions(self, what: str) -> Iterator[RecipeError]:
+    def _contradictions(self) -> Iterator[RecipeError]:
         """Keys that do not go together, each of them fitting by itself."""
         if self.benchmark is not None:
             choices = self.benchmark in PUBLIC and not PUBLIC[self.benchmark].free
             if self.label_noise and not choices:
                 yield RecipeError(
-                    f"{what}: label_noise is {self.label_noise}, but the rows of {self.benchmark} "
+                    f"label_noise is {self.label_noise}, but the rows of {self.benchmark} "
                     "have no choices to take a wrong one from; leave label_noise out",
                     ("label_noise",),
                     because=("benchmark",),
                 )
             if self.columns is not None:
                 yield RecipeError(
-                    f"{what}: both benchmark and columns; a benchmark knows its own columns: leave "
+                    "both benchmark and columns; a benchmark knows its own columns: leave "
                     "columns out",
                     ("columns",),
                 )
             for key in [key for key in SPLITS if getattr(self, key) is not None]:
                 yield RecipeError(
-                    f"{what}: both benchmark and {key}; a benchmark has its own rows: leave {key} "
+                    f"both benchmark and {key}; a benchmark has its own rows: leave {key} "
                     "out, or give a folder of yours as path",
                     (key,),
                 )
         if self.validation is not None and self.validation_fraction is not None:
             yield RecipeError(
-                f"{what}: both validation and validation_fraction; keep the one you mean",
+                "both validation and validation_fraction; keep the one you mean",
                 ("validation_fraction",),
             )
         if self.train is None and self.path is None and self.benchmark is None:
             yield RecipeError(
-                f"{what}: neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
+                "neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
                 ".csv or .parquet file",
                 ("train",),
                 because=("path", "benchmark"),
             )
         if self.train is not None and self.path is not None and self.benchmark is None:
             yield RecipeError(
-                f"{what}: both train and path; keep train for a file, or path for a folder or a "
-                "hub name",
+                "both train and path; keep train for a file, or path for a folder or a hub name",
                 ("path",),
             )
 
@@ -278,23 +279,19 @@ called missing as well."""
 
 
 def specs_of(
-    datasets: Any, keys_of_recipe: Collection[str], mistakes: Mistakes
-) -> tuple[DatasetSpec, ...]:
-    """The sub-datasets of a recipe; what is wrong with them is noted, and something stands in."""
+    datasets: Any, keys_of_recipe: Collection[str]
+) -> tuple[tuple[DatasetSpec, ...], list[RecipeError]]:
+    """The sub-datasets of a recipe, and what is wrong with them; something stands in for that."""
     if isinstance(datasets, str | Mapping) or not isinstance(datasets, Sequence):
-        mistakes.note(
-            RecipeError(
-                f"datasets is {shown(datasets)}; expected a list, each item with a name and its "
-                "files",
-                ("datasets",),
-            )
+        said = (
+            f"datasets is {shown(datasets)}; expected a list, each item with a name and its files"
         )
-        return ()
-    specs: list[DatasetSpec] = []
+        return (), [RecipeError(said, ("datasets",))]
+    specs, mistakes = list[DatasetSpec](), list[RecipeError]()
     for number, item in enumerate(datasets):
         try:
             specs.append(DatasetSpec.from_mapping(item, keys_of_recipe, number))
         except WrongKeys as error:
-            mistakes.note(error, "datasets", number)
+            mistakes += mistakes_of(error, "datasets", number)
             specs.append(error.made)
-    return tuple(specs)
+    return tuple(specs), mistakes

@@ -29,22 +29,87 @@ from msft.recipe.foreign_keys import FOREIGN, FOREIGN_OF_DATASETS, NOT_THERE
 from msft.recipe.recipe import recipe_keys
 from msft.text import shown
 
-AXOLOTL, FACTORY, TRL, SWIFT = "Axolotl", "LLaMA-Factory", "TRL", "ms-swift"
-NEWER = "LLaMA-Factory (newer layout)"
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Another tool, and what its config means where it says nothing.
+
+    defaults: of keys.
+    batch: the factors of a batch on one device, each with its default.
+    total: the key that says the whole batch.
+    packing: switches with which a batch counts packed sequences; `padding_free` is none.
+    cuts_rows: rows that are too long are cut; the others leave them out, as msft does.
+    switch: the key that says whether an adapter is trained.
+    adapter: what that key is by default.
+    adapter_names: our names of keys of an adapter that have another name here.
+    adapter_defaults: of keys of an adapter.
+    """
+
+    name: str
+    defaults: Mapping[str, Any]
+    batch: tuple[tuple[str, int], ...]
+    switch: str
+    total: str = ""
+    packing: tuple[str, ...] = ("packing",)
+    cuts_rows: bool = False
+    adapter: Any = None
+    adapter_names: Mapping[str, str] = field(default_factory=dict)
+    adapter_defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
 
 _HF = {"num_train_epochs": 3, "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "seed": 42}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    AXOLOTL: {
+_ON_A_DEVICE = "per_device_train_batch_size"
+AXOLOTL = Tool(
+    "Axolotl",
+    defaults={
         "num_epochs": 1,
         "sequence_len": 512,
         "lr_scheduler": "cosine",
         "max_grad_norm": 1.0,
         "seed": 42,
     },
-    FACTORY: {**_HF, "learning_rate": 5e-5, "cutoff_len": 2048},
-    TRL: {**_HF, "learning_rate": 2e-5, "max_length": 1024},
-    SWIFT: {**_HF, "lr_scheduler_type": "cosine", "weight_decay": 0.1},
-    NEWER: {
+    batch=(("micro_batch_size", 1), ("gradient_accumulation_steps", 1)),
+    total="batch_size",
+    packing=("sample_packing",),
+    switch="adapter",
+    adapter_names={"peft_use_dora": "use_dora", "peft_use_rslora": "use_rslora"},
+)
+FACTORY = Tool(
+    "LLaMA-Factory",
+    defaults={**_HF, "learning_rate": 5e-5, "cutoff_len": 2048},
+    batch=((_ON_A_DEVICE, 8), ("gradient_accumulation_steps", 1)),
+    packing=("packing", "neat_packing"),
+    cuts_rows=True,
+    switch="finetuning_type",
+    adapter="lora",
+    adapter_names={"lora_rank": "lora_r"},
+    adapter_defaults={"lora_rank": 8},  # lora_alpha is twice the rank
+)
+TRL = Tool(
+    "TRL",
+    defaults={**_HF, "learning_rate": 2e-5, "max_length": 1024},
+    batch=((_ON_A_DEVICE, 8), ("gradient_accumulation_steps", 1)),
+    cuts_rows=True,
+    switch="use_peft",
+    adapter=False,  # the layers are those of Llama, Qwen, Mistral and Gemma
+    adapter_defaults={"lora_dropout": 0.05, "lora_target_modules": ["q_proj", "v_proj"]},
+)
+SWIFT = Tool(
+    "ms-swift",
+    defaults={**_HF, "lr_scheduler_type": "cosine", "weight_decay": 0.1},
+    batch=((_ON_A_DEVICE, 1), ("gradient_accumulation_steps", 16)),
+    switch="tuner_type",
+    adapter="lora",
+    adapter_names={"lora_rank": "lora_r"},
+    adapter_defaults={"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.05},
+)
+_PEFT = {"r": "lora_r", **{k: k for k in ("lora_alpha", "lora_dropout", "use_dora", "use_rslora")}}
+NEWER = Tool(
+    "LLaMA-Factory (newer layout)",
+    defaults={
         "num_train_epochs": 3,
         "learning_rate": 1e-4,
         "cutoff_len": 2048,
@@ -52,38 +117,22 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "seed": 42,
         "weight_decay": 0.01,
     },
-}
-BATCH: dict[str, tuple[tuple[str, int], ...]] = {
-    AXOLOTL: (("micro_batch_size", 1), ("gradient_accumulation_steps", 1)),
-    FACTORY: (("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1)),
-    TRL: (("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1)),
-    SWIFT: (("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 16)),
-    NEWER: (("micro_batch_size", 1),),
-}
-"""The factors of a batch on one device."""
-ADAPTER = {AXOLOTL: None, FACTORY: "lora", TRL: False, SWIFT: "lora", NEWER: "full"}
-"""What is trained: LLaMA-Factory trains an adapter unless it is told `finetuning_type: full`."""
-LORA_DEFAULTS: dict[str, dict[str, Any]] = {
-    AXOLOTL: {},
-    FACTORY: {"lora_rank": 8},
-    TRL: {"lora_dropout": 0.05, "lora_target_modules": ["q_proj", "v_proj"]},
-    SWIFT: {"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.05},
-    NEWER: {"peft_config.r": 8, "peft_config.lora_alpha": 16, "peft_config.lora_dropout": 0.05},
-}
-"""LLaMA-Factory's `lora_alpha` is twice its rank. The layers of TRL are those of Llama, Qwen,
-Mistral and Gemma."""
-CUTS_ROWS = (FACTORY, TRL, NEWER)
-"""Who cuts rows that are too long; Axolotl and ms-swift leave them out, as msft does."""
+    batch=(("micro_batch_size", 1),),
+    total="global_batch_size",
+    packing=(),
+    cuts_rows=True,
+    switch="peft_config.name",
+    adapter="full",
+    adapter_names={f"peft_config.{key}": ours for key, ours in _PEFT.items()},
+    adapter_defaults={
+        "peft_config.r": 8,
+        "peft_config.lora_alpha": 16,
+        "peft_config.lora_dropout": 0.05,
+    },
+)
+TOOLS = (AXOLOTL, FACTORY, TRL, SWIFT, NEWER)
 RATES = {True: 1e-4, False: 1e-5}
 """ms-swift's rate, of an adapter and of all weights."""
-PACKING = {
-    AXOLOTL: ("sample_packing",),
-    FACTORY: ("packing", "neat_packing"),
-    TRL: ("packing",),
-    SWIFT: ("packing",),
-    NEWER: (),
-}
-"""Switches with which a batch counts packed sequences. `padding_free` does not change the count."""
 MOST_VALUES = 10_000
 """Keys and values of a config. It takes a second to read so many; long ones have 500."""
 WARM_UP = (0.03, 100)
@@ -143,14 +192,14 @@ _IMAGE_COLUMNS = ("images", "image", "videos", "audios", "image_column")
 _IMAGE_TEMPLATES = re.compile(r".*(_vl\b|_vl_|vision|llava|pixtral|_omni|_audio|minicpm_[vo]).*")
 
 
-def refuse_other_training(config: Mapping[str, Any], tool: str) -> None:
+def refuse_other_training(config: Mapping[str, Any], tool: Tool) -> None:
     """RecipeError for a config of another trainer than SFT, or of one that sees images."""
     asked = _asked(config, tool)
     if asked:
         raise RecipeError(
             f"it asks for {asked}, but msft does supervised fine-tuning only (stage: sft)"
         )
-    if tool == SWIFT and any(key in config for key in _MEGATRON):
+    if tool is SWIFT and any(key in config for key in _MEGATRON):
         raise RecipeError("it is a config of Megatron-SWIFT, which msft does not read")
     idle = [key for key in _IDLE if config.get(key)]
     if idle and not config.get("do_train"):
@@ -188,12 +237,12 @@ def refuse_entry(where: str, entry: Mapping[str, Any]) -> None:
         raise RecipeError(f"{where} has pairs of answers to rank; msft trains on one answer")
 
 
-def _asked(config: Mapping[str, Any], tool: str) -> str:
+def _asked(config: Mapping[str, Any], tool: Tool) -> str:
     """What a config asks for that is not supervised fine-tuning of a text model."""
     for key, usual in (("rl", ""), ("stage", "sft"), ("rlhf_type", ""), ("task_type", "causal_lm")):
         if config.get(key, usual) not in (usual, None, False, "", "CAUSAL_LM"):
             return shown(config[key])
-    if tool == TRL and config.get("loss_type", "nll") not in _LOSSES:
+    if tool is TRL and config.get("loss_type", "nll") not in _LOSSES:
         return f"the loss_type {shown(config['loss_type'])} of DPO or another trainer"
     for key, value in config.items():
         if key in _TRAINERS and value not in (None, False, "", 0):
@@ -233,6 +282,7 @@ class Draft:
 
     config: their keys that have a value.
     folder: of their file; data is looked for there, and in the working folder.
+    place: of the recipe, from which data files are named.
     keys: of our recipe; datasets: its sub-datasets.
     carried: key by key; left: why each of the others was not carried over.
     changes: those whose absence changes the run, so that a user has something to decide.
@@ -242,7 +292,8 @@ class Draft:
 
     config: Mapping[str, Any]
     folder: Path
-    tool: str
+    place: Path
+    tool: Tool
     keys: dict[str, Any] = field(default_factory=dict)
     datasets: list[dict[str, Any]] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
@@ -259,6 +310,12 @@ class Draft:
             self.leave(theirs, f"{ours} is {self.keys[ours]} already, by another key")
         else:
             self.carried.append(Carried(theirs, ours, value, note))
+
+    def carry_data(self, theirs: str, ours: str, value: Any, note: str = "") -> None:
+        """Tell of a key of theirs that became one of the sub-datasets."""
+        self.carried.append(
+            Carried(theirs, f"datasets: {ours}" if ours else "datasets", value, note)
+        )
 
     def leave(self, theirs: str, why: str = "", changes: bool = False) -> None:
         """Say why a key was not carried over; by default as a recipe with it would be told.

@@ -1,8 +1,8 @@
 """Configs of Axolotl, LLaMA-Factory, TRL and ms-swift as recipes, key by key.
 
 `foreign_keys.py` knows what each key means here, `draft.py` what a tool does where its config is
-silent. This file adds how values change: of the adapter, of everything that is counted in steps
-(batch, length, warm-up, evaluations), and of single keys.
+silent. This file adds how values change: of single keys, of the adapter, and of everything that is
+counted in steps (batch, length, warm-up, evaluations).
 """
 
 import re
@@ -15,381 +15,30 @@ from typing import Any
 
 from msft.errors import RecipeError
 from msft.recipe.draft import (
-    ADAPTER,
     AXOLOTL,
-    BATCH,
-    CUTS_ROWS,
     DEFAULT,
-    DEFAULTS,
     FACTORY,
-    LORA_DEFAULTS,
     NEWER,
-    PACKING,
     RATES,
     SWIFT,
     TEMPLATED,
+    TOOLS,
     TRL,
     WARM_UP,
     WHOLE_CONVERSATIONS,
     Draft,
+    Tool,
     refuse_other_training,
 )
 from msft.recipe.foreign_keys import ALIASES, FOREIGN
 from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
+from msft.recipe.keys import TRACKERS
 from msft.recipe.recipe import Recipe, recipe_keys
-from msft.recipe.values import TRACKERS
 from msft.text import shown
-
-_NAMES = {
-    AXOLOTL: {"peft_use_dora": "use_dora", "peft_use_rslora": "use_rslora"},
-    FACTORY: {"lora_rank": "lora_r"},
-    TRL: {},
-    SWIFT: {"lora_rank": "lora_r"},
-    NEWER: {
-        "peft_config.r": "lora_r",
-        **{f"peft_config.{key}": key for key in ("lora_alpha", "lora_dropout")},
-        **{f"peft_config.{key}": key for key in ("use_dora", "use_rslora")},
-    },
-}
-"""Keys that have another name here."""
-_SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "use_dora", "use_rslora")
-_SWITCHES = {
-    AXOLOTL: "adapter",
-    FACTORY: "finetuning_type",
-    TRL: "use_peft",
-    SWIFT: "tuner_type",
-    NEWER: "peft_config.name",
-}
-_BITS = ("quantization_bit", "quant_bits", "quant_config.quantization_bit")
-_LORA = (True, "lora", "qlora")
-_TARGETS = "lora_target_modules"
-
-
-def adapter_keys(tool: str) -> set[str]:
-    """Keys that are read here."""
-    return {_SWITCHES[tool], *_BITS, *_TARGETS_OF, *_NAMES[tool], *_SAME}
-
-
-def read_adapter(draft: Draft) -> None:
-    """LoRA and its relatives, or all weights."""
-    config, tool, switch = draft.config, draft.tool, _SWITCHES[draft.tool]
-    kind = config.get(switch, ADAPTER[tool])
-    given = [key for key in config if key in adapter_keys(tool)]
-    if kind not in _LORA:
-        _read_none(draft, given, kind)
-        return
-    draft.carry(switch, "use_peft", True, _told(kind) if switch in config else DEFAULT)
-    for key, value in {**LORA_DEFAULTS[tool], **config}.items():
-        ours = _NAMES[tool].get(key, key if key in _SAME else "")
-        if ours:
-            draft.carry(key, ours, value, "" if key in config else DEFAULT)
-    if kind == "qlora" and "load_in_4bit" not in config:
-        draft.carry(switch, "load_in_4bit", True, _told(kind))
-    for key in [key for key in _BITS if config.get(key) is not None]:
-        bits = config[key]
-        if bits == 4:
-            draft.carry(key, "load_in_4bit", True, "theirs is 4")
-        else:
-            why = f"the base is in 4 bits or in bf16, not in {shown(bits)}"
-            draft.leave(key, why, changes=True)
-    if tool == FACTORY and "lora_alpha" not in config:
-        draft.carry("lora_alpha", "lora_alpha", 2 * draft.keys["lora_r"], DEFAULT)
-    _read_targets(draft)
-    told = {each.theirs for each in draft.carried}
-    for key in given:
-        if key not in told and key not in draft.left:
-            (draft.silent.append if config[key] is False else draft.leave)(key)
-
-
-def _told(kind: Any) -> str:
-    return "" if kind is True else f"theirs is {kind}"
-
-
-def _read_none(draft: Draft, given: list[str], kind: Any) -> None:
-    """Keys of an adapter where there is none, or none that msft has."""
-    switch = _SWITCHES[draft.tool]
-    for key in given:
-        if key == switch and kind not in (False, None, "full"):
-            why = f"msft has no {shown(kind)}: this recipe trains all weights"
-            draft.leave(key, why, changes=True)
-        elif draft.config[key] == "full":
-            draft.carry(key, "use_peft", False, _told(kind))
-        elif draft.config[key] is False:
-            draft.silent.append(key)
-        else:
-            draft.leave(key, "there is no adapter to apply it to")
-
-
-def _read_targets(draft: Draft) -> None:
-    config, every = draft.config, "all-linear"
-    keys = [key for key in _TARGETS_OF if config.get(key)]
-    if not keys:
-        found = LORA_DEFAULTS[draft.tool].get(_TARGETS)
-        if found:
-            draft.carry(_TARGETS, _TARGETS, found, f"{DEFAULT}, of most models")
-        return
-    first, *rest = keys
-    _TARGETS_OF[first](draft, first)
-    for key in rest:
-        draft.leave(key, f"{first} is {every} already")
-
-
-def _read_linear(draft: Draft, key: str) -> None:
-    draft.carry(key, _TARGETS, "all-linear")
-
-
-def _read_names(draft: Draft, key: str) -> None:
-    """Names in a list or between commas; `all` and `all-linear` mean every one."""
-    found = draft.config[key]
-    names = found if isinstance(found, list) else [name.strip() for name in str(found).split(",")]
-    if names in (["all"], ["all-linear"]):
-        draft.carry(key, _TARGETS, "all-linear")
-    elif all(re.fullmatch(r"[\w.]+", str(name)) for name in names):
-        draft.carry(key, _TARGETS, names)
-    else:
-        why = "a pattern; msft takes names of layers, and this recipe has all-linear"
-        draft.leave(key, why, changes=True)
-
-
-_TARGETS_OF: dict[str, Callable[[Draft, str], None]] = {
-    "lora_target_linear": _read_linear,
-    "lora_target": _read_names,
-    _TARGETS: _read_names,
-    "target_modules": _read_names,
-    "peft_config.target_modules": _read_names,
-}
-
-
-_WARM_UP_KEYS = ("warmup_steps", "warmup_ratio")
-_TOTALS = {AXOLOTL: "batch_size", NEWER: "global_batch_size"}
-"""Keys that say the whole batch."""
-STEP_KEYS = {
-    *(*_WARM_UP_KEYS, "max_steps", "eval_steps", *_TOTALS.values()),
-    *(key for factors in BATCH.values() for key, _ in factors),
-}
-"""Keys that are read here."""
 
 Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
 """Tokens of rows that stand for all rows of a mixture, and how they were counted; None where the
 rows cannot be read."""
-
-
-def read_steps(draft: Draft, place: Path, lengths: Lengths) -> None:
-    """The batch first, since the others follow from it. All other keys have been read."""
-    counts = {key: draft.keys.get(key, 1) for key in ("max_length", "train_batch_size")}
-    for key, found in {**counts, "packing_length": draft.config.get("packing_length", 1)}.items():
-        _refuse_no_count(key, found)
-    _read_batch(draft, lengths)
-    _read_length(draft, place)
-    _read_warm_up(draft, place)
-    _read_evaluations(draft, place)
-
-
-def _read_batch(draft: Draft, lengths: Lengths) -> None:
-    """The rows of a step. Axolotl's `batch_size` is all of them, in steps of `micro_batch_size`."""
-    factors, total = _factors(draft), _TOTALS.get(draft.tool, "")
-    if total in draft.config:
-        if "gradient_accumulation_steps" in draft.config:
-            draft.leave(total, "gradient_accumulation_steps says it")
-        else:
-            factors = ((total, 1),)
-    if "micro_batch_size" in draft.config and factors[0][0] == total:
-        draft.leave("micro_batch_size", "msft chooses micro-batches by itself")
-    count = 1
-    for key, default in factors:
-        found = draft.config.get(key, default)
-        _refuse_no_count(key, found)
-        count *= found
-    names = " × ".join(key for key, _ in factors)
-    devices = "on one device; times the devices you used"
-    if not _is_packed(draft):
-        draft.carry(names, "train_batch_size", count, devices)
-        return
-    length = draft.config.get("packing_length", draft.keys.get("max_length", Recipe.max_length))
-    read = lengths(draft)
-    fitting = [tokens for tokens in (read[0] if read else ()) if tokens <= length]
-    if read is None or not fitting:
-        draft.leave(
-            names,
-            f"theirs counts packed sequences: {count:,} of {length:,} tokens, {devices}. The rows "
-            f"cannot be read here, so write train_batch_size: {count * length:,} / the mean tokens "
-            f"of a row, which `msft validate` shows (without it: {Recipe.train_batch_size})",
-            changes=True,
-        )
-        return
-    each = _rows_a_sequence(fitting, length, draft.config.get("packing_strategy") == "wrapped")
-    draft.carry(
-        names,
-        "train_batch_size",
-        max(1, round(count * each)),
-        f"{count:,} packed sequences of {length:,} tokens, {each:.3g} rows in each "
-        f"(rows of {sum(fitting) / len(fitting):.0f} tokens on average, {read[1]}), {devices}",
-    )
-
-
-def _refuse_no_count(key: str, found: Any) -> None:
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise RecipeError(f"{key} is {shown(found)}; expected a whole number above 0")
-
-
-def _factors(draft: Draft) -> tuple[tuple[str, int], ...]:
-    """ms-swift fills up to 16 rows where it is not told how many batches to accumulate."""
-    first, *rest = BATCH[draft.tool]
-    rows = draft.config.get(first[0], first[1])
-    if draft.tool == SWIFT and isinstance(rows, int) and rows > 0:
-        return (first, (rest[0][0], ceil(rest[0][1] / rows)))
-    return (first, *rest)
-
-
-def _is_packed(draft: Draft) -> bool:
-    strategy = str(draft.config.get("batching_strategy", ""))
-    return strategy.startswith("dynamic") or any(
-        draft.config.get(key) is True for key in PACKING[draft.tool]
-    )
-
-
-def _rows_a_sequence(lengths: Sequence[int], most: int, wrapped: bool) -> float:
-    """Rows in a packed sequence: the longest first, each where the least space remains. Wrapped
-    sequences have no gaps, since a row goes on in the next."""
-    if wrapped:
-        return len(lengths) * most / sum(lengths)
-    spaces: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        found = bisect_left(spaces, length)
-        insort(spaces, (spaces.pop(found) if found < len(spaces) else most) - length)
-    return len(lengths) / len(spaces)
-
-
-def _read_length(draft: Draft, place: Path) -> None:
-    """`max_steps` goes before epochs in all of these tools."""
-    wanted, key = draft.config.get("max_steps"), "num_train_epochs"
-    if wanted is None:
-        return
-    if isinstance(wanted, float) and wanted.is_integer():  # as in 1e3
-        wanted = int(wanted)
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
-        why = f"theirs is {shown(wanted)}, which is no number of steps; now the epochs count"
-        draft.leave("max_steps", why, changes=True)
-        return
-    if wanted < 1:
-        draft.silent.append("max_steps")
-        return
-    an_epoch = _an_epoch(draft, place)
-    if an_epoch is None:
-        draft.leave(
-            "max_steps",
-            f"their run ends after {wanted:,} steps, whatever the epochs; the steps of an epoch "
-            f"cannot be counted here, so write num_train_epochs: {wanted:,} / the steps of an "
-            f"epoch, which `msft plan` shows (now it is {draft.keys.get(key)})",
-            changes=True,
-        )
-        return
-    draft.take_back(key, "max_steps goes before it")
-    given = draft.keys.get("evals_per_epoch")
-    evaluations, ticks = _ticks(wanted, an_epoch, given)
-    note = f"{wanted:,} of {an_epoch:,} steps an epoch"
-    draft.carry("max_steps", key, ticks / evaluations, note)
-    if evaluations != given:
-        draft.take_back("evals_per_epoch", "a run ends with an evaluation, after max_steps")
-        draft.carry("max_steps", "evals_per_epoch", evaluations, "the run ends with one")
-
-
-def _ticks(steps: int, an_epoch: int, given: Any) -> tuple[int, int]:
-    """Evaluations per epoch, and how many of them end a run after these steps, to one in a hundred.
-
-    A run ends with an evaluation, and epochs are written as decimals.
-    """
-    usual = given if isinstance(given, int) and 0 < given <= 1000 else Recipe.evals_per_epoch
-    for per_epoch in (*range(usual, 1001), *range(1, usual)):
-        ticks = max(1, round(steps * per_epoch / an_epoch))
-        exact = (Fraction(repr(ticks / per_epoch)) * per_epoch).denominator == 1
-        if exact and abs(ceil(ticks * an_epoch / per_epoch) - steps) <= steps // 100:
-            return per_epoch, ticks
-    return usual, max(1, round(steps * usual / an_epoch))
-
-
-def _read_warm_up(draft: Draft, place: Path) -> None:
-    """`warmup_steps`, given as a number or as a share of the steps.
-
-    A share can be counted where the rows can; else it is said what to write.
-    """
-    given = [key for key in _WARM_UP_KEYS if draft.config.get(key)]
-    draft.silent += [key for key in _WARM_UP_KEYS if key in draft.config and key not in given]
-    if draft.keys.get("lr_scheduler_type", Recipe.lr_scheduler_type) == "constant":
-        for key in given:
-            draft.leave(key, "a constant rate has no warm-up; constant_with_warmup has")
-    elif given:
-        for key in given:
-            _read_share(draft, place, key)
-    elif draft.tool == AXOLOTL and not draft.config.keys() & {*_WARM_UP_KEYS}:
-        share, most = WARM_UP
-        steps = _steps(draft, place)
-        if steps is None:
-            draft.remarks["warmup_steps"] = (
-                f"Axolotl warms up over {share:.0%} of the steps, {most} at most; msft does not: "
-                f"{FOREIGN['warmup_ratio'].answer}"
-            )
-        else:
-            count = min(int(share * steps), most)
-            note = f"{DEFAULT}: {share:.0%} of {steps:,} steps"
-            draft.carry("warmup_steps", "warmup_steps", count, note)
-
-
-def _read_share(draft: Draft, place: Path, key: str) -> None:
-    """transformers 5 takes a number below 1 under `warmup_steps` as a share."""
-    value = draft.config[key]
-    if not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise RecipeError(f"{key} is {shown(value)}; expected a number of steps or a share of them")
-    if key == "warmup_steps" and value >= 1:
-        draft.carry(key, key, int(value))
-        return
-    steps = _steps(draft, place)
-    if steps is None:
-        draft.leave(key, FOREIGN["warmup_ratio"].answer, changes=True)
-    else:
-        draft.carry(key, "warmup_steps", ceil(value * steps), f"{value:g} of {steps:,} steps")
-
-
-def _read_evaluations(draft: Draft, place: Path) -> None:
-    """`eval_steps`, a number or a share of the steps, as evaluations per epoch."""
-    given = draft.config.get("eval_steps")
-    if given is None:
-        return
-    an_epoch = _an_epoch(draft, place)
-    is_number = isinstance(given, int | float) and not isinstance(given, bool) and given > 0
-    off = "no" in (draft.config.get("eval_strategy"), draft.config.get("evaluation_strategy"))
-    if an_epoch is None or off or not is_number or "evals_per_epoch" in draft.keys:
-        draft.leave("eval_steps")
-        return
-    apart = given if given >= 1 else given * an_epoch * float(draft.keys["num_train_epochs"])
-    epochs = Fraction(repr(float(draft.keys["num_train_epochs"])))
-    nearest = min(1000, max(1, round(an_epoch / max(apart, 1))))
-    fitting = [each for each in range(nearest, 1001) if (epochs * each).denominator == 1]
-    if fitting:
-        note = f"{shown(given)} of {an_epoch:,} steps an epoch"
-        draft.carry("eval_steps", "evals_per_epoch", fitting[0], note)
-    else:
-        draft.leave("eval_steps")
-
-
-def _steps(draft: Draft, place: Path) -> int | None:
-    """About as many steps as the run has on one device; None where the rows cannot be counted."""
-    an_epoch = _an_epoch(draft, place)
-    if an_epoch is None or "max_steps" in draft.left:
-        return None
-    return ceil(an_epoch * float(draft.keys["num_train_epochs"]))
-
-
-def _an_epoch(draft: Draft, place: Path) -> int | None:
-    """About as many steps as an epoch has; None where rows or their batch cannot be counted."""
-    total = 0.0
-    for spec in draft.datasets:
-        rows = trained_in(spec, place)
-        if rows is None:
-            return None
-        total += rows * spec.get("weight", 1)
-    batch = draft.keys.get("train_batch_size")
-    return None if batch is None else ceil(total / batch)
 
 
 def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda draft: None) -> Draft:
@@ -402,34 +51,34 @@ def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda dr
     refuse_other_training(config, tool)
     config = _unfolded(config, tool)
     given = {key: value for key, value in config.items() if not _is_empty(value)}
-    draft = Draft(given, folder, tool)
+    draft = Draft(given, folder, place, tool)
     draft.silent += [key for key in config if key not in given and key != "max_length"]
     draft.keys["method"] = "sft"
-    READERS[tool](draft, place)
+    READERS[tool.name](draft)
     read_adapter(draft)
     apart = {*DATASETS_OF, *STEP_KEYS, *adapter_keys(tool)}
     for key, value in given.items():
         if key not in apart and key not in draft.left:
             _key(draft, key, value)
-    for key, value in DEFAULTS[tool].items():
+    for key, value in tool.defaults.items():
         if key == "max_length" and key in config and key not in given:
             _unlimited(draft)
         elif _ours(key) not in draft.keys:
             _key(draft, key, value, DEFAULT)
-    if tool == SWIFT:
+    if tool is SWIFT:
         draft.keys.setdefault("learning_rate", RATES[draft.keys.get("use_peft", False)])
         draft.remarks["adam_beta2"] = "ms-swift's is 0.95, AdamW's here is the usual 0.999"
         if "max_length" not in draft.keys:
             _unlimited(draft)
     if tool in (FACTORY, NEWER, SWIFT) and "template" not in draft.left:
         draft.remarks["template"] = TEMPLATED
-    read_steps(draft, place, lengths)
-    if tool == TRL and "completion_only_loss" not in draft.keys:
+    read_steps(draft, lengths)
+    if tool is TRL and "completion_only_loss" not in draft.keys:
         draft.remarks["completion_only_loss"] = WHOLE_CONVERSATIONS
     return draft
 
 
-def tool_of(config: Any) -> str:
+def tool_of(config: Any) -> Tool:
     """Whose config this is, by keys that only one of them has."""
     if isinstance(config, Mapping):
         keys = {*config}
@@ -464,14 +113,14 @@ def _is_recipe(config: Mapping[str, Any]) -> bool:
     return any(isinstance(each, Mapping) and {"train", "benchmark"} & {*each} for each in entries)
 
 
-def _unfolded(config: Mapping[str, Any], tool: str) -> dict[str, Any]:
+def _unfolded(config: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
     """Keys inside of keys, and older names of keys, as keys of their own."""
     inside = ("peft_config", "quant_config", "optim_config", "lr_scheduler_config")
     found: dict[str, Any] = {}
     for key, value in config.items():
-        if tool == NEWER and key in inside and isinstance(value, Mapping):
+        if tool is NEWER and key in inside and isinstance(value, Mapping):
             found |= {f"{key}.{name}": each for name, each in value.items()}
-        elif tool == SWIFT and key in ("train_type", "sft_type"):
+        elif tool is SWIFT and key in ("train_type", "sft_type"):
             found["tuner_type"] = value
         else:
             found[key] = value
@@ -483,6 +132,9 @@ def _unlimited(draft: Draft) -> None:
         f"{draft.tool} cuts no row then; msft leaves out those above max_length, "
         f"{Recipe.max_length} by default"
     )
+
+
+# Single keys
 
 
 def _ours(key: str) -> str:
@@ -510,9 +162,9 @@ def _is_empty(value: Any) -> bool:
 def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
     """A key that stands for itself: ours, another name for one of ours, or not there."""
     ours = _ours(key)
-    if key in _MEANINGS:
-        _MEANINGS[key](draft, key, value)
-    elif not ours:
+    if _by_value(draft, key, value):
+        return
+    if not ours:
         (draft.leave if value else draft.silent.append)(key)
     elif ours in _VALUES:
         found = _VALUES[ours](value)
@@ -524,7 +176,7 @@ def _key(draft: Draft, key: str, value: Any, note: str = "") -> None:
             if ours == "lr_scheduler_type" and value != found:
                 draft.leave(key, f"{ours} here has no {shown(value)}; now it is {found}", True)
     else:
-        cut = ours == "max_length" and draft.tool in CUTS_ROWS
+        cut = ours == "max_length" and draft.tool.cuts_rows
         notes = (note, "longer rows are left out, not cut" if cut else "")
         draft.carry(key, ours, value, "; ".join(filter(None, notes)))
 
@@ -578,116 +230,386 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 """How values of our keys are read from theirs; None: there is no such value here."""
 
 
-def _prompts(draft: Draft, key: str, value: Any) -> None:
-    draft.carry(key, "completion_only_loss", not value)
+def _by_value(draft: Draft, key: str, value: Any) -> bool:
+    """Read a key whose value decides what becomes of it; False where it is none of these."""
+    usual = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}
+    match key:
+        case "train_on_inputs" | "train_on_prompt":
+            draft.carry(key, "completion_only_loss", not value)
+        case "assistant_only_loss" if not value:  # off, it says nothing about prompts
+            draft.silent.append(key)
+        case "assistant_only_loss" | "completion_only_loss":
+            draft.carry(key, "completion_only_loss", bool(value))
+        case "disable_gradient_checkpointing":
+            draft.carry(key, "gradient_checkpointing", not value)
+        case "evals_per_epoch" if value:
+            draft.carry(key, key, value)
+        case "evals_per_epoch":
+            draft.leave(key, "msft scores every checkpoint, since it chooses among them")
+        case "max_new_tokens":
+            draft.leave(key, "a key of each sub-dataset here, for a metric that generates")
+        case "wandb_project" if value:
+            draft.carry(key, "report_to", "wandb", f"set WANDB_PROJECT={value} in the shell")
+        case "wandb_project":
+            pass
+        case "hub_model_id":
+            draft.carry(key, key, value, "push_to_hub: true uploads the result")
+        case "template" | "chat_template" | "chat_template_path" | "chat_template_jinja":
+            _read_template(draft, key, value)
+        case "special_tokens" if isinstance(value, Mapping) and {*value} <= {"pad_token"}:
+            draft.leave(key, "msft pads with no token that is trained")
+        case "bf16" if _switch(value) is None:
+            draft.leave(key, f"bf16 here has no {shown(value)}", changes=True)
+        case "bf16" if value is False and draft.config.get("fp16"):  # it is not meant to be fp32
+            draft.leave(key, "fp16 is bf16 here, where the device has it")
+        case "bf16":
+            draft.carry(key, key, value)
+        case "adam_beta1" | "adam_beta2" | "adam_epsilon":
+            draft.leave(key, changes=value != usual[key])
+        case "lora_model_dir" | "adapter_name_or_path":
+            draft.leave(key, changes=True)
+        case "unfrozen_parameters" | "freeze_trainable_layers":
+            draft.leave(key, changes=True)
+        case "model_revision" | "revision" | "revision_of_model" if value == "main":
+            draft.silent.append(key)
+        case _:
+            return False
+    return True
 
 
-def _answers(draft: Draft, key: str, value: Any) -> None:
-    """TRL's keys that leave prompts out of the loss. The second, where it is off, says nothing."""
-    if key == "assistant_only_loss" and not value:
-        draft.silent.append(key)
-    else:
-        draft.carry(key, "completion_only_loss", bool(value))
-
-
-def _template(draft: Draft, key: str, value: Any) -> None:
-    """A file or a text is ours too; a name of a built-in template is not."""
+def _read_template(draft: Draft, key: str, value: Any) -> None:
+    """A file or a text is a template here too; the name of a built-in template is not."""
     is_file = str(value).endswith((".jinja", ".jinja2")) or "{%" in str(value)
-    if is_file:
+    if is_file and key != "template":
         draft.carry(key, "chat_template", value)
-    elif value == "tokenizer_default":
+    elif value == "tokenizer_default" and key != "template":
         draft.leave(key, "the default")
     else:
-        _named_template(draft, key, value)
+        draft.leave(
+            key,
+            f"not {shown(value)}: conversations get the tokenizer's own template (chat_template "
+            "takes a .jinja file), and rows with instruction and output get Alpaca's prompt",
+            changes=True,
+        )
 
 
-def _wandb(draft: Draft, key: str, value: Any) -> None:
-    if value:
-        draft.carry(key, "report_to", "wandb", f"set WANDB_PROJECT={value} in the shell")
+# The adapter
+
+_SAME = ("lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "use_dora", "use_rslora")
+_BITS = ("quantization_bit", "quant_bits", "quant_config.quantization_bit")
+_LORA = (True, "lora", "qlora")
+_TARGETS = "lora_target_modules"
+_TARGET_KEYS = (
+    *("lora_target_linear", "lora_target", _TARGETS),
+    *("target_modules", "peft_config.target_modules"),
+)
 
 
-def _hub(draft: Draft, key: str, value: Any) -> None:
-    draft.carry(key, "hub_model_id", value, "push_to_hub: true uploads the result")
+def adapter_keys(tool: Tool) -> set[str]:
+    """Keys that are read here."""
+    return {tool.switch, *_BITS, *_TARGET_KEYS, *tool.adapter_names, *_SAME}
 
 
-def _scored(draft: Draft, key: str, value: Any) -> None:
-    if value:
-        draft.carry(key, key, value)
+def read_adapter(draft: Draft) -> None:
+    """LoRA and its relatives, or all weights."""
+    config, tool, switch = draft.config, draft.tool, draft.tool.switch
+    kind = config.get(switch, tool.adapter)
+    given = [key for key in config if key in adapter_keys(tool)]
+    if kind not in _LORA:
+        _read_none(draft, given, kind)
+        return
+    draft.carry(switch, "use_peft", True, _told(kind) if switch in config else DEFAULT)
+    for key, value in {**tool.adapter_defaults, **config}.items():
+        ours = tool.adapter_names.get(key, key if key in _SAME else "")
+        if ours:
+            draft.carry(key, ours, value, "" if key in config else DEFAULT)
+    if kind == "qlora" and "load_in_4bit" not in config:
+        draft.carry(switch, "load_in_4bit", True, _told(kind))
+    for key in [key for key in _BITS if config.get(key) is not None]:
+        bits = config[key]
+        if bits == 4:
+            draft.carry(key, "load_in_4bit", True, "theirs is 4")
+        else:
+            why = f"the base is in 4 bits or in bf16, not in {shown(bits)}"
+            draft.leave(key, why, changes=True)
+    if tool is FACTORY and "lora_alpha" not in config:
+        draft.carry("lora_alpha", "lora_alpha", 2 * draft.keys["lora_r"], DEFAULT)
+    _read_targets(draft)
+    told = {each.theirs for each in draft.carried}
+    for key in given:
+        if key not in told and key not in draft.left:
+            (draft.silent.append if config[key] is False else draft.leave)(key)
+
+
+def _told(kind: Any) -> str:
+    return "" if kind is True else f"theirs is {kind}"
+
+
+def _read_none(draft: Draft, given: list[str], kind: Any) -> None:
+    """Keys of an adapter where there is none, or none that msft has."""
+    switch = draft.tool.switch
+    for key in given:
+        if key == switch and kind not in (False, None, "full"):
+            why = f"msft has no {shown(kind)}: this recipe trains all weights"
+            draft.leave(key, why, changes=True)
+        elif draft.config[key] == "full":
+            draft.carry(key, "use_peft", False, _told(kind))
+        elif draft.config[key] is False:
+            draft.silent.append(key)
+        else:
+            draft.leave(key, "there is no adapter to apply it to")
+
+
+def _read_targets(draft: Draft) -> None:
+    config, every = draft.config, "all-linear"
+    keys = [key for key in _TARGET_KEYS if config.get(key)]
+    if not keys:
+        found = draft.tool.adapter_defaults.get(_TARGETS)
+        if found:
+            draft.carry(_TARGETS, _TARGETS, found, f"{DEFAULT}, of most models")
+        return
+    first, *rest = keys
+    _read_names(draft, first)
+    for key in rest:
+        draft.leave(key, f"{first} is {every} already")
+
+
+def _read_names(draft: Draft, key: str) -> None:
+    """Names in a list or between commas; `all` and `all-linear` mean every one."""
+    found = draft.config[key]
+    names = found if isinstance(found, list) else [name.strip() for name in str(found).split(",")]
+    if key == "lora_target_linear" or names in (["all"], ["all-linear"]):
+        draft.carry(key, _TARGETS, "all-linear")
+    elif all(re.fullmatch(r"[\w.]+", str(name)) for name in names):
+        draft.carry(key, _TARGETS, names)
     else:
-        draft.leave(key, "msft scores every checkpoint, since it chooses among them")
+        why = "a pattern; msft takes names of layers, and this recipe has all-linear"
+        draft.leave(key, why, changes=True)
 
 
-def _generated(draft: Draft, key: str, value: Any) -> None:
-    draft.leave(key, "a key of each sub-dataset here, for a metric that generates")
+# What is counted in steps: batch, length, warm-up, evaluations
+
+_WARM_UP_KEYS = ("warmup_steps", "warmup_ratio")
+STEP_KEYS = {
+    *(*_WARM_UP_KEYS, "max_steps", "eval_steps", "batch_size", "global_batch_size"),
+    *(key for tool in TOOLS for key, _ in tool.batch),
+}
+"""Keys that are read here."""
 
 
-def _not_recomputed(draft: Draft, key: str, value: Any) -> None:
-    draft.carry(key, "gradient_checkpointing", not value)
+def read_steps(draft: Draft, lengths: Lengths) -> None:
+    """The batch first, since the others follow from it. All other keys have been read."""
+    counts = {key: draft.keys.get(key, 1) for key in ("max_length", "train_batch_size")}
+    for key, found in {**counts, "packing_length": draft.config.get("packing_length", 1)}.items():
+        _refuse_no_count(key, found)
+    _read_batch(draft, lengths)
+    _read_length(draft)
+    _read_warm_up(draft)
+    _read_evaluations(draft)
 
 
-def _named_template(draft: Draft, key: str, value: Any) -> None:
-    draft.leave(
-        key,
-        f"not {shown(value)}: conversations get the tokenizer's own template (chat_template takes "
-        "a .jinja file), and rows with instruction and output get Alpaca's prompt",
-        changes=True,
+def _read_batch(draft: Draft, lengths: Lengths) -> None:
+    """The rows of a step. Axolotl's `batch_size` is all of them, in steps of `micro_batch_size`."""
+    factors, total = _factors(draft), draft.tool.total
+    if total in draft.config:
+        if "gradient_accumulation_steps" in draft.config:
+            draft.leave(total, "gradient_accumulation_steps says it")
+        else:
+            factors = ((total, 1),)
+    if "micro_batch_size" in draft.config and factors[0][0] == total:
+        draft.leave("micro_batch_size", "msft chooses micro-batches by itself")
+    count = 1
+    for key, default in factors:
+        found = draft.config.get(key, default)
+        _refuse_no_count(key, found)
+        count *= found
+    names = " × ".join(key for key, _ in factors)
+    devices = "on one device; times the devices you used"
+    if not _is_packed(draft):
+        draft.carry(names, "train_batch_size", count, devices)
+        return
+    length = draft.config.get("packing_length", draft.keys.get("max_length", Recipe.max_length))
+    read = lengths(draft)
+    fitting = [tokens for tokens in (read[0] if read else ()) if tokens <= length]
+    if read is None or not fitting:
+        draft.leave(
+            names,
+            f"theirs counts packed sequences: {count:,} of {length:,} tokens, {devices}. The rows "
+            f"cannot be read here, so write train_batch_size: {count * length:,} / the mean tokens "
+            f"of a row, which `msft validate` shows (without it: {Recipe.train_batch_size})",
+            changes=True,
+        )
+        return
+    each = _rows_a_sequence(fitting, length, draft.config.get("packing_strategy") == "wrapped")
+    draft.carry(
+        names,
+        "train_batch_size",
+        max(1, round(count * each)),
+        f"{count:,} packed sequences of {length:,} tokens, {each:.3g} rows in each "
+        f"(rows of {sum(fitting) / len(fitting):.0f} tokens on average, {read[1]}), {devices}",
     )
 
 
-def _adam(draft: Draft, key: str, value: Any) -> None:
-    usual = {"adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8}[key]
-    draft.leave(key, changes=value != usual)
+def _refuse_no_count(key: str, found: Any) -> None:
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise RecipeError(f"{key} is {shown(found)}; expected a whole number above 0")
 
 
-def _special(draft: Draft, key: str, value: Any) -> None:
-    """A token for padding is nobody's business, where nothing is padded."""
-    if isinstance(value, Mapping) and {*value} <= {"pad_token"}:
-        draft.leave(key, "msft pads with no token that is trained")
+def _factors(draft: Draft) -> tuple[tuple[str, int], ...]:
+    """ms-swift fills up to 16 rows where it is not told how many batches to accumulate."""
+    first, *rest = draft.tool.batch
+    rows = draft.config.get(first[0], first[1])
+    if draft.tool is SWIFT and isinstance(rows, int) and rows > 0:
+        return (first, (rest[0][0], ceil(rest[0][1] / rows)))
+    return (first, *rest)
+
+
+def _is_packed(draft: Draft) -> bool:
+    strategy = str(draft.config.get("batching_strategy", ""))
+    return strategy.startswith("dynamic") or any(
+        draft.config.get(key) is True for key in draft.tool.packing
+    )
+
+
+def _rows_a_sequence(lengths: Sequence[int], most: int, wrapped: bool) -> float:
+    """Rows in a packed sequence: the longest first, each where the least space remains. Wrapped
+    sequences have no gaps, since a row goes on in the next."""
+    if wrapped:
+        return len(lengths) * most / sum(lengths)
+    spaces: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        found = bisect_left(spaces, length)
+        insort(spaces, (spaces.pop(found) if found < len(spaces) else most) - length)
+    return len(lengths) / len(spaces)
+
+
+def _read_length(draft: Draft) -> None:
+    """`max_steps` goes before epochs in all of these tools."""
+    wanted, key = draft.config.get("max_steps"), "num_train_epochs"
+    if wanted is None:
+        return
+    if isinstance(wanted, float) and wanted.is_integer():  # as in 1e3
+        wanted = int(wanted)
+    if not isinstance(wanted, int) or isinstance(wanted, bool):
+        why = f"theirs is {shown(wanted)}, which is no number of steps; now the epochs count"
+        draft.leave("max_steps", why, changes=True)
+        return
+    if wanted < 1:
+        draft.silent.append("max_steps")
+        return
+    an_epoch = _an_epoch(draft)
+    if an_epoch is None:
+        draft.leave(
+            "max_steps",
+            f"their run ends after {wanted:,} steps, whatever the epochs; the steps of an epoch "
+            f"cannot be counted here, so write num_train_epochs: {wanted:,} / the steps of an "
+            f"epoch, which `msft plan` shows (now it is {draft.keys.get(key)})",
+            changes=True,
+        )
+        return
+    draft.take_back(key, "max_steps goes before it")
+    given = draft.keys.get("evals_per_epoch")
+    evaluations, ticks = _ticks(wanted, an_epoch, given)
+    note = f"{wanted:,} of {an_epoch:,} steps an epoch"
+    draft.carry("max_steps", key, ticks / evaluations, note)
+    if evaluations != given:
+        draft.take_back("evals_per_epoch", "a run ends with an evaluation, after max_steps")
+        draft.carry("max_steps", "evals_per_epoch", evaluations, "the run ends with one")
+
+
+def _ticks(steps: int, an_epoch: int, given: Any) -> tuple[int, int]:
+    """Evaluations per epoch, and how many of them end a run after these steps, to one in a hundred.
+
+    A run ends with an evaluation, and epochs are written as decimals.
+    """
+    usual = given if isinstance(given, int) and 0 < given <= 1000 else Recipe.evals_per_epoch
+    for per_epoch in (*range(usual, 1001), *range(1, usual)):
+        ticks = max(1, round(steps * per_epoch / an_epoch))
+        exact = (Fraction(repr(ticks / per_epoch)) * per_epoch).denominator == 1
+        if exact and abs(ceil(ticks * an_epoch / per_epoch) - steps) <= steps // 100:
+            return per_epoch, ticks
+    return usual, max(1, round(steps * usual / an_epoch))
+
+
+def _read_warm_up(draft: Draft) -> None:
+    """`warmup_steps`, given as a number or as a share of the steps.
+
+    A share can be counted where the rows can; else it is said what to write.
+    """
+    given = [key for key in _WARM_UP_KEYS if draft.config.get(key)]
+    draft.silent += [key for key in _WARM_UP_KEYS if key in draft.config and key not in given]
+    if draft.keys.get("lr_scheduler_type", Recipe.lr_scheduler_type) == "constant":
+        for key in given:
+            draft.leave(key, "a constant rate has no warm-up; constant_with_warmup has")
+    elif given:
+        for key in given:
+            _read_share(draft, key)
+    elif draft.tool is AXOLOTL and not draft.config.keys() & {*_WARM_UP_KEYS}:
+        share, most = WARM_UP
+        steps = _steps(draft)
+        if steps is None:
+            draft.remarks["warmup_steps"] = (
+                f"Axolotl warms up over {share:.0%} of the steps, {most} at most; msft does not: "
+                f"{FOREIGN['warmup_ratio'].answer}"
+            )
+        else:
+            count = min(int(share * steps), most)
+            note = f"{DEFAULT}: {share:.0%} of {steps:,} steps"
+            draft.carry("warmup_steps", "warmup_steps", count, note)
+
+
+def _read_share(draft: Draft, key: str) -> None:
+    """transformers 5 takes a number below 1 under `warmup_steps` as a share."""
+    value = draft.config[key]
+    if not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise RecipeError(f"{key} is {shown(value)}; expected a number of steps or a share of them")
+    if key == "warmup_steps" and value >= 1:
+        draft.carry(key, key, int(value))
+        return
+    steps = _steps(draft)
+    if steps is None:
+        draft.leave(key, FOREIGN["warmup_ratio"].answer, changes=True)
     else:
-        draft.leave(key)
+        draft.carry(key, "warmup_steps", ceil(value * steps), f"{value:g} of {steps:,} steps")
 
 
-def _changes(draft: Draft, key: str, value: Any) -> None:
-    draft.leave(key, changes=True)
-
-
-def _half(draft: Draft, key: str, value: Any) -> None:
-    """Where computing is fp16, it is not meant to be fp32."""
-    if _switch(value) is None:
-        draft.leave(key, f"bf16 here has no {shown(value)}", changes=True)
-    elif value is False and draft.config.get("fp16"):
-        draft.leave(key, "fp16 is bf16 here, where the device has it")
+def _read_evaluations(draft: Draft) -> None:
+    """`eval_steps`, a number or a share of the steps, as evaluations per epoch."""
+    given = draft.config.get("eval_steps")
+    if given is None:
+        return
+    an_epoch = _an_epoch(draft)
+    is_number = isinstance(given, int | float) and not isinstance(given, bool) and given > 0
+    off = "no" in (draft.config.get("eval_strategy"), draft.config.get("evaluation_strategy"))
+    if an_epoch is None or off or not is_number or "evals_per_epoch" in draft.keys:
+        draft.leave("eval_steps")
+        return
+    apart = given if given >= 1 else given * an_epoch * float(draft.keys["num_train_epochs"])
+    epochs = Fraction(repr(float(draft.keys["num_train_epochs"])))
+    nearest = min(1000, max(1, round(an_epoch / max(apart, 1))))
+    fitting = [each for each in range(nearest, 1001) if (epochs * each).denominator == 1]
+    if fitting:
+        note = f"{shown(given)} of {an_epoch:,} steps an epoch"
+        draft.carry("eval_steps", "evals_per_epoch", fitting[0], note)
     else:
-        draft.carry(key, key, value)
+        draft.leave("eval_steps")
 
 
-def _revision(draft: Draft, key: str, value: Any) -> None:
-    (draft.silent.append if value == "main" else draft.leave)(key)
+def _steps(draft: Draft) -> int | None:
+    """About as many steps as the run has on one device; None where the rows cannot be counted."""
+    an_epoch = _an_epoch(draft)
+    if an_epoch is None or "max_steps" in draft.left:
+        return None
+    return ceil(an_epoch * float(draft.keys["num_train_epochs"]))
 
 
-_MEANINGS: dict[str, Callable[[Draft, str, Any], None]] = {
-    "train_on_inputs": _prompts,
-    "train_on_prompt": _prompts,
-    "assistant_only_loss": _answers,
-    "completion_only_loss": _answers,
-    "evals_per_epoch": _scored,
-    "max_new_tokens": _generated,
-    "disable_gradient_checkpointing": _not_recomputed,
-    "template": _named_template,
-    "chat_template": _template,
-    "chat_template_path": _template,
-    "chat_template_jinja": _template,
-    "wandb_project": _wandb,
-    "hub_model_id": _hub,
-    "special_tokens": _special,
-    "bf16": _half,
-    "lora_model_dir": _changes,
-    "adapter_name_or_path": _changes,
-    "unfrozen_parameters": _changes,
-    "freeze_trainable_layers": _changes,
-    "model_revision": _revision,
-    "revision": _revision,
-    "revision_of_model": _revision,
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), _adam),
-}
-"""Keys whose value decides what becomes of them."""
+def _an_epoch(draft: Draft) -> int | None:
+    """About as many steps as an epoch has; None where rows or their batch cannot be counted."""
+    total = 0.0
+    for spec in draft.datasets:
+        rows = trained_in(spec, draft.place)
+        if rows is None:
+            return None
+        total += rows * spec.get("weight", 1)
+    batch = draft.keys.get("train_batch_size")
+    return None if batch is None else ceil(total / batch)

@@ -17,7 +17,6 @@ from msft.recipe.draft import (
     NEWER,
     SWIFT,
     TRL,
-    Carried,
     Draft,
     refuse_entry,
 )
@@ -52,7 +51,6 @@ _COLUMNS = {
 
 def add_entry(
     draft: Draft,
-    place: Path,
     where: str,
     entry: Mapping[str, Any],
     called: str = "",
@@ -66,14 +64,14 @@ def add_entry(
         raise RecipeError(f"{where} has no path; expected a file, a folder or a name on the hub")
     refuse_entry(where, entry)
     spec: dict[str, Any] = {"name": _free(draft, called or _stem(path, files))}
-    source = _source(draft, place, path, files, entry.get("name"))
+    source = _source(draft, path, files, entry.get("name"))
     spec |= source
-    note = "" if _found(source, place) else "no such file here yet"
+    note = "" if _found(source, draft.place) else "no such file here yet"
     (ours,) = source
     twins = [each for each in draft.datasets if ours in each]
     listed = " + ".join(f"{where}.{key}" for key in _PLACE if entry.get(key) is not None)
     told = listed if where.endswith("]") else where
-    draft.carried.append(Carried(told, f"datasets: {ours}", source[ours], note))
+    draft.carry_data(told, ours, source[ours], note)
     columns: dict[str, str] = {}
     type_of = entry.get("type")
     more = type_of if isinstance(type_of, Mapping) else {}
@@ -88,14 +86,14 @@ def add_entry(
         elif key in _TURNS:
             _read_turns(draft, at, entry)
         elif key == "split":
-            read_split(draft, at, spec, value, place)
-        elif key == "fraction" and draft.tool == TRL:
+            read_split(draft, at, spec, value)
+        elif key == "fraction" and draft.tool is TRL:
             continue  # its shares are read together
         elif key in ("weight", "num_samples"):
-            _share(draft, at, spec, key, value, place)
+            _share(draft, at, spec, key, value)
         elif key in _COLUMNS and isinstance(value, str):
             columns[_COLUMNS[key] or field] = value
-            draft.carried.append(Carried(at, "datasets: columns", value))
+            draft.carry_data(at, "columns", value)
         elif key == "type" and str(value).startswith(("completion", "pretrain")):
             why = "plain text has no prompt and answer: name them under columns"
             draft.leave(at, why, changes=True)
@@ -137,7 +135,7 @@ def _names_of_turns(entry: Mapping[str, Any]) -> tuple[Any, Any]:
 def _read_turns(draft: Draft, at: str, entry: Mapping[str, Any]) -> None:
     names = _names_of_turns(entry)
     if names[0] in (None, "role", "from") and names[1] in (None, "content", "value"):
-        draft.carried.append(Carried(at, "datasets: columns", _conversation(entry)))
+        draft.carry_data(at, "columns", _conversation(entry))
     else:
         draft.leave(at, "a turn has role and content, or from and value: rename them in the rows")
 
@@ -151,19 +149,17 @@ def _our_fields(columns: dict[str, str]) -> dict[str, str]:
     return {renamed[field]: column for field, column in columns.items()}
 
 
-def _source(
-    draft: Draft, place: Path, path: str, files: Any, config: Any
-) -> dict[str, str | list[str]]:
+def _source(draft: Draft, path: str, files: Any, config: Any) -> dict[str, str | list[str]]:
     """`train` for files, `path` for a folder or the hub."""
     if files is not None:
         several = [files] if isinstance(files, str) else list(files)
         inside = [name if _is_hub(draft, path) else f"{path}/{name}" for name in several]
-        named = [_from(draft, place, name) for name in inside]
+        named = [_from(draft, name) for name in inside]
         return {"train": named[0] if len(named) == 1 else named}
     if is_file(path):
-        return {"train": _from(draft, place, path)}
+        return {"train": _from(draft, path)}
     if not _is_hub(draft, path):
-        return {"path": _from(draft, place, path)}
+        return {"path": _from(draft, path)}
     return {"path": f"{path}:{config}" if config else path}
 
 
@@ -175,13 +171,13 @@ def _is_hub(draft: Draft, path: str) -> bool:
     return not path.startswith((".", "/", "~")) and not (draft.folder / path).is_dir()
 
 
-def _from(draft: Draft, place: Path, path: str) -> str:
+def _from(draft: Draft, path: str) -> str:
     """A file of theirs, which is beside their config or in the working folder, seen from ours."""
     written = expanded(path)
     if written.is_absolute():
         return str(written)
     here = next((f / written for f in (draft.folder, Path()) if (f / written).exists()), None)
-    return path if here is None else os.path.relpath(here.resolve(), place.resolve())
+    return path if here is None else os.path.relpath(here.resolve(), draft.place.resolve())
 
 
 def _found(source: Mapping[str, Any], place: Path) -> bool:
@@ -202,20 +198,18 @@ def _free(draft: Draft, name: str) -> str:
     return next(each for each in numbered if each.casefold() not in taken)
 
 
-def read_split(draft: Draft, at: str, spec: dict[str, Any], value: Any, place: Path) -> None:
+def read_split(draft: Draft, at: str, spec: dict[str, Any], value: Any) -> None:
     """`train`, or the first rows or percent of it where they can be counted."""
     cut = _SLICE.fullmatch(str(value))
     rows = int(cut[2]) if cut and cut[1] == "train" else None
     if rows is not None and cut and cut[3]:
-        every = rows_in(spec, place)
+        every = rows_in(spec, draft.place)
         rows = None if every is None else max(1, round(every * rows / 100))
     if value == "train":
-        draft.carried.append(
-            Carried(at, f"datasets: {'path' if 'path' in spec else 'train'}", value)
-        )
+        draft.carry_data(at, "path" if "path" in spec else "train", value)
     elif rows is not None:
         spec["train_rows"] = rows
-        draft.carried.append(Carried(at, "datasets: train_rows", rows, "drawn by seed"))
+        draft.carry_data(at, "train_rows", rows, "drawn by seed")
     else:
         draft.leave(
             at,
@@ -224,23 +218,21 @@ def read_split(draft: Draft, at: str, spec: dict[str, Any], value: Any, place: P
         )
 
 
-def _share(draft: Draft, at: str, spec: dict[str, Any], key: str, value: Any, place: Path) -> None:
+def _share(draft: Draft, at: str, spec: dict[str, Any], key: str, value: Any) -> None:
     """A share of the rows, drawn once: so many `train_rows`, where they can be counted."""
     if key == "num_samples":
         spec["train_rows"] = value
-        draft.carried.append(Carried(at, "datasets: train_rows", value))
+        draft.carry_data(at, "train_rows", value)
         return
-    rows = used_in(spec, place)
+    rows = used_in(spec, draft.place)
     if value == 1:
         draft.silent.append(at)
     elif rows is not None and value < 1:
         spec["train_rows"] = max(1, round(value * rows))
-        draft.carried.append(
-            Carried(at, "datasets: train_rows", spec["train_rows"], f"of {rows:,}")
-        )
+        draft.carry_data(at, "train_rows", spec["train_rows"], f"of {rows:,}")
     else:
         spec["weight"] = value
-        draft.carried.append(Carried(at, "datasets: weight", value, "drawn anew in each epoch"))
+        draft.carry_data(at, "weight", value, "drawn anew in each epoch")
 
 
 def rows_in(spec: Mapping[str, Any], place: Path) -> int | None:
@@ -289,45 +281,45 @@ HELD_OUT = 0.1
 """The share of rows that is held out where their config holds out none: msft chooses by it."""
 
 
-def axolotl_datasets(draft: Draft, place: Path) -> None:
+def axolotl_datasets(draft: Draft) -> None:
     """`datasets: [{path, type, …}]` with `val_set_size`."""
-    _listed(draft, place)
-    _held_out(draft, "val_set_size", place)
+    _listed(draft)
+    _held_out(draft, "val_set_size")
     _evaluated(draft, "test_datasets")
 
 
-def trl_datasets(draft: Draft, place: Path) -> None:
+def trl_datasets(draft: Draft) -> None:
     """`dataset_name`, or a mixture under `datasets`."""
     config = draft.config
     single = ("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split")
     for key in ("dataset_mixture", "dataset_mixer"):
         if key in config:
-            _mixed(draft, key, place)
+            _mixed(draft, key)
             return
     if "datasets" in config:
-        _listed(draft, place)
-        _shared_out(draft, place)
+        _listed(draft)
+        _shared_out(draft)
         for key in single:
             if key in config:
                 draft.leave(key, "TRL does not read it either where datasets is given")
-        _held_out(draft, "test_split_size", place)
+        _held_out(draft, "test_split_size")
         return
     name, subset, train, test = single
     if name not in config:
         raise RecipeError(
             "dataset_name is missing; write it into the config, if it stands on the command line"
         )
-    add_entry(draft, place, name, {"path": config[name], "name": config.get(subset)})
+    add_entry(draft, name, {"path": config[name], "name": config.get(subset)})
     if subset in config:
-        draft.carried.append(Carried(subset, "datasets: path", config[subset]))
+        draft.carry_data(subset, "path", config[subset])
     if train in config:
-        read_split(draft, train, draft.datasets[0], config[train], place)
+        read_split(draft, train, draft.datasets[0], config[train])
     if test in config:
         draft.leave(test, "msft reports on the split test, and chooses on rows held out")
-    _held_out(draft, "", place)
+    _held_out(draft, "")
 
 
-def _mixed(draft: Draft, key: str, place: Path) -> None:
+def _mixed(draft: Draft, key: str) -> None:
     """Alignment Handbook's `{datasets: [{id, config, split, weight}], test_split_size}`, and the
     `{id: weight}` of its older versions."""
     mixture = draft.config[key]
@@ -341,17 +333,17 @@ def _mixed(draft: Draft, key: str, place: Path) -> None:
     names = {"id": "path", "config": "name"}
     for number, entry in enumerate(listed):
         renamed = {names.get(name, name): value for name, value in entry.items()}
-        add_entry(draft, place, f"{key}[{number}]", renamed)
+        add_entry(draft, f"{key}[{number}]", renamed)
     if "seed" in mixture and key == "dataset_mixture":
         draft.leave(f"{key}.seed", "seed of the recipe draws rows, too")
     size = mixture.get("test_split_size") if key == "dataset_mixture" else None
-    _held_out(draft, f"{key}.test_split_size", place, size)
+    _held_out(draft, f"{key}.test_split_size", size)
     for split in [each for each in ("dataset_splits", "dataset_configs") if each in draft.config]:
         why = f"msft reads the split train, whole, and not {shown(draft.config[split])}"
         draft.leave(split, why, changes=True)
 
 
-def swift_datasets(draft: Draft, place: Path) -> None:
+def swift_datasets(draft: Draft) -> None:
     """`dataset: [path or id:subset#rows]`."""
     listed = draft.config.get("dataset")
     names = [listed] if isinstance(listed, str) else listed
@@ -365,17 +357,17 @@ def swift_datasets(draft: Draft, place: Path) -> None:
         entry: dict[str, Any] = {"path": path, "name": subset or None}
         if rows:
             entry["num_samples"] = int(rows) if rows.isdigit() else rows
-        add_entry(draft, place, f"dataset[{number}]", entry)
+        add_entry(draft, f"dataset[{number}]", entry)
         hub = hub or (source != "hf" and "path" in draft.datasets[-1])
     if hub and not draft.config.get("use_hf"):
         draft.leave("dataset", "names of ModelScope: see that Hugging Face has them", changes=True)
     else:
-        draft.carried.append(Carried("dataset", "datasets", listed))
-    _held_out(draft, "split_dataset_ratio", place)
+        draft.carry_data("dataset", "", listed)
+    _held_out(draft, "split_dataset_ratio")
     _evaluated(draft, "val_dataset")
 
 
-def newer_datasets(draft: Draft, place: Path) -> None:
+def newer_datasets(draft: Draft) -> None:
     """`train_dataset: FILE`, a YAML file of datasets, or a file or name itself."""
     named = draft.config.get("train_dataset")
     if not isinstance(named, str):
@@ -400,9 +392,9 @@ def newer_datasets(draft: Draft, place: Path) -> None:
         near = [f / path for f in folders if (f / path).exists()]
         above = near and not any((f / path).exists() for f in folders[:2])
         rest |= {"path": str(near[0]) if above else path, "num_samples": entry.get("size")}
-        add_entry(draft, place, where, rest, str(name))
-    draft.carried.append(Carried("train_dataset", "datasets", named))
-    _held_out(draft, "", place)
+        add_entry(draft, where, rest, str(name))
+    draft.carry_data("train_dataset", "", named)
+    _held_out(draft, "")
     _evaluated(draft, "eval_dataset")
 
 
@@ -416,24 +408,24 @@ def _listed_in(file: Path) -> Any:
     return found
 
 
-def _listed(draft: Draft, place: Path) -> None:
+def _listed(draft: Draft) -> None:
     listed = draft.config.get("datasets")
     if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
         raise RecipeError(f"datasets is {shown(listed)}; expected a list of entries with path")
     for number, entry in enumerate(listed):
         name = entry.get("name")
         for each in name if isinstance(name, list) else [name]:
-            add_entry(draft, place, f"datasets[{number}]", {**entry, "name": each})
+            add_entry(draft, f"datasets[{number}]", {**entry, "name": each})
 
 
-def _shared_out(draft: Draft, place: Path) -> None:
+def _shared_out(draft: Draft) -> None:
     """TRL's `fraction`: shares of the mixture, which is as large as no dataset is used up in it."""
     given = {
         number: entry["fraction"]
         for number, entry in enumerate(draft.config["datasets"])
         if entry.get("fraction") is not None
     }
-    counts = [used_in(spec, place) for spec in draft.datasets]
+    counts = [used_in(spec, draft.place) for spec in draft.datasets]
     known = [count for count in counts if count]
     fractions = [float(share) for share in given.values()]
     if len(given) == len(known) == len(counts) and all(share > 0 for share in fractions):
@@ -442,7 +434,7 @@ def _shared_out(draft: Draft, place: Path) -> None:
             spec["train_rows"] = max(1, round(share * most))
             at, note = f"datasets[{number}].fraction", f"of {known[number]:,}"
             rows = spec["train_rows"]
-            draft.carried.append(Carried(at, "datasets: train_rows", rows, note))
+            draft.carry_data(at, "train_rows", rows, note)
         return
     for number in given:
         draft.leave(
@@ -451,7 +443,7 @@ def _shared_out(draft: Draft, place: Path) -> None:
         )
 
 
-def factory_datasets(draft: Draft, place: Path) -> None:
+def factory_datasets(draft: Draft) -> None:
     """`dataset: a,b` by `dataset_info.json`."""
     config = draft.config
     names = _names(config.get("dataset"))
@@ -467,22 +459,22 @@ def factory_datasets(draft: Draft, place: Path) -> None:
         rest["path"] = entry.get("hf_hub_url") or str(folder / entry.get("file_name", name))
         rest |= {"name": entry.get("subset"), **entry.get("columns", {})}
         rest.setdefault("tags", {})
-        add_entry(draft, place, f"dataset.{name}", rest, name)
+        add_entry(draft, f"dataset.{name}", rest, name)
         if name not in info and not is_file(name):
             draft.leave(f"dataset.{name}", f"{folder / INFO} does not name it: mend its train")
     for key in ("dataset_dir", "dataset"):
         if key in config:
-            draft.carried.append(Carried(key, "datasets", config[key]))
-    _held_out(draft, "val_size", place)
+            draft.carry_data(key, "", config[key])
+    _held_out(draft, "val_size")
     if "max_samples" in config:
         for spec in draft.datasets:
             spec["train_rows"] = min(config["max_samples"], spec.get("train_rows", 10**12))
-        draft.carried.append(Carried("max_samples", "datasets: train_rows", config["max_samples"]))
-    _interleaved(draft, place)
+        draft.carry_data("max_samples", "train_rows", config["max_samples"])
+    _interleaved(draft)
     _evaluated(draft, "eval_dataset")
 
 
-def _held_out(draft: Draft, key: str, place: Path, size: Any = None) -> None:
+def _held_out(draft: Draft, key: str, size: Any = None) -> None:
     """Rows for validation: their share or number of each, or a tenth."""
     size = draft.config.get(key, size)
     told = {"validation_fraction": HELD_OUT}
@@ -493,7 +485,7 @@ def _held_out(draft: Draft, key: str, place: Path, size: Any = None) -> None:
     waiting = [spec for spec in draft.datasets if "validation_fraction" not in spec]
     for spec in waiting:
         spec |= told
-        rows = rows_in(spec, place)
+        rows = rows_in(spec, draft.place)
         if "validation_rows" in told and rows:  # what is held out beyond them is lost
             spec["validation_fraction"] = min(HELD_OUT, round(told["validation_rows"] / rows, 6))
     if waiting or size is not None:
@@ -506,7 +498,7 @@ def _held_out(draft: Draft, key: str, place: Path, size: Any = None) -> None:
         if "validation_rows" in told:
             ours = f"validation_rows {size} of each, a tenth of its rows at most"
         theirs = key if size is not None else "no held-out rows"
-        draft.carried.append(Carried(theirs, "datasets: validation", ours, why))
+        draft.carry_data(theirs, "validation", ours, why)
 
 
 def _evaluated(draft: Draft, key: str) -> None:
@@ -535,18 +527,16 @@ def _dataset_info(draft: Draft) -> tuple[dict[str, Any], Path]:
     return {}, named
 
 
-def _interleaved(draft: Draft, place: Path) -> None:
+def _interleaved(draft: Draft) -> None:
     """Probabilities as rows per epoch, where the rows can be counted."""
     strategy = draft.config.get("mix_strategy", "concat")
     given = _names(draft.config.get("interleave_probs"))
     keys = [key for key in ("mix_strategy", "interleave_probs") if key in draft.config]
     if strategy == "concat":
         for key in keys:
-            draft.carried.append(
-                Carried(key, "datasets", draft.config[key], "every row once an epoch")
-            )
+            draft.carry_data(key, "", draft.config[key], "every row once an epoch")
         return
-    counts = [trained_in(spec, place) for spec in draft.datasets]
+    counts = [trained_in(spec, draft.place) for spec in draft.datasets]
     known = [count for count in counts if count]
     shares = [float(share) for share in given] if _are_numbers(given) else []
     if len(shares) != len(counts) or len(known) != len(counts) or not all(s > 0 for s in shares):
@@ -558,7 +548,7 @@ def _interleaved(draft: Draft, place: Path) -> None:
     for spec, count, share in zip(draft.datasets, known, shares, strict=True):
         spec["weight"] = round(rows * share / count, 4)
     for key in keys:
-        draft.carried.append(Carried(key, "datasets: weight", draft.config[key], "rows per epoch"))
+        draft.carry_data(key, "weight", draft.config[key], "rows per epoch")
 
 
 def _are_numbers(words: Sequence[str]) -> bool:
@@ -566,9 +556,9 @@ def _are_numbers(words: Sequence[str]) -> bool:
 
 
 READERS = {
-    AXOLOTL: axolotl_datasets,
-    FACTORY: factory_datasets,
-    TRL: trl_datasets,
-    SWIFT: swift_datasets,
-    NEWER: newer_datasets,
+    AXOLOTL.name: axolotl_datasets,
+    FACTORY.name: factory_datasets,
+    TRL.name: trl_datasets,
+    SWIFT.name: swift_datasets,
+    NEWER.name: newer_datasets,
 }

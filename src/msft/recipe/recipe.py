@@ -6,36 +6,55 @@ what was expected and what to do.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
 
-from msft.errors import OptionError, Place, RecipeError, explaining
+from msft.errors import KeyPath, OptionError, RecipeError, explaining
 from msft.files import expanded
-from msft.recipe.agreements import check_methods, contradictions, remarks
 from msft.recipe.dataset import SPLITS, DatasetSpec, names_files, specs_of
 from msft.recipe.foreign_keys import ALIASES, FOREIGN, meant_key, unknown_key
-from msft.recipe.mistakes import Mistakes, placed
-from msft.recipe.values import (
+from msft.recipe.keys import (
     ALL_LINEAR,
     Layers,
     Template,
     Text,
     Trackers,
+    WrongKeys,
     is_template,
+    mistakes_of,
     options_like,
-    plain_option,
-    template_in,
+    plain_options,
+    with_places,
 )
 from msft.recipe.yaml import Places, dump, place_of, read_recipe
-from msft.search.curves import SELECTION, MeanRule, PeakRule, SelectionSplit
-from msft.search.methods import PreparedMethod, prepare
-from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
-from msft.search.rollout import LEAN, DiskPolicy, ticks_of
-from msft.text import shown
+from msft.search.curves import SELECTION, TEST, MeanRule, PeakRule, SelectionSplit
+from msft.search.feeds import Mixture
+from msft.search.methods import (
+    METHODS,
+    ROLLING_BACK,
+    FirstRollout,
+    PreparedMethod,
+    Rehearsal,
+    prepare,
+    rehearse,
+)
+from msft.search.options import (
+    Ge,
+    Gt,
+    Interval,
+    fit_fields,
+    made_of,
+    refuse_unknown,
+    ticks_of,
+    without_wrong,
+)
+from msft.search.rollout import LEAN, DiskPolicy
+from msft.text import listed, shown
 
 _STAND_INS: dict[str, Any] = {
     "model_name_or_path": "tiny",
@@ -43,6 +62,37 @@ _STAND_INS: dict[str, Any] = {
     "method": "sft",
 }
 """What stands in for a needed key that an unknown one probably means, or that is missing."""
+
+ADAPTER_KEYS = (
+    *("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    *("load_in_4bit", "use_dora", "use_rslora"),
+)
+"""Keys that what is trained depends on."""
+LOW_RATE = 5e-5
+"""Adapters are usually trained at 1e-4 to 2e-4; below this they hardly move."""
+LONGEST_TEMPLATE = 1_000_000
+"""Characters of a chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """A LoRA adapter as a recipe asks for it.
+
+    targets: names of layers, or None for every linear layer but the head.
+    four_bit: the frozen weights are held in NF4 (QLoRA).
+    merged: the result is a plain model folder.
+    seed: of the first matrices.
+    """
+
+    r: int
+    alpha: int
+    dropout: float = 0.0
+    targets: tuple[str, ...] | None = None
+    four_bit: bool = False
+    dora: bool = False
+    rslora: bool = False
+    merged: bool = False
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +139,13 @@ class Recipe:
     notes: what a user should be told about how the recipe was read.
     folder: where relative data files are looked for.
     places: where each key stands, for messages.
+
+    What follows from the keys:
+    peak_rule: where a curve peaks, as `peaks` says.
+    prepared: the method with its options, checked.
+    first_rollout: what a method of ours asks for first.
+    adapter: the adapter that is trained; None: all weights are.
+    packages: those that the adapter depends on.
     """
 
     model_name_or_path: Text
@@ -159,7 +216,12 @@ class Recipe:
     ] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
     folder: Path | None = field(default=None, compare=False)
-    places: Mapping[Place, str] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[KeyPath, str] = field(default_factory=dict, compare=False, repr=False)
+    peak_rule: PeakRule = field(init=False, compare=False, repr=False)
+    prepared: PreparedMethod = field(init=False, compare=False, repr=False)
+    first_rollout: FirstRollout | None = field(default=None, init=False, compare=False, repr=False)
+    adapter: AdapterOptions | None = field(init=False, compare=False, repr=False)
+    packages: tuple[str, ...] = field(default=(), init=False, compare=False, repr=False)
 
     @staticmethod
     def from_mapping(
@@ -172,95 +234,114 @@ class Recipe:
 
         places: where a key stands (else: in `where`).
         """
-        known, mistakes = dict(places or {}), Mistakes()
+        known = dict(places or {})
         if not isinstance(mapping, Mapping):
-            raise placed(
-                RecipeError(
-                    f"found {shown(mapping)}; expected keys and values such as `method: msft`"
-                ),
-                where,
-                known,
-            )
-        keys, notes = _canonical(mapping, known, mistakes)
+            said = f"found {shown(mapping)}; expected keys and values such as `method: msft`"
+            raise with_places([RecipeError(said)], where, known)
+        keys, notes, mistakes = _canonical(mapping, known)
         ours, of_datasets = recipe_keys(), [key.name for key in fields(DatasetSpec)]
         for key in [key for key in keys if key not in ours]:
             del keys[key]
-            mistakes.note(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
+            mistakes += mistakes_of(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
             meant = meant_key(key, FOREIGN, _STAND_INS)
             if meant:
                 keys.setdefault(meant, _STAND_INS[meant])
         if "model_name_or_path" not in keys:
             keys["model_name_or_path"] = _STAND_INS["model_name_or_path"]
-            mistakes.note(
-                RecipeError(
-                    "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
-                    "embedded model",
-                    ("model_name_or_path",),
-                )
+            said = (
+                "model_name_or_path is missing; add a hub name, a folder, or `tiny` for the "
+                "embedded model"
             )
+            mistakes.append(RecipeError(said, ("model_name_or_path",)))
         try:
-            with mistakes.noting():
-                made = Recipe(**{"datasets": (), **keys}, folder=folder, places=known)
-            mistakes.refuse()
-        except RecipeError as error:
-            raise placed(error, where, known) from error
-        object.__setattr__(made, "notes", (*notes, *remarks(made, keys, known)))
+            made = Recipe(**{"datasets": (), **keys}, folder=folder, places=known)
+        except WrongKeys as error:
+            raise with_places([*mistakes, *error.mistakes], where, known) from error
+        if mistakes:
+            raise with_places(mistakes, where, known)
+        object.__setattr__(made, "notes", (*notes, *_remarks(made, keys, known)))
         return made
 
     def __post_init__(self) -> None:
-        mistakes = Mistakes()
-        mistakes.fit_fields(self, "")
-        object.__setattr__(self, "datasets", specs_of(self.datasets, recipe_keys(), mistakes))
-        self._fit_options(mistakes)
-        for error in contradictions(self):
-            mistakes.note(error)
-        check_methods(self, mistakes)
-        mistakes.refuse()
+        mistakes = [each for error in fit_fields(self) for each in mistakes_of(error)]
+        settle = partial(object.__setattr__, self)  # a recipe is frozen once it is built
 
-    def _fit_options(self, mistakes: Mistakes) -> None:
-        """The keys that hold options: `peaks` is completed, the others are copied."""
-
-        def wrong(error: OptionError) -> RecipeError:
-            return RecipeError(str(error), ("peaks", *error.place), error.because)
-
-        def rule(options: dict[str, Any]) -> PeakRule:
-            return PeakRule(**checked(PeakRule, options, "peaks"))
-
-        def plain(options: Mapping[str, Any], *block: str) -> dict[str, Any]:
-            kept = dict[str, Any]()
-            for key, value in options.items():
-                with mistakes.noting(*block):
-                    kept[key] = plain_option(value, key, ".".join(block))
-            return kept
-
-        peaks = mistakes.made(self.peaks, rule, wrong) or PeakRule()
-        object.__setattr__(self, "peaks", peaks.recorded())
-        object.__setattr__(self, "method_options", plain(self.method_options, "method_options"))
+        # Options are copied: they are written down with the recipe, so YAML must hold them.
+        own, wrong = plain_options(self.method_options, "method_options")
+        mistakes += wrong
         by_method = dict[str, dict[str, Any]]()
         for name, options in self.options_by_method.items():
-            with mistakes.noting():
-                if not isinstance(options, Mapping):
-                    raise RecipeError(
-                        f"options_by_method.{name} is {shown(options)}; expected options such as "
-                        "{patience: 3}",
-                        ("options_by_method", name),
-                    )
-                by_method[name] = plain(options, "options_by_method", name)
-        object.__setattr__(self, "options_by_method", by_method)
+            by_method[name], wrong = plain_options(options, "options_by_method", name)
+            mistakes += wrong
+        settle("method_options", own)
+        settle("options_by_method", by_method)
 
-    @property
-    def peak_rule(self) -> PeakRule:
-        return PeakRule(**self.peaks)
+        specs, wrong = specs_of(self.datasets, recipe_keys())
+        mistakes += wrong
+        settle("datasets", specs)
+
+        # Lengths in ticks. A wrong one gets its default, so that the method can be prepared.
+        ticks = dict[str, int]()
+        for key in ("compute_budget", "num_train_epochs"):
+            try:
+                ticks[key] = ticks_of(getattr(self, key), self.evals_per_epoch, key)
+            except OptionError as error:
+                mistakes += mistakes_of(error)
+                ticks[key] = int(getattr(Recipe, key)) * self.evals_per_epoch
+        rule, errors = without_wrong(self.peaks, partial(made_of, PeakRule, what="peaks"))
+        mistakes += [each for error in errors for each in mistakes_of(error, "peaks")]
+        rule = rule or PeakRule()
+        settle("peak_rule", rule)
+        settle("peaks", rule.recorded())
+
+        # The method is prepared once. Its rehearsal finds what it has against its own options.
+        names = [spec.name for spec in specs] or ["x"]
+        mixture = Mixture.of(dict.fromkeys(names, 1))
+        how: dict[str, Any] = {"compute_budget": ticks["compute_budget"], "peaks": rule}
+        options = {**by_method.get(self.method, {}), **own}
+        prepared, errors = without_wrong(options, partial(prepare, self.method, **how))
+        settle("prepared", prepared)
+        if prepared and self.method in METHODS:
+            run = Rehearsal(
+                mixture, ticks["compute_budget"], ticks["num_train_epochs"], self.evals_per_epoch
+            )
+            try:
+                settle("first_rollout", rehearse(prepared.carry_out, run))
+            except OptionError as error:
+                errors.append(error)
+        mistakes += [self._option_mistake(self.method, error) for error in errors]
+        for name in [name for name in by_method if name != self.method]:
+            _, errors = without_wrong(by_method[name], partial(prepare, name, **how))
+            mistakes += [
+                self._option_mistake(name, error)
+                for error in errors
+                if error.place[0] != "compute_budget"  # this method need not be run
+            ]
+
+        mistakes += _contradictions(self)
+        if mistakes:
+            raise WrongKeys(mistakes)
+        settle("adapter", _adapter_of(self))
+        if self.use_peft:
+            settle("packages", ("peft", "bitsandbytes") if self.load_in_4bit else ("peft",))
+
+    def _option_mistake(self, method: str, error: OptionError) -> RecipeError:
+        """What is wrong with an option of a method, with the place where the option stands."""
+        own, beside = method == self.method, ("options_by_method", method)
+        if own and error.place[0] in self.method_options:
+            place: KeyPath = ("method_options", *error.place)
+        elif error.place[0] in self.options_by_method.get(method, {}):
+            place = (*beside, *error.place)
+        else:
+            place = error.place if own else beside
+        because = ("method", *error.because) if own and place != ("method",) else ()
+        said = str(error) if own else f"options_by_method.{method}: {error}"
+        return RecipeError(said, place, because)
 
     def options_of(self, method: str) -> dict[str, Any]:
         """What the recipe says for a method; `method_options` are of its own."""
         own = self.method_options if method == self.method else {}
         return {**self.options_by_method.get(method, {}), **own}
-
-    def prepared(self) -> PreparedMethod:
-        """The method with its options, checked."""
-        budget = ticks_of(self.compute_budget, self.evals_per_epoch, "compute_budget")
-        return prepare(self.method, self.options_of(self.method), budget, self.peak_rule)
 
     def fewshot(self, spec: DatasetSpec) -> int:
         """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
@@ -275,11 +356,10 @@ class Recipe:
     def model(self) -> str:
         """The model's file or folder, from here or beside the recipe; else it is a name."""
         written = self.model_name_or_path
-        path = expanded(written)
-        found = self._here_or_beside(path)
+        found = self._here_or_beside(written)
         if found is not None:
             return str(found)
-        if path.is_absolute() or path.suffix == ".gguf" or written.startswith("."):
+        if expanded(written).is_absolute() or written.startswith(".") or written.endswith(".gguf"):
             raise RecipeError(
                 f"model_name_or_path is {shown(written)}, which does not exist; "
                 "expected a folder, a .gguf file, or a hub name such as owner/name",
@@ -290,7 +370,7 @@ class Recipe:
     def data_folder(self) -> Path:
         """The folder `data_dir`, from here or beside the recipe."""
         assert self.data_dir is not None
-        found = self._here_or_beside(expanded(self.data_dir))
+        found = self._here_or_beside(self.data_dir)
         if found is None or not found.is_dir():
             raise RecipeError(
                 f"data_dir is {shown(self.data_dir)}, and there is no such folder; expected one "
@@ -304,17 +384,30 @@ class Recipe:
         written = self.chat_template
         if written is None or is_template(written):
             return written
-        found = self._here_or_beside(expanded(written))
-        at = place_of(("chat_template",), "", self.places)
-        if found is None or not found.is_file():
+        at, place = place_of(("chat_template",), "", self.places), ("chat_template",)
+        file = self._here_or_beside(written)
+        if file is None or not file.is_file():
             raise RecipeError(
                 f"{at}chat_template is {shown(written)}, and there is no such file; expected a "
                 ".jinja file, or the text of a template, which has {{ and {% in it",
-                ("chat_template",),
+                place,
             )
-        return template_in(found, at)
+        try:
+            with file.open("rb") as stream:
+                text = stream.read(LONGEST_TEMPLATE + 1).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            said = f"{at}{file} cannot be read as a chat template: {error}"
+            raise RecipeError(said, place) from error
+        if len(text) > LONGEST_TEMPLATE or not is_template(text):
+            raise RecipeError(
+                f"{at}{file} is no chat template: expected Jinja with {{{{ or {{% in it, and "
+                f"{LONGEST_TEMPLATE:,} characters at most",
+                place,
+            )
+        return text
 
-    def _here_or_beside(self, path: Path) -> Path | None:
+    def _here_or_beside(self, written: str) -> Path | None:
+        path = expanded(written)
         places = (Path(), *([self.folder] if self.folder else []))
         return next((place / path for place in places if (place / path).exists()), None)
 
@@ -342,81 +435,6 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.compare]
-
-
-def _canonical(
-    mapping: Mapping[str, Any], places: Places, mistakes: Mistakes
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys with aliases replaced, in `places` too, and a note for each."""
-    keys: dict[str, Any] = {}
-    notes: list[str] = []
-    for key, value in mapping.items():
-        target = ALIASES.get(key, key)
-        at = place_of((key,), "", places)
-        if target is None:
-            batch = mapping.get("train_batch_size", Recipe.train_batch_size)
-            notes.append(
-                f"{at}{key} is ignored: msft chooses micro-batches by itself; a step has "
-                f"train_batch_size ({shown(batch)}) samples"
-            )
-            continue
-        if target != key:
-            notes.append(f"{at}{key} was read as {target}")
-        if target in keys or (target != key and target in mapping):
-            mistakes.note(
-                RecipeError(f"{key} means {target}, which is given too; keep one", (key,))
-            )
-            continue
-        keys[target] = value
-        if (key,) in places:
-            places[(target,)] = places[(key,)]
-    return keys, tuple(notes)
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterOptions:
-    """A LoRA adapter as a recipe asks for it.
-
-    targets: names of layers, or None for every linear layer but the head.
-    four_bit: the frozen weights are held in NF4 (QLoRA).
-    merged: the result is a plain model folder.
-    seed: of the first matrices.
-    """
-
-    r: int
-    alpha: int
-    dropout: float = 0.0
-    targets: tuple[str, ...] | None = None
-    four_bit: bool = False
-    dora: bool = False
-    rslora: bool = False
-    merged: bool = False
-    seed: int = 0
-
-
-def adapter_of(recipe: "Recipe") -> AdapterOptions | None:
-    """The adapter that a recipe asks for; None: all weights are trained."""
-    if not recipe.use_peft:
-        return None
-    named = recipe.lora_target_modules
-    return AdapterOptions(
-        r=recipe.lora_r,
-        alpha=recipe.lora_alpha,
-        dropout=recipe.lora_dropout,
-        targets=None if named == ALL_LINEAR else tuple(named),
-        four_bit=recipe.load_in_4bit,
-        dora=recipe.use_dora,
-        rslora=recipe.use_rslora,
-        merged=recipe.merge_adapter,
-        seed=recipe.seed,
-    )
-
-
-def packages_of(recipe: "Recipe") -> tuple[str, ...]:
-    """Packages that the adapter of a recipe depends on."""
-    if not recipe.use_peft:
-        return ()
-    return ("peft", "bitsandbytes") if recipe.load_in_4bit else ("peft",)
 
 
 def with_rows(recipe: Recipe, datasets: Any) -> Recipe:
@@ -449,3 +467,247 @@ def with_rows(recipe: Recipe, datasets: Any) -> Recipe:
         known = specs.get(name)
         specs[name] = replace(known, **keys) if known else DatasetSpec(name=name, **keys)
     return replace(recipe, datasets=list(specs.values()))
+
+
+def _canonical(
+    mapping: Mapping[str, Any], places: Places
+) -> tuple[dict[str, Any], list[str], list[RecipeError]]:
+    """The keys with aliases replaced, in `places` too; a note for each alias, and the mistakes."""
+    keys, notes, mistakes = dict[str, Any](), list[str](), list[RecipeError]()
+    for key, value in mapping.items():
+        target = ALIASES.get(key, key)
+        if target is None:
+            batch = mapping.get("train_batch_size", Recipe.train_batch_size)
+            notes.append(
+                f"{place_of((key,), '', places)}{key} is ignored: msft chooses micro-batches by "
+                f"itself; a step has train_batch_size ({shown(batch)}) samples"
+            )
+        elif target in keys or (target != key and target in mapping):
+            said = f"{key} means {target}, which is given too; keep one"
+            mistakes.append(RecipeError(said, (key,)))
+        else:
+            keys[target] = value
+            if target != key:
+                notes.append(f"{place_of((key,), '', places)}{key} was read as {target}")
+                if (key,) in places:
+                    places[(target,)] = places[(key,)]
+    return keys, notes, mistakes
+
+
+def _adapter_of(recipe: Recipe) -> AdapterOptions | None:
+    """The adapter that a recipe asks for; None: all weights are trained."""
+    if not recipe.use_peft:
+        return None
+    named = recipe.lora_target_modules
+    return AdapterOptions(
+        r=recipe.lora_r,
+        alpha=recipe.lora_alpha,
+        dropout=recipe.lora_dropout,
+        targets=None if named == ALL_LINEAR else tuple(named),
+        four_bit=recipe.load_in_4bit,
+        dora=recipe.use_dora,
+        rslora=recipe.use_rslora,
+        merged=recipe.merge_adapter,
+        seed=recipe.seed,
+    )
+
+
+# What keys have to do with each other
+
+
+def _contradictions(recipe: Recipe) -> Iterator[RecipeError]:
+    """Keys that do not go together."""
+    yield from _of_datasets(recipe)
+    yield from _of_selection(recipe)
+    yield from _of_peaks(recipe)
+    yield from _of_adapter(recipe)
+    yield from _of_schedule(recipe)
+    yield from _of_lanes(recipe)
+
+
+def _of_datasets(recipe: Recipe) -> Iterator[RecipeError]:
+    """Sub-datasets: at least one, each with a name of its own, and metrics that have a mean."""
+    if not recipe.datasets:
+        yield RecipeError(
+            "datasets is empty; expected at least one sub-dataset, e.g. "
+            "`- {name: mine, train: mine.jsonl, validation_fraction: 0.1}`",
+            ("datasets",),
+        )
+    seen: dict[str, str] = {}
+    for number, spec in enumerate(recipe.datasets):
+        other = seen.setdefault(spec.name.casefold(), spec.name)
+        if number and len(seen) <= number:
+            how = "" if other == spec.name else " (upper and lower case are not told apart)"
+            yield RecipeError(
+                f"name {spec.name!r} is taken by {other!r} already{how}; choose another",
+                ("datasets", number, "name"),
+            )
+    metrics = sorted({spec.metric for spec in recipe.datasets})
+    if recipe.mean == "pooled" and len(metrics) > 1:
+        yield RecipeError(
+            f"mean is pooled, but the sub-datasets have the metrics {', '.join(metrics)}, "
+            "whose counts cannot be added; use mean: macro",
+            ("mean",),
+            because=("metric",),
+        )
+
+
+def _of_selection(recipe: Recipe) -> Iterator[RecipeError]:
+    """Every sub-dataset needs rows that choose a checkpoint; where test rows do, keys that are
+    about validation rows, or about test rows that do not choose, contradict it."""
+    on_test = recipe.selection_split == TEST
+    for number, spec in enumerate(recipe.datasets):
+        if spec.benchmark is not None or spec.path is not None:
+            continue
+        if on_test and spec.test is None:
+            yield RecipeError(
+                f"sub-dataset {spec.name!r}: no test, but selection_split is test, so checkpoints "
+                "are chosen on test rows; add `test: ` with a file, or leave selection_split out",
+                ("datasets", number, "test"),
+                because=("selection_split",),
+            )
+        if not on_test and spec.validation is None and spec.validation_fraction is None:
+            yield RecipeError(
+                f"sub-dataset {spec.name!r}: neither validation nor validation_fraction, but a "
+                "checkpoint can only be chosen on rows that were not trained; add one, e.g. "
+                "`validation_fraction: 0.1`",
+                ("datasets", number, "validation"),
+                because=("validation_fraction",),
+            )
+    if on_test and recipe.score_test != "best":
+        yield RecipeError(
+            f"score_test is {recipe.score_test}, but selection_split is test, so every point is "
+            "scored on test already; leave score_test out",
+            ("score_test",),
+            because=("selection_split",),
+        )
+    if on_test and recipe.validation_loss:
+        yield RecipeError(
+            "validation_loss is true, but selection_split is test, so no validation rows are read; "
+            "leave validation_loss out",
+            ("validation_loss",),
+            because=("selection_split",),
+        )
+
+
+def _of_schedule(recipe: Recipe) -> Iterator[RecipeError]:
+    """The learning rate's course must suit the method, and the warm-up the course."""
+    kind = recipe.lr_scheduler_type
+    if recipe.method in ROLLING_BACK and kind != "constant":
+        yield RecipeError(
+            f"lr_scheduler_type is {kind}, but method {recipe.method} rolls back, and what a "
+            "changing learning rate should return to then is not defined; use constant",
+            ("lr_scheduler_type",),
+            because=("method",),
+        )
+    if kind == "constant" and recipe.warmup_steps:
+        cure = "0" if recipe.method in ROLLING_BACK else "0, or constant_with_warmup"
+        yield RecipeError(
+            f"warmup_steps is {recipe.warmup_steps}, but lr_scheduler_type constant has no "
+            f"warm-up; use {cure}",
+            ("warmup_steps",),
+            because=("lr_scheduler_type", "method"),
+        )
+
+
+def _of_lanes(recipe: Recipe) -> Iterator[RecipeError]:
+    """Every lane needs a row, and an engine that sums over lanes; an adapter is not sliced."""
+    if recipe.use_peft and recipe.sharding == "full":
+        yield RecipeError(
+            "sharding is full, but an adapter (use_peft) needs its whole frozen model in every "
+            "process; use sharding: optimizer, with load_in_4bit: true if memory is short",
+            ("sharding",),
+            because=("use_peft",),
+        )
+    if recipe.lanes == "auto" or recipe.lanes == 1:
+        return
+    if recipe.lanes > recipe.train_batch_size:
+        yield RecipeError(
+            f"lanes is {recipe.lanes}, but a step has train_batch_size ({recipe.train_batch_size}) "
+            "rows, and every lane needs one; use fewer lanes, or a larger train_batch_size",
+            ("lanes",),
+            because=("train_batch_size",),
+        )
+    if recipe.engine == "simple":
+        yield RecipeError(
+            f"lanes is {recipe.lanes}, but engine simple has one; leave one of them out",
+            ("lanes",),
+            because=("engine",),
+        )
+
+
+def _of_peaks(recipe: Recipe) -> Iterator[RecipeError]:
+    """Peaks by probability need choices, which are compared where the metric is accuracy; whether
+    rows have some is seen when they are read."""
+    for spec in recipe.datasets:
+        if recipe.peak_rule.by == "probability" and spec.metric != "accuracy":
+            yield RecipeError(
+                f"peaks.by is probability, but sub-dataset {spec.name!r} has the metric "
+                f"{spec.metric}, which compares no choices; use peaks.by: score, or metric: "
+                "accuracy",
+                ("peaks", "by"),
+                because=("metric",),
+            )
+
+
+def _of_adapter(recipe: Recipe) -> Iterator[RecipeError]:
+    """Keys of an adapter need `use_peft`."""
+    if recipe.use_peft:
+        return
+    defaults = {f.name: f.default for f in fields(recipe) if f.default is not MISSING}
+    for key in (*ADAPTER_KEYS[1:], "merge_adapter"):
+        value = getattr(recipe, key)
+        if value != defaults[key]:
+            yield RecipeError(
+                f"{key} is {shown(value)}, but without use_peft all weights are trained; add "
+                f"use_peft: true, or leave {key} out",
+                (key,),
+                because=("use_peft",),
+            )
+
+
+def _remarks(
+    recipe: Recipe, keys: Mapping[str, Any], places: Mapping[KeyPath, str]
+) -> Iterator[str]:
+    """What a user should be told about the keys of a recipe.
+
+    keys: those given.
+    """
+    ours = recipe.method in METHODS
+    # Recipes for several methods give both lengths; only a --set then means this method's.
+    used, other = "num_train_epochs", "compute_budget"
+    if recipe.method in ROLLING_BACK:
+        used, other = other, used
+    meant = used not in keys or places.get((other,), "").startswith("--set")
+    if ours and other in keys and meant:
+        at, length = place_of((other,), "", places), getattr(recipe, used)
+        yield f"{at}{other} is not used by {recipe.method}; {used} ({length:g}) is"
+    alone = len(recipe.datasets) == 1 and recipe.datasets[0].split_by is None
+    if alone and ours and recipe.method not in ("sft", "soup"):
+        yield (
+            f"there is one sub-dataset only, so {recipe.method} has nothing to weigh against it; "
+            "method: sft gives the best checkpoint too, and costs less"
+        )
+    if recipe.chat_template is not None:
+        inline = is_template(recipe.chat_template)
+        source = "the recipe's own text" if inline else recipe.chat_template
+        yield f"chat_template: conversations are written by {source}"
+    if not recipe.completion_only_loss:
+        yield "completion_only_loss is false: prompts are trained too"
+    if recipe.selection_split == TEST:
+        unused = {
+            key: [spec.name for spec in recipe.datasets if getattr(spec, key) is not None]
+            for key in ("validation", "validation_fraction", "validation_rows")
+        }
+        unused = {key: names for key, names in unused.items() if names}
+        if unused:
+            who = dict.fromkeys(name for names in unused.values() for name in names)
+            yield (
+                f"{listed(unused)} of {listed(who)} {'is' if len(unused) == 1 else 'are'} not "
+                "used: selection_split is test, so no validation rows are read or held out"
+            )
+    if recipe.use_peft and recipe.learning_rate < LOW_RATE:
+        yield (
+            f"learning_rate is {recipe.learning_rate:g}, which is low for an adapter: usual are "
+            "1e-4 to 2e-4"
+        )

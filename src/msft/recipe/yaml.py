@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from msft.errors import Place, RecipeError, YamlError
+from msft.errors import KeyPath, RecipeError, YamlError
 from msft.recipe.foreign_keys import ALIASES
 from msft.text import shown
 
@@ -34,7 +34,7 @@ _WORDS = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 
-Places = dict[Place, str]
+Places = dict[KeyPath, str]
 """Where each key stands, for messages: `recipe.yaml, line 3` or `--set seed=x`."""
 
 
@@ -43,7 +43,7 @@ class Marked:
     """A value and the line (from 1) of every key and item in it."""
 
     value: Any
-    lines: Mapping[Place, int]
+    lines: Mapping[KeyPath, int]
 
 
 def parse(text: str, most: float = inf) -> Marked:
@@ -73,7 +73,7 @@ def parse(text: str, most: float = inf) -> Marked:
             f"not valid YAML: character {chr(error.character)!r} is not allowed; remove it",
             text.count("\n", 0, error.position) + 1,
         ) from error
-    lines: dict[Place, int] = {}
+    lines: dict[KeyPath, int] = {}
     return Marked(None if root is None else _value(root, (), lines), lines)
 
 
@@ -110,11 +110,11 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def _value(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Any:
+def _value(node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int]) -> Any:
     """What a node says; the line of each key and item in it is added to `lines`."""
     lines.setdefault(place, _line(node))
     if isinstance(node, yaml.ScalarNode):
-        return plain(node.value) if node.style is None else node.value
+        return parse_scalar(node.value) if node.style is None else node.value
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*place, number), lines) for number, item in enumerate(node.value)]
     values: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _line(marked: Any) -> int:
     return int(marked.start_mark.line) + 1
 
 
-def plain(text: str) -> Any:
+def parse_scalar(text: str) -> Any:
     """What unquoted text means, by YAML 1.2 rules."""
     if text in _WORDS:
         return _WORDS[text]
@@ -151,7 +151,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = None if isinstance(plain(text), str) else "'"
+    style = None if isinstance(parse_scalar(text), str) else "'"
     if _BREAK.search(text):  # only this style escapes them
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
@@ -167,7 +167,7 @@ def dump(value: Any) -> str:
     )
 
 
-def place_of(place: Place, where: str, places: Mapping[Place, str]) -> str:
+def place_of(place: KeyPath, where: str, places: Mapping[KeyPath, str]) -> str:
     """How a message about this key starts: the nearest place that is known."""
     for end in range(len(place), 0, -1):
         if place[:end] in places:
@@ -264,7 +264,7 @@ def value_of(text: str, where: str) -> Any:
     return _parsed(text, where).value
 
 
-def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], Place]:
+def _owner(mapping: dict[str, Any], key: str, at: str) -> tuple[dict[Any, Any], KeyPath]:
     top, dot, rest = key.partition(".")
     if not dot:
         return mapping, (key,)

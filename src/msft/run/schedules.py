@@ -12,8 +12,8 @@ from msft.run.folder import RunFolder
 from msft.search.curves import SELECTION, TEST
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
-from msft.search.options import MixtureOptions, RolloutOptions
-from msft.search.rollout import OptimizerStart, ticks_of
+from msft.search.options import MixtureOptions, RolloutOptions, ticks_of
+from msft.search.rollout import OptimizerStart
 from msft.text import shown
 
 MOST_EPOCHS = 10_000

@@ -8,12 +8,14 @@ to no method's file; they stand here.
 """
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge as Ge
 from annotated_types import Gt as Gt
@@ -21,6 +23,8 @@ from annotated_types import Interval as Interval
 
 from msft.errors import OptionError
 from msft.text import shown
+
+Made = TypeVar("Made")
 
 FEW = 10
 """So many names can be listed without hiding the one that was probably meant."""
@@ -60,6 +64,19 @@ class SureExclusion:
     confidence: Annotated[float, Interval(ge=0.5, lt=1)] = 0.95
 
 
+def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
+    """Epochs as whole ticks, or an error that names the option."""
+    ticks = Fraction(repr(float(epochs))) * evals_per_epoch
+    if ticks < 1 or ticks.denominator != 1:
+        raise OptionError(
+            f"{key} is {epochs} epochs; expected a positive multiple of 1/{evals_per_epoch} "
+            f"(evals_per_epoch is {evals_per_epoch})",
+            key,
+            because=("evals_per_epoch",),
+        )
+    return int(ticks)
+
+
 def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) -> dict[str, Any]:
     """`options` if they fit the owner's parameters, else an `OptionError` that says what would."""
     refuse_unknown(options, option_names(owner), f"option of {what}:")
@@ -67,6 +84,29 @@ def checked(owner: Callable[..., Any], options: Mapping[str, Any], what: str) ->
     return {
         key: fitted(value, parameters[key].annotation, what, key) for key, value in options.items()
     }
+
+
+def made_of(kind: Callable[..., Made], options: Mapping[str, Any], what: str) -> Made:
+    """Options of a kind, such as a `PeakRule`, from keys and values that fit it."""
+    return kind(**checked(kind, options, what))
+
+
+def without_wrong(
+    options: Mapping[str, Any], build: Callable[[dict[str, Any]], Made]
+) -> tuple[Made | None, list[OptionError]]:
+    """What `build` makes of the options that are not wrong, and the mistake of each other one.
+
+    None where it makes nothing of them, since the mistake is none of theirs.
+    """
+    kept, mistakes = dict(options), list[OptionError]()
+    while True:
+        try:
+            return build(kept), mistakes
+        except OptionError as error:
+            mistakes.append(error)
+            if error.place[0] not in kept:
+                return None, mistakes
+            del kept[str(error.place[0])]
 
 
 def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
@@ -79,7 +119,7 @@ def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
     for kind in kinds:
         if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
             try:  # an option that has options
-                return kind(**checked(kind, value, at))
+                return made_of(kind, value, at)
             except OptionError as error:
                 error.place = (key, *error.place)
                 raise
@@ -99,7 +139,38 @@ def fitted(value: Any, hint: Any, what: str, key: str) -> Any:
         said = f"expected {_bounds(hint) if is_outside else _described(kinds)}"
         if str in kinds and isinstance(value, int | float):
             said += "; put it in quotes"
+        elif isinstance(value, str) and _fits_unquoted(value, hint):
+            said += "; write it without quotes"
     raise OptionError(f"{at} is {shown(value)}; {said}", key)
+
+
+def fit_fields(owner: Any) -> list[OptionError]:
+    """Give every field of a frozen dataclass that is compared the form that its annotation asks
+    for; one that is wrong gets its default, and its mistake is in the list.
+    """
+    mistakes = list[OptionError]()
+    for each in fields(owner):
+        if not each.compare:
+            continue
+        value = getattr(owner, each.name)
+        try:
+            fitting = fitted(value, each.type, "", each.name)
+        except OptionError as error:
+            mistakes.append(error)
+            fitting = str(value) if each.default is MISSING else each.default
+            if each.default_factory is not MISSING:
+                fitting = each.default_factory()
+        object.__setattr__(owner, each.name, fitting)
+    return mistakes
+
+
+def _fits_unquoted(text: str, hint: Any) -> bool:
+    """Whether the number or the truth value that is written in a text would fit."""
+    try:
+        meant = json.loads(text.lower())
+        return not isinstance(meant, str) and _validator(hint)(meant) == meant
+    except ValueError:
+        return False
 
 
 _OUTSIDE = {

@@ -7,10 +7,8 @@ can be tested in milliseconds and resumed by simply calling it again.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
-from msft.errors import OptionError
 from msft.search.curves import SELECTION, Curve, MeanRule, PeakRule, Scores, SelectionSplit
 from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
@@ -181,19 +179,6 @@ class Run(Protocol):
 
 Method = Callable[..., EndedBy | None]
 """A method: `method(run, *, option=default, …)`; None means that its budget was used up."""
-
-
-def ticks_of(epochs: float, evals_per_epoch: int, key: str) -> int:
-    """Epochs as whole ticks, or an error that names the option."""
-    ticks = Fraction(repr(float(epochs))) * evals_per_epoch
-    if ticks < 1 or ticks.denominator != 1:
-        raise OptionError(
-            f"{key} is {epochs} epochs; expected a positive multiple of 1/{evals_per_epoch} "
-            f"(evals_per_epoch is {evals_per_epoch})",
-            key,
-            because=("evals_per_epoch",),
-        )
-    return int(ticks)
 
 
 ScoreTest = Literal["none", "best", "rollbacks", "every"]

@@ -13,8 +13,8 @@ from msft.run.worker import Question, Work
 from msft.search.curves import PeakRule, value
 from msft.search.feeds import Mixture
 from msft.search.methods import prepare
-from msft.search.options import checked
-from msft.search.rollout import BASE, CheckpointId, Method, Settings, checkpoint_id, ticks_of
+from msft.search.options import made_of, ticks_of
+from msft.search.rollout import BASE, CheckpointId, Method, Settings, checkpoint_id
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 
@@ -71,7 +71,7 @@ def scripted(
         starts, so its rows are those of the roll-out before it.
     """
     sizes_by_name = _rows(datasets, sizes)
-    rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
+    rule = made_of(PeakRule, peaks or {}, "peaks")
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
     settings = Settings(

@@ -26,8 +26,8 @@ from msft.run.worker import EngineWorker
 from msft.search.curves import SELECTION, TEST, PeakRule, Score, SelectionSplit, accuracy
 from msft.search.feeds import Batch, Losses, Mixture, Part, RowId
 from msft.search.methods import prepare
-from msft.search.options import checked
-from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
+from msft.search.options import made_of, ticks_of
+from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings
 from msft.store.disk import DiskTier, MemoryTier
 from msft.store.ranked import DurableTier
 from msft.store.store import CheckpointStore
@@ -226,7 +226,7 @@ def simulate(
     memory_copies: checkpoints that memory holds before the disk is used; with a folder, none.
     disk: where checkpoints go, instead of the folder.
     """
-    rule = PeakRule(**checked(PeakRule, peaks or {}, "peaks"))
+    rule = made_of(PeakRule, peaks or {}, "peaks")
     budget = ticks_of(compute_budget, evals_per_epoch, "compute_budget")
     prepared = prepare(method, method_options or {}, budget, rule)
     parts = tuple(Part(n, item.rows, item.rows, keep=item.keep) for n, item in learners.items())

@@ -25,7 +25,8 @@ from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, ScoresE
 from msft.run.worker import Step
 from msft.search.curves import Score
 from msft.search.feeds import epoch_and_steps, steps_before, steps_of
-from msft.search.rollout import CheckpointId, checkpoint_id, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import CheckpointId, checkpoint_id
 
 RECENT = 4
 """Ticks whose speed is taken for that of the next ones."""

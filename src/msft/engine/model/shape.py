@@ -18,7 +18,7 @@ from msft.engine.model.tokenizers import (
 )
 from msft.engine.saving.weight_files import PublishedModel
 from msft.errors import RecipeError
-from msft.recipe.recipe import AdapterOptions, Recipe, adapter_of
+from msft.recipe.recipe import AdapterOptions, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def shape_for(recipe: Recipe, vocabulary: int) -> ModelShape:
     vocabulary: of its tokenizer.
     """
     shape = named_shape(recipe.model(), recipe.trust_remote_code, vocabulary)
-    adapter = adapter_of(recipe)
+    adapter = recipe.adapter
     if adapter is not None:
         shape.refuse_adapter(adapter)
     return shape

@@ -3,17 +3,21 @@
 Read `msft.py` first: the paper's Algorithm 1, line by line. To add a method, write
 `methods/<name>.py` with a function of a `Run`, add it here, and test it on scripted curves. A
 recipe may also name a function of the user's own. A method may import nothing but the search.
+
+Before a run a method is prepared, which checks its options, and rehearsed: it comes to its first
+question, which says what it has against its options and how many checkpoints the run will hold.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 from msft.errors import OptionError
 from msft.own_code import BadCode, imported
 from msft.search.curves import PeakRule
 from msft.search.falls import FEWEST_TICKS
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
 from msft.search.methods.ies import ies
@@ -27,10 +31,21 @@ from msft.search.options import (
     RolloutOptions,
     SureExclusion,
     checked,
+    made_of,
     option_names,
     refuse_unknown,
 )
-from msft.search.rollout import EndedBy, Method, Run
+from msft.search.rollout import (
+    BASE,
+    CONTENDERS,
+    CheckpointId,
+    EndedBy,
+    Keep,
+    Method,
+    OptimizerStart,
+    Run,
+    Settings,
+)
 
 METHODS: dict[str, Method] = {
     "sft": sft,
@@ -86,8 +101,8 @@ def prepare(
     mixture = {key: value for key, value in options.items() if key == "rehearsal_fraction"}
     rest = {key: value for key, value in options.items() if key not in _SHARED}
     own = checked(function, rest, what)
-    rollout_options = RolloutOptions(**checked(RolloutOptions, rollout, what))
-    mixture_options = MixtureOptions(**checked(MixtureOptions, mixture, what))
+    rollout_options = made_of(RolloutOptions, rollout, what)
+    mixture_options = made_of(MixtureOptions, mixture, what)
     if function is msft and compute_budget == 1 and not peaks.include_start:
         raise OptionError(
             "compute_budget is one tick and peaks.include_start is false: every sub-dataset would "
@@ -134,6 +149,96 @@ def _named(method: str | Method) -> tuple[str, Method]:
     if ":" not in method:
         refuse_unknown([method], (*METHODS, "package.module:function"), "method", "method")
     try:
-        return method, imported(method)
-    except BadCode as error:
+        function = imported(method)
+        option_names(function)  # a class of C has no signature
+    except (BadCode, ValueError) as error:
         raise OptionError(f"method {method!r} cannot be imported: {error}", "method") from error
+    return method, function
+
+
+# The rehearsal of a method
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRollout:
+    """The first roll-out that a method asks for: its ticks, and which of them must be held.
+
+    plain: of the whole mixture, from the base model, in the usual order of rows.
+    """
+
+    ticks: int
+    keep: Keep
+    plain: bool
+
+
+class _Enough(Exception):
+    """The method has asked its first question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A `Run` that ends with the method's first question."""
+
+    mixture: Mixture
+    compute_budget: int
+    train_ticks: int
+    evals_per_epoch: int
+    base: ClassVar[CheckpointId] = BASE
+    seed: ClassVar[int] = 0
+    best: ClassVar[CheckpointId | None] = None
+
+    def rollout(
+        self,
+        start: Any,
+        mixture: Any,
+        ticks: int,
+        *,
+        feed: FeedSpec = SHUFFLED,
+        optimizer: OptimizerStart | None = None,
+        keep: Keep = CONTENDERS,
+        **how: Any,
+    ) -> NoReturn:
+        whole = start == BASE and mixture == self.mixture
+        plain = whole and feed is SHUFFLED and optimizer != "kept"
+        raise _Enough(FirstRollout(ticks, keep, plain))
+
+    def score(self, *question: Any, **how: Any) -> NoReturn:
+        raise _Enough(None)
+
+    average = falls = exclude = go_on = report = score
+
+
+def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> FirstRollout | None:
+    """Let a method check its options; what it finds wrong is its own `OptionError`.
+
+    None where its first question is no roll-out.
+    """
+    try:
+        carry_out(run)
+    except _Enough as asked:
+        first: FirstRollout | None = asked.args[0]
+        return first
+    return None
+
+
+def most_held(method: PreparedMethod, settings: Settings) -> int:
+    """Checkpoints that a run may need at a time, as its method's first roll-out says: those ticks,
+    the start, the newest and the best, and the averages that it makes."""
+    names = settings.mixture.active
+    run = Rehearsal(
+        settings.mixture, settings.compute_budget, settings.train_ticks, settings.evals_per_epoch
+    )
+    try:
+        first = rehearse(method.carry_out, run)
+    except Exception:  # a method of the user's own; the run will say what is wrong
+        first = None
+    besides = 2 + max(1, method.averages)  # a method that averages starts from the base model
+    match first.keep if first else CONTENDERS:
+        case "contenders":
+            return len(names) + besides
+        case "best":  # with room for the next one, which comes before anything goes
+            return besides + 1
+        case "span" | "all":
+            return (first.ticks if first else 0) + method.averages
+        case numbers:
+            return len(numbers) + besides

@@ -10,8 +10,8 @@ in `falls.falls`; among those the paper's order stands.
 
 from typing import Annotated, Literal
 
-from msft.search.options import Ge, Gt, SureExclusion
-from msft.search.rollout import EndedBy, Run, ticks_of
+from msft.search.options import Ge, Gt, SureExclusion, ticks_of
+from msft.search.rollout import EndedBy, Run
 
 
 def msft(

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msft.search.feeds import Mixture, Part
-from msft.search.rollout import OptimizerStart, Run, ticks_of
+from msft.search.options import ticks_of
+from msft.search.rollout import OptimizerStart, Run
 
 
 def replay(
