@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from msft.report.headroom import Heights, crossfitted
 from msft.report.compare.statistics import Z95
+from msft.report.headroom import Heights, crossfitted
 from msft.search.falls import RowScores, falls
 
 JITTER = 0.01

@@ -28,14 +28,13 @@ from msft.process import IS_JOB
 from msft.recipe.recipe import load_recipe
 from msft.report.compare.comparison import (
     Comparison,
-    compared_runs,
     comparison_of,
     comparison_of_each,
     comparisons_of,
     rounds_of,
-    rows_apart,
     spread_of,
 )
+from msft.report.compare.runs import compared_runs, rows_apart
 from msft.report.comparison_page import (
     headline,
     margin_of,

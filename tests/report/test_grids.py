@@ -14,7 +14,7 @@ from test_paper_figures import assert_drawn, run_of
 
 from mortal import quick_folder
 from msft.cli import main
-from msft.report.compare.comparison import ComparedRun, compared_runs
+from msft.report.compare.runs import ComparedRun, compared_runs
 from msft.report.figures.chart import BEST, WENT_ON
 from msft.report.figures.costs import path_losses
 from msft.report.figures.grids import GridKind, Panel, grid_section, panels_of

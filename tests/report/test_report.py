@@ -16,7 +16,8 @@ import msft
 from mortal import Case, quick_folder
 from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
-from msft.report.compare.comparison import compared_runs, comparison_of_each
+from msft.report.compare.comparison import comparison_of_each
+from msft.report.compare.runs import compared_runs
 from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
 from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests

@@ -21,7 +21,7 @@ from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import ReportSplit, budget_of, compared_runs, comparisons_of
+from msft.report.compare.comparison import comparisons_of
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -34,6 +34,7 @@ from msft.report.compare.paper import (
     fork_of,
     mean_shift,
 )
+from msft.report.compare.runs import ReportSplit, budget_of, compared_runs
 from msft.report.figures.costs import path_losses
 from msft.report.figures.grids import Panel, grid_section, panels_of
 from msft.report.figures.methods import share_section

@@ -206,7 +206,7 @@ def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
 
 
 if TYPE_CHECKING:
-    from msft.report.compare.comparison import FolderRuns
+    from msft.report.compare.runs import FolderRuns
 
 
 @explaining()
@@ -242,7 +242,7 @@ def compare(
     shown: whether the tables are printed.
     """
     from msft.app.older_folders import groups_by_recipe
-    from msft.report.compare.comparison import runs_in
+    from msft.report.compare.runs import runs_in
     from msft.report.page import formats_of
     from msft.text import counted
 

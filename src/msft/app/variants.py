@@ -10,7 +10,7 @@ from msft.errors import UsageError
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.recipe.yaml import value_of
-from msft.report.compare.comparison import folder_name, variant_text
+from msft.report.compare.runs import folder_name, variant_text
 from msft.search.methods import METHODS, SHARED_OPTIONS, known_options
 from msft.search.options import refuse_unknown
 

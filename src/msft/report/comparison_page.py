@@ -17,23 +17,24 @@ from typing import Any
 from urllib.parse import quote
 
 from msft.report.compare.comparison import (
-    ComparedRun,
     Comparison,
-    GroupsOf,
     MethodRuns,
-    ReportSplit,
-    compared_runs,
     comparison_of_each,
     labels_in,
-    minus,
     model_comparisons,
+    titles_of,
+)
+from msft.report.compare.runs import (
+    ComparedRun,
+    GroupsOf,
+    ReportSplit,
+    compared_runs,
     no_groups,
     rows_apart,
     runs_by_model,
     same_datasets,
-    titles_of,
 )
-from msft.report.compare.statistics import mean, paired_interval, paired_t
+from msft.report.compare.statistics import mean, minus, paired_interval, paired_t
 from msft.report.comparison_tables import (
     SURE,
     ablation_table,

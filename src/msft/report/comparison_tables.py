@@ -10,18 +10,23 @@ from msft.report.compare.comparison import (
     Ends,
     MethodRuns,
     ends_of,
-    known_mean,
-    mean_at,
-    minus,
     places_text,
     rounds_of,
-    rows_apart,
     scores_by_seed,
     spread_of,
     titles_of,
 )
 from msft.report.compare.paper import disk_bounds
-from msft.report.compare.statistics import DRAWS, first_places, mean, paired_t, sample_sd
+from msft.report.compare.runs import mean_at, rows_apart
+from msft.report.compare.statistics import (
+    DRAWS,
+    first_places,
+    known_mean,
+    mean,
+    minus,
+    paired_t,
+    sample_sd,
+)
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked, table_of
 from msft.report.wording import (
     NOTHING,

@@ -14,8 +14,8 @@ from msft.report.branches import (
     is_derived,
     rolled_back,
 )
-from msft.report.compare.comparison import mean_at, minus, report_split_of
-from msft.report.compare.statistics import Intervals, RecordedRows
+from msft.report.compare.runs import mean_at, report_split_of
+from msft.report.compare.statistics import Intervals, RecordedRows, minus
 from msft.report.comparison_tables import average_in_words, run_averages_table
 from msft.report.figures import search
 from msft.report.figures.chart import drawing

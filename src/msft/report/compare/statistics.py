@@ -43,6 +43,18 @@ def mean(values: Sequence[Number]) -> Number:
     return fsum(values) / len(values)
 
 
+def minus(one: Number | None, two: Number | None) -> Number | None:
+    """A difference, if both are known."""
+    return None if one is None or two is None else one - two
+
+
+def known_mean(values: Iterable[Number | None]) -> Number | None:
+    """The mean, if there are values and all are known."""
+    found = [*values]
+    known = [value for value in found if value is not None]
+    return mean(known) if known and len(known) == len(found) else None
+
+
 def sample_sd(values: Sequence[Number]) -> float | None:
     """The standard deviation over n − 1; None of fewer than two values."""
     if len(values) < 2:

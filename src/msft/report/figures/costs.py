@@ -8,8 +8,9 @@ from math import fsum, isnan, nan
 from typing import TYPE_CHECKING
 
 from msft.report.branches import Branch, Polyline, branches_of, rolled_back
-from msft.report.compare.comparison import ComparedRun, Comparison, MethodRuns
+from msft.report.compare.comparison import Comparison, MethodRuns
 from msft.report.compare.paper import disk_bounds
+from msft.report.compare.runs import ComparedRun
 from msft.report.figures.chart import (
     BEST,
     DASHED,

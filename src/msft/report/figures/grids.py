@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from msft.report.branches import branches_of
-from msft.report.compare.comparison import ComparedRun, budget_of, model_labels
+from msft.report.compare.runs import ComparedRun, budget_of, model_labels
 from msft.report.figures.chart import (
     BEST,
     FAINT,
