@@ -36,7 +36,7 @@ from msft.report.compare.paper import (
 )
 from msft.report.compare.runs import ReportSplit, budget_of, compared_runs
 from msft.report.figures.costs import path_losses
-from msft.report.figures.grids import Panel, grid_section, panels_of
+from msft.report.figures.grids import RunPanel, grid_section, panels_of
 from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
@@ -471,7 +471,7 @@ def _runs_below(folder: Path) -> list[Path]:
     return shown
 
 
-def _panel(kind: str, panel: Panel) -> dict[str, Any]:
+def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
     """What a panel says, for a program."""
     run = panel.run
     history = run.history

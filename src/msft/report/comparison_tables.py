@@ -152,10 +152,9 @@ def ablation_table(comparison: Comparison) -> Table | None:
         "ablation",
         f"Ablation on {comparison.split}",
         "SRO SFT and Soft SRO SFT find every peak in one roll-out on the whole mixture. mSFT "
-        "searches again after each exclusion.",
+        f"searches again after each exclusion. {_how(comparison)}",
         [method.label for method in chosen],
         {_mean_name(comparison): scores, "Ep.": _epochs_column(comparison, chosen)},
-        reading=_how(comparison),
     )
 
 
