@@ -128,7 +128,7 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
 def _diverged(
     with_all: History, without: History, excluded: str, forked: int
 ) -> tuple[dict[str, Any], list[tuple[str, ...]], list[str]]:
-    """What is found, its table, and the notes below it."""
+    """The content for programs, the table, and the notes below it."""
     moved = changes(with_all, without, excluded)
     per_epoch = with_all.evals_per_epoch
     optima = {name: _optima(with_all, without, name, forked) for name in moved}
@@ -281,7 +281,7 @@ def _as(recipe: Recipe, method: str) -> Recipe:
 
 
 def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
-    """What is compared: the reported split's mean, epochs and FLOPs.
+    """The numbers of a run that are compared: the reported split's mean, epochs and FLOPs.
 
     unit: accuracy, nll or value; none where metrics are mixed and the mean is one of gains.
     """
@@ -304,7 +304,7 @@ def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
 
 
 def _about(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the scores of a table are."""
+    """Notes on the scores of a table: their split and their unit."""
     splits = sorted({str(result["split"]) for result in results})
     notes = [f"scores on {' and '.join(splits)}"]
     if any("selection_split" in result for result in results):

@@ -98,7 +98,8 @@ def shared_places(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:
 
 
 def side_by_side(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
-    """The same names, those that share right after each other, so that little lies on disk."""
+    """The names in an order in which runs that share a roll-out follow each other, so that few
+    roll-outs lie on disk at a time."""
     firsts = {name: names.index(_first(name, names, places)) for name in names}
     return sorted(names, key=lambda name: (firsts[name], names.index(name)))
 
@@ -309,7 +310,7 @@ def commands(
 
 
 def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
-    """What is not done; what is wrong is refused before anything starts."""
+    """The runs that are not done; wrong rows, models and places are refused before any starts."""
     from msft.app.admission import refuse_changed, refuse_untrainable
     from msft.app.train import load_data
 
@@ -343,7 +344,7 @@ def _run(
     places = shared_places({each.name: each.recipe for each in asked}, out)
 
     def tidy() -> None:
-        """What all have that need it is removed."""
+        """Remove a shared roll-out once all runs that need it are done."""
         for place in {*places.values()}:
             if all(each.is_done for each in asked if places.get(each.name) == place):
                 remove_shared(place)
@@ -393,8 +394,8 @@ def _tables(
 
 
 def folders_in(out: Path) -> list[Path]:
-    """What has the name of a run's folder, in the order of the methods and seeds: in this folder,
-    then in those of models."""
+    """Folders with the name of a run, in the order of methods and seeds: in this folder, then in
+    those of models."""
     inside = sorted(out.iterdir()) if out.is_dir() else []
     models = [each for each in inside if each.is_dir() and not each.name.startswith(".")]
     return [each for place in (out, *models) for each in _runs_in(place)]

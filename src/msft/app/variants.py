@@ -44,7 +44,7 @@ class Variant:
         return folder_name(self.method, self.settings, seed)
 
     def overrides(self, recipe: Recipe) -> tuple[str, ...]:
-        """What makes its recipe of the one that all of them have, as `--set` takes it."""
+        """The changes that make the variant's recipe from the common one, as `--set` takes them."""
         options, more = options_of(self.method, recipe), list[str]()
         known = known_options(self.method)
         for key, text in self.settings.items():

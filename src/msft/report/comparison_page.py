@@ -104,7 +104,7 @@ class Margin:
 
     @property
     def sure(self) -> bool:
-        """Whether both the interval and p tell it from nothing."""
+        """Whether the interval leaves out 0 and p is small."""
         if self.interval is None or self.p is None:
             return False
         low, high = self.interval
@@ -263,7 +263,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def _means(comparison: Comparison) -> dict[str, Number]:
-    """Of the methods that are scored on everything."""
+    """The means of the methods that are scored on every sub-dataset."""
     scores = {
         e.label: comparison.score(e, comparison.names, comparison.split) for e in comparison.methods
     }
@@ -316,7 +316,7 @@ class ComparisonReport:
 
     @property
     def mark(self) -> str:
-        """What stands beside every score where test rows selected; else nothing."""
+        """The mark of every score where test rows chose the checkpoints; else empty."""
         return SELECTED_ON_TEST if self.selection == TEST else ""
 
     @property
@@ -330,7 +330,7 @@ class ComparisonReport:
 
 
 def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
-    """Of one comparison, or of one for each of several models."""
+    """The report of one comparison, or of several that differ in their model."""
     first, several = comparisons[0], len(comparisons) > 1
     titles = titles_of(comparisons)
     suffixes = [f"-{number}" if several else "" for number in range(1, len(comparisons) + 1)]
@@ -366,8 +366,8 @@ def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
 def page_tables(
     comparisons: Sequence[Comparison], tables: Sequence[Table], figures: Sequence[Section]
 ) -> list[Table]:
-    """What a page leaves out: what selected and the means of single tables join the results, the
-    ablation is rows of the results, and first places are a figure."""
+    """The tables of a page, on which no number stands twice: what selected and the means of other
+    tables join the results, the ablation is rows of the results, first places are a figure."""
     if not comparisons[0].has_mean:
         return [*tables]
     elsewhere = {"honesty", "ablation"} | ({"places"} & {figure.key for figure in figures})
@@ -475,7 +475,7 @@ def report_text(comparison: Comparison, width: int = WIDTH, tables: Sequence[Tab
 
 
 def content_of(report: ComparisonReport) -> dict[str, Any]:
-    """The same for programs: what is said, every run, and every cell of every table."""
+    """The report for programs: its sentences, every run, and every cell of every table."""
     return {
         "title": report.title,
         "headline": report.headline,

@@ -467,7 +467,7 @@ FLOPS = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
 
 
 def flops_table(comparison: Comparison) -> Table:
-    """What was computed, and for what."""
+    """FLOPs by what they were for."""
     columns: Columns = {
         kind: [
             Cell(si(float(amount)), value=float(amount))
@@ -489,7 +489,7 @@ def flops_table(comparison: Comparison) -> Table:
 
 
 def _flops_note(comparisons: Sequence[Comparison]) -> str:
-    """What is counted."""
+    """What the FLOPs count."""
     adapter = any(adapter_of(run.history) for each in comparisons for run in each.runs)
     return (
         f"{flops_counted(adapter)}. Kept is the training on the path to the reported checkpoint, "
@@ -499,7 +499,7 @@ def _flops_note(comparisons: Sequence[Comparison]) -> str:
 
 
 def _shared_text(comparisons: Sequence[Comparison]) -> str:
-    """What was computed once for several runs, where some of them took it over."""
+    """A sentence on the first roll-outs that several runs share; empty where none is shared."""
     runs = [run for comparison in comparisons for run in comparison.runs]
     takers = [run for run in runs if run.rollout_from]
     if not takers:

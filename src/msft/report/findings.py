@@ -178,7 +178,7 @@ Untested = Literal["short", "rows"]
 
 @dataclass(frozen=True, slots=True)
 class StageTest:
-    """How everybody fell in a roll-out; or nothing, and why.
+    """The tested falls of all sub-datasets of a roll-out, or the reason why there is no test.
 
     moved: who did not learn by the test of falls, and is off the base model by its rows alone.
     """
@@ -231,7 +231,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Of a run; what can only be said of a finished one is empty before.
+    """The findings of a run; those of finished runs are empty while it goes on.
 
     departures: everybody who left because of a peak, sure or not.
     unlearned: who is still neither surely above nor surely below the base model at the end.
@@ -344,7 +344,8 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
 
 
 def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
-    """Who was tested in the roll-outs before this one and never found off the base model."""
+    """Sub-datasets that were tested before a roll-out and never found above or below the base
+    model."""
     tested = [test for number, test in sorted(tests.items()) if number < before]
     learned = {n for test in tested for n, fall in test.falls.items() if fall.learned}
     learned |= {name for test in tested for name in test.moved}
@@ -463,7 +464,7 @@ def finding_texts(found: Findings, headline: bool = False) -> list[str]:
 
 
 def departure_texts(left: Departure) -> list[str]:
-    """What there is to say at once of one that left; nothing if its fall is sure."""
+    """Sentences for the live table about a sub-dataset that left; none if its fall is sure."""
     texts: list[str] = []
     if left.untested:
         texts.append(f"how sure that is cannot be said: {_WHY[left.untested]}")
@@ -506,7 +507,8 @@ def certainty(test: StageTest | None, name: str, unit: Unit, unlearned: bool) ->
 
 
 def certainty_of(departures: Sequence[Departure], name: str) -> str:
-    """How sure the fall of one that left is, in a few words; nothing if that was not asked."""
+    """How sure the fall of a sub-dataset that left is, in a few words; empty if it is not among the
+    departures."""
     for each in departures:
         if each.name == name:
             if each.fall is None:
@@ -562,7 +564,7 @@ def _departure_content(left: Departure) -> dict[str, Any]:
 
 
 def result_texts(found: Findings, headline: bool = False) -> list[str]:
-    """What the result is; headline: as of `finding_texts`."""
+    """Sentences about the result; headline: as in `finding_texts`."""
     texts: list[str] = []
     if found.base_is_best and not headline:
         texts.append(
@@ -622,7 +624,7 @@ def _unlearned_texts(names: Sequence[str]) -> list[str]:
 
 
 def _measured(fall: Fall, p: float, unit: Unit) -> str:
-    """What the rows that did not choose the peak say of a fall."""
+    """A fall and its p, measured on rows that did not choose the peak."""
     if fall.fall <= 0:
         return "no fall from the peak to the last three ticks"
     sign = 1 if unit == "nll" else -1

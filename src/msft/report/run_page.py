@@ -121,7 +121,7 @@ def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
 
 
 def command_of(method: str) -> str:
-    """What makes such a run, in the folder of its recipe."""
+    """The command that makes such a run in the folder of its recipe."""
     if method == "replay":
         return "msft replay schedule.json recipe.yaml --out again"
     return "msft train recipe.yaml --out again"
@@ -182,7 +182,7 @@ def _peak_cells(
 
 
 def _runner_up(history: History, stage: int, search: Branch, left: Sequence[str]) -> Cell:
-    """Who would have left next, and where it peaked."""
+    """The sub-dataset that would have left next, and where it peaked."""
     active, peaks = history.stages[stage].asked.active, search.peaks
     others = [name for name in peaks if name in active and name not in left]
     if not others:
@@ -264,7 +264,7 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
 
 
 def choice_text(history: History, summary: Mapping[str, Any]) -> str:
-    """How the reported checkpoint came to be the one, and how long training went on."""
+    """How the reported checkpoint was chosen, and how long training went on."""
     best = history.best
     if best is None:
         return ""
@@ -292,7 +292,7 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
 
 
 def _is_continual(history: History) -> bool:
-    """Its epochs are a mean over the stops, not a path."""
+    """Whether the epochs of the best are a mean over the stops and not the length of a path."""
     return history.start.method == "continual"
 
 

@@ -57,7 +57,7 @@ class MethodRuns:
 
     @property
     def short(self) -> str:
-        """Its method with what is its own, whatever its budget."""
+        """The label without the budget."""
         return short_label(self.first)
 
     @property
@@ -66,7 +66,7 @@ class MethodRuns:
         return budget_of(self.first.history)
 
     def over(self, seeds: Sequence[int]) -> list[ComparedRun]:
-        """Its runs under these seeds, as far as there are any."""
+        """The runs of these seeds, as far as there are any."""
         return [self.runs[seed] for seed in seeds if seed in self.runs]
 
 
@@ -148,7 +148,7 @@ UNGROUPED = "own data"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What tables and figures are made of.
+    """Methods with their runs on one mixture: the input of tables and figures.
 
     seeds: means are over these: the seeds that all methods have, or all if none is common.
     names: the sub-datasets.
@@ -189,7 +189,7 @@ class Comparison:
 
     @property
     def selected_on_test(self) -> bool:
-        """Whether no score here is of rows that selected nothing."""
+        """Whether test rows chose the checkpoints, so that every score flatters."""
         return self.selection == TEST
 
     @property
@@ -204,7 +204,7 @@ class Comparison:
 
     @property
     def sft(self) -> MethodRuns | None:
-        """What gains are measured against, if it is there."""
+        """SFT, if it is among the methods: gains are measured against it."""
         return self.baseline if self.baseline.name == BASELINE else None
 
     @property
@@ -240,7 +240,7 @@ class Comparison:
         return known_mean(run.score(names, split, BASE) for run in runs)
 
     def flops(self, method: MethodRuns, kind: str) -> Number:
-        """What it computed, mean over the seeds."""
+        """The FLOPs of a method, mean over the seeds."""
         return mean([Fraction(run.summary["flops"][kind]) for run in method.over(self.seeds)])
 
     def gain(self, method: MethodRuns, name: str) -> float | None:
@@ -329,7 +329,7 @@ def comparisons_of(
 
 
 def titles_of(comparisons: Sequence[Comparison]) -> list[str]:
-    """What tells comparisons apart: their mixtures, their models, or both."""
+    """Titles that tell comparisons apart: by mixture, by model, or by both."""
     models = model_labels([comparison.first for comparison in comparisons])
     if len({comparison.mixture for comparison in comparisons}) == 1 and len(set(models)) > 1:
         return models
@@ -341,7 +341,7 @@ def titles_of(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def over_in_words(comparisons: Sequence[Comparison]) -> str:
-    """What several comparisons are of: 2 models, 3 mixtures, or both."""
+    """How many models and mixtures the comparisons have: "2 models", "3 mixtures", or both."""
     models = len(set(model_labels([comparison.first for comparison in comparisons])))
     mixtures = len({comparison.mixture for comparison in comparisons})
     told = [(mixtures, "mixture"), (models, "model")]

@@ -32,7 +32,7 @@ _FOLDER = re.compile(r"[^+]+\+(?P<settings>[^+]+=[^+]*)-s\d+")
 
 
 def variant_text(method: str, settings: Mapping[str, str]) -> str:
-    """As on the command line: `soup[k=4,of=last]`, or `soup`."""
+    """A variant as on the command line: `soup[k=4,of=last]`, or `soup`."""
     inside = ",".join(f"{key}={value}" for key, value in settings.items())
     return f"{method}[{inside}]" if inside else method
 
@@ -64,7 +64,7 @@ ReportSplit = Literal["test", "selection"]
 
 
 GroupsOf = Callable[[Path, Sequence[str]], Groups]
-"""From a run folder and its sub-datasets."""
+"""Finds the groups of a run folder's sub-datasets."""
 
 
 def no_groups(folder: Path, names: Sequence[str]) -> Groups:
@@ -107,7 +107,7 @@ class ComparedRun:
 
     @property
     def variant(self) -> Mapping[str, str]:
-        """What a comparison gave this run and not the others of its method."""
+        """The settings that a comparison gave to this run and not to others of its method."""
         return settings_in(self.folder.resolve().name)
 
     @property
@@ -129,7 +129,7 @@ class ComparedRun:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its sub-datasets."""
+        """The sub-datasets of the run."""
         return tuple(self.history.start.datasets)
 
     @property
@@ -189,7 +189,7 @@ def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -
 
 @dataclass(frozen=True, slots=True)
 class FolderRuns:
-    """What folders hold, of which some may hold no run.
+    """The runs found in folders, and the folders without a readable run.
 
     empty: labels of those where none has begun.
     unreadable: labels of those whose logs cannot be read, and why.
@@ -267,7 +267,7 @@ def rows_apart(one: ComparedRun, two: ComparedRun, split: str) -> RowsApart | No
 def _weights(
     run: ComparedRun, strata: Mapping[str, Sequence[float]], split: str
 ) -> dict[str, float]:
-    """What one row's difference adds to that of the means: the mean's rule, row by row.
+    """The weight of one row's difference in the difference of the means, by sub-dataset.
 
     Of nll, rows are summed losses and the divisor is tokens, which are taken as given.
     """
@@ -344,7 +344,7 @@ def labels_of_runs(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def short_label(run: ComparedRun) -> str:
-    """Its budget is written as C, as in the paper's tables, and not as a setting."""
+    """The method with its settings, without the budget: tables write the budget as C."""
     settings = {key: value for key, value in run.variant.items() if key != BUDGET}
     return variant_text(method_name(run.method), settings)
 

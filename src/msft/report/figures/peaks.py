@@ -92,7 +92,7 @@ def peaks(history: History, width: float) -> "Figure":
 def peak_rows(
     panels: Sequence[tuple[str, History]], width: float, title: float, panel: float
 ) -> "Figure":
-    """The same for several runs below each other, each under its title.
+    """Fig. 2 of several runs below each other, each under its title.
 
     title, panel: pixels of the title above each and of the curves.
     """
