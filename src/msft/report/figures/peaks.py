@@ -122,7 +122,8 @@ def peak_rows(
             below = add_axes(figure, 0.52 * width + margin, 10, above, under)
         _draw_curves(curves, history, peaked)
         _draw_distances(below, peaked, labels)
-        name_panel(curves, text, 0.48 * width)
+        if text:
+            name_panel(curves, text, 0.48 * width)
         begin += row
     draw_legend(figure, PEAK_ENTRIES)
     return figure
