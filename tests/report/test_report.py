@@ -144,6 +144,7 @@ def test_every_method_gets_a_report_with_all_sections(method: str, folder: Path)
     for section in ("timeline", "curves", "loss", "flops", "disk"):
         between = page.html.split(f'<section id="{section}">')[1].split("</section>")[0]
         assert "<svg" in between
+        assert ("<summary><h2>" in between) == (section in ("loss", "flops", "disk"))
 
 
 def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Path) -> None:

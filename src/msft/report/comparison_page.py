@@ -468,12 +468,6 @@ def _link_to(folder: Path, place: Path) -> str | None:
     return "./" + quote(os.path.relpath(report.resolve(), place.resolve()))
 
 
-def report_text(comparison: Comparison, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
-    """The tables for a terminal, all of them or these."""
-    report = report_of([comparison])
-    return text_of(replace(report, short=tables or report.short), width)
-
-
 def content_of(report: ComparisonReport) -> dict[str, Any]:
     """The report for programs: its sentences, every run, and every cell of every table."""
     return {
@@ -510,7 +504,7 @@ def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     comparison = comparison_of_each(compared_runs(folders))
     honesty = honesty_table(comparison)
     tables = [*reversed(dataset_tables(comparison)), *([honesty] if honesty else [])]
-    return report_text(comparison, width, tables)
+    return text_of(replace(report_of([comparison]), short=tables), width)
 
 
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:

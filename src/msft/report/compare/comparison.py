@@ -446,16 +446,15 @@ def _told_apart(comparisons: Sequence[Comparison]) -> list[Comparison]:
     }
     found: list[Comparison] = []
     for comparison in comparisons:
-        methods = tuple(_named(method, several) for method in comparison.methods)
+        methods = tuple(
+            replace(each, label=with_budget(each.short, each.first))
+            if each.short in several
+            else each
+            for each in comparison.methods
+        )
         baseline = methods[comparison.methods.index(comparison.baseline)]
         found.append(replace(comparison, methods=methods, baseline=baseline))
     return found
-
-
-def _named(method: MethodRuns, several: set[str]) -> MethodRuns:
-    if method.short not in several:
-        return method
-    return replace(method, label=with_budget(method.short, method.first))
 
 
 def labels_in(comparisons: Sequence[Comparison]) -> list[str]:

@@ -58,10 +58,8 @@ def _quoted(text: str) -> str:
 Groups = Mapping[str, str]
 """The group of each sub-dataset that has one."""
 
-
 ReportSplit = Literal["test", "selection"]
 """What `report_split` of a recipe may be; `selection` is the split that selects."""
-
 
 GroupsOf = Callable[[Path, Sequence[str]], Groups]
 """Finds the groups of a run folder's sub-datasets."""

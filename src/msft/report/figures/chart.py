@@ -490,15 +490,16 @@ def horizontal_dots(width: float, panels: Sequence[Panel], zero: bool = True) ->
 def _dots(axes: "Axes", series: Sequence[Series], rows: RowLayout) -> None:
     step = 0.7 / max(len(series), 3)
     for number, one in enumerate(series):
+        below = (number - (len(series) - 1) / 2) * step
         known = [
-            (value, y + (number - (len(series) - 1) / 2) * step)
+            (value, y + below)
             for y, place in rows.places
             if (value := one.values[place]) is not None and isfinite(value)
         ]
         xs, ys = [x for x, _ in known], [y for _, y in known]
         axes.plot(xs, ys, "o", markersize=7, color=one.colour, markeredgecolor=PAPER)
         spans = [
-            (*span, y + (number - (len(series) - 1) / 2) * step)
+            (*span, y + below)
             for y, place in rows.places
             if one.intervals and (span := one.intervals[place]) is not None
         ]
