@@ -6,7 +6,7 @@ test of `search/falls.py` at 95 %, over the sub-datasets of a roll-out together.
 that test, the log has its answer; otherwise it is made from the rows.
 
 In this file, in order: a training loss that grows, the shortfall of an average, sub-datasets whose
-rows moved away from the base model, declines and departures, the words.
+rows moved away from the base model, declines and departures, what the scores are worth, the words.
 
 **A training loss that grows** means that the learning rate is too high. The rule is applied within
 one roll-out, since another mixture has another loss: two ticks in a row whose mean loss is half as
@@ -29,15 +29,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msft.report.branches import epochs_to, head_of
+from msft.report.compare.runs import mean_at
 from msft.report.compare.statistics import Z95, RecordedRows, paired_together, sign_test
-from msft.report.wording import Unit, difference, difference_in_words, height, number, p_value
+from msft.report.wording import (
+    MEAN_OF_GAINS,
+    Unit,
+    difference,
+    difference_in_words,
+    height,
+    number,
+    p_value,
+)
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
 from msft.run.rows import RowVerdicts, rollout_falls, row_scores
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.scores import SELECTION, Metric, Number, overall_height
-from msft.text import counted, epochs_in_words, listed
+from msft.search.scores import SELECTION, TEST, Metric, Number, overall_height
+from msft.text import counted, epochs_in_words, listed, no_test_mean
 
 GROWTH = 0.5
 ERRORS = 5
@@ -442,6 +451,39 @@ _WHY = {
     "rows": "verdicts.jsonl does not have the rows",
 }
 _SHORT_WHY: dict[Untested, str] = {"short": "too few ticks to test", "rows": "no row verdicts"}
+
+
+def notes(history: History, status: str, reports: str = TEST) -> list[str]:
+    """What a reader must know before believing the numbers. reports: the split that does."""
+    found: list[str] = []
+    if status == "stopped":
+        found.append(
+            "This run is not finished, and no process works on it. Run the same command again to "
+            "go on where it stopped."
+        )
+    best = history.best
+    if best and reports == SELECTION and mean_at(history, best, TEST) is not None:
+        chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
+        found.append(
+            "The reported scores are from validation, as in the paper (report_split: selection)."
+            f"{chosen}"
+        )
+    if best and history.known(best, TEST) and (without := history.untested(best)):
+        text = no_test_mean(without)
+        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
+    elif best and history.ended and mean_at(history, best, TEST) is None:
+        chosen = (
+            " The checkpoint was chosen because its validation score is high, so that score "
+            "flatters it."
+        )
+        found.append(
+            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
+        )
+    if history.mixed:
+        found.append(MEAN_OF_GAINS)
+    elif history.mean_unit == "nll":
+        found.append("Scores are negative log-likelihoods per token: lower is better.")
+    return found
 
 
 def finding_texts(found: Findings, headline: bool = False) -> list[str]:

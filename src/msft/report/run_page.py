@@ -25,6 +25,7 @@ from msft.report.findings import (
     certainty,
     finding_texts,
     findings_of,
+    notes,
     search_of,
     unlearned_before,
 )
@@ -42,7 +43,6 @@ from msft.report.page import (
 from msft.report.sections import page_figures, run_sections
 from msft.report.tables import EMPTY, Cell, Table, TableRow
 from msft.report.wording import (
-    MEAN_OF_GAINS,
     NOTHING,
     Unit,
     difference,
@@ -67,8 +67,8 @@ from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
 from msft.run.summary import adapter_of, disk_of, summary_of
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, TEST, Number, mean_gain
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, no_test_mean, si
+from msft.search.scores import TEST, Number, mean_gain
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -294,39 +294,6 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
 def _is_continual(history: History) -> bool:
     """Whether the epochs of the best are a mean over the stops and not the length of a path."""
     return history.start.method == "continual"
-
-
-def notes(history: History, status: str, reports: str = TEST) -> list[str]:
-    """What a reader must know before believing the numbers. reports: the split that does."""
-    found: list[str] = []
-    if status == "stopped":
-        found.append(
-            "This run is not finished, and no process works on it. Run the same command again to "
-            "go on where it stopped."
-        )
-    best = history.best
-    if best and reports == SELECTION and mean_at(history, best, TEST) is not None:
-        chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
-        found.append(
-            "The reported scores are from validation, as in the paper (report_split: selection)."
-            f"{chosen}"
-        )
-    if best and history.known(best, TEST) and (without := history.untested(best)):
-        text = no_test_mean(without)
-        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
-    elif best and history.ended and mean_at(history, best, TEST) is None:
-        chosen = (
-            " The checkpoint was chosen because its validation score is high, so that score "
-            "flatters it."
-        )
-        found.append(
-            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
-        )
-    if history.mixed:
-        found.append(MEAN_OF_GAINS)
-    elif history.mean_unit == "nll":
-        found.append("Scores are negative log-likelihoods per token: lower is better.")
-    return found
 
 
 def score_table(history: History, intervals: Intervals) -> Table:
