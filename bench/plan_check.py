@@ -23,20 +23,17 @@ import torch
 from run_path import path_disk, path_tokens, seconds_of
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.memory import room_of
+from msft.engine.memory import Checkpoints, EvaluationSize, room_of
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import load_context, load_tokenizer
-from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import UsageError
 from msft.planning.calibration import SECONDS, Calibration
-from msft.planning.counting import EvaluationSize
 from msft.planning.forecast import evaluations_of, flops_of_tokens, forecast, forecast_of
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder
-from msft.run.history import History
+from msft.run.history import History, disk_of, flops_of
 from msft.run.log import ScoresEvent
-from msft.run.summary import disk_of, flops_of
-from msft.search.scores import Score
+from msft.search.curves import Score
 from msft.text import duration, si, table
 
 PAUSE = 0.02

@@ -10,26 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from msft.run.history import History, Stage
-from msft.run.log import Log, PointEvent, ScoresEvent
+from msft.run.history import History, Stage, disk_of
+from msft.run.log import Log, PointEvent, ScoresEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.summary import disk_of
-from msft.run.worker import Question, Scored, Work
-from msft.search.feeds import SHUFFLED, Feed, Losses, Place
+from msft.run.rows import Scored
+from msft.run.worker import Question, Work
+from msft.search.curves import SELECTION, Score, Scores
+from msft.search.feeds import SHUFFLED, Feed, FeedContext, Losses, Mixture, Part
 from msft.search.methods import PreparedMethod
 from msft.search.methods.dynamix import Dynamix
-from msft.search.mixture import Mixture, Part
 from msft.search.options import MixtureOptions, RolloutOptions
-from msft.search.rollout import (
-    BASE,
-    CheckpointId,
-    OptimizerStart,
-    Run,
-    Settings,
-    Tokens,
-    checkpoint_id,
-)
-from msft.search.scores import SELECTION, Score, Scores
+from msft.search.rollout import BASE, CheckpointId, OptimizerStart, Run, Settings, checkpoint_id
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 
@@ -54,7 +45,7 @@ def path_tokens(
     for number, stage in enumerate(history.stages):
         mixture = _mixture(stage, history.start.datasets)
         ticks, per_epoch = stage.asked.ticks, history.evals_per_epoch
-        place = Place(mixture, ticks, per_epoch, batch_size, history.start.seed, number)
+        place = FeedContext(mixture, ticks, per_epoch, batch_size, history.start.seed, number)
         tokens += _fed(place, stage, train)
         for point in stage.points:
             if point.steps:
@@ -94,7 +85,7 @@ def _mixture(stage: Stage, sizes: Mapping[str, int]) -> Mixture:
     )
 
 
-def _fed(place: Place, stage: Stage, train: TrainRows) -> Tokens:
+def _fed(place: FeedContext, stage: Stage, train: TrainRows) -> Tokens:
     settings = dict(stage.asked.feed)
     name = settings.pop("name")
     if name == "shuffled":
@@ -117,7 +108,9 @@ def _drawn(feed: Feed, points: Sequence[PointEvent], train: TrainRows) -> Tokens
     return tokens
 
 
-def _by_rows(place: Place, points: Sequence[PointEvent], train: TrainRows, tracked: bool) -> Tokens:
+def _by_rows(
+    place: FeedContext, points: Sequence[PointEvent], train: TrainRows, tracked: bool
+) -> Tokens:
     """Rows as the log counts them, each of mean length; tracked: the others are looked at."""
     parts = place.mixture.parts
     total = sum(part.rows * sum(train[part.name]) / part.size for part in parts)

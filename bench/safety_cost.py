@@ -29,7 +29,7 @@ SAFETY = (
     ("msft.files", "_opened"),
     ("msft.engine.model.weights", "refuse_other_numbers"),
     ("msft.engine.model.weights", "refuse_other_weights"),
-    ("msft.app.admission", "refuse_planted"),
+    ("msft.planning.admission", "refuse_planted"),
 )
 """Modules, and their functions or methods."""
 

@@ -7,9 +7,8 @@ The run is mSFT on a mixture of the paper's size: 10 sub-datasets of 1,800 rows 
 """
 
 from msft.app.terminal.plan import short_time
-from msft.engine.memory import BF16, Demand
+from msft.engine.memory import BF16, Checkpoints, Demand
 from msft.engine.model.shape import ModelShape
-from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.planning.devices import Cost, Job, cost_of, ways_of
 from msft.text import si, table
 

@@ -23,9 +23,9 @@ from common import SHAPES, Report, device_of, parser_of, random_model, synchroni
 from transformers import AutoConfig
 
 from msft.engine.fast import FastEngine
+from msft.engine.memory import on_device
 from msft.engine.model.loading import LoadedModel
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.saving.checkpoint_sizes import on_device
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import TorchCodec
 from msft.example import Encoded

@@ -32,10 +32,10 @@ import msft
 from msft.app import session, stores
 from msft.data.corpus import Corpus
 from msft.engine import build
+from msft.engine import memory as checkpoint_sizes
 from msft.engine.fast import FastEngine
-from msft.engine.memory import Room
+from msft.engine.memory import FreeMemory
 from msft.engine.packing import TrainingRow
-from msft.engine.saving import checkpoint_sizes
 from msft.recipe.recipe import Recipe, adapter_of
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
@@ -126,7 +126,7 @@ class NoFolder:
 def keep_in_memory(on_device: int) -> None:
     """Let checkpoints be in memory alone: so many where training is, the others on the host."""
 
-    def held_in(each: int, aside: int, most: int, room: Room) -> tuple[int, int]:
+    def held_in(each: int, aside: int, most: int, room: FreeMemory) -> tuple[int, int]:
         here = min(on_device, most) if room.kind == "cuda" else most
         return here, most - here
 

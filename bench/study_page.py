@@ -53,7 +53,7 @@ from study_tables import (
 )
 
 from msft.report.compare.statistics import mean, paired_t
-from msft.search.scores import SELECTION
+from msft.search.curves import SELECTION
 
 ROOT = Path(__file__).parent.parent
 OTHERS = (

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from study_logs import history_of, verdicts_of
 
 from msft.run.history import History
+from msft.search.curves import SELECTION, TEST
 from msft.search.draws import number
 from msft.search.rollout import BASE, place_of
-from msft.search.scores import SELECTION, TEST
 
 DRAWS = 1000
 Marks = Mapping[str, NDArray[np.float64]]

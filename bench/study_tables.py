@@ -26,8 +26,8 @@ from study_logs import lines_of, verdicts_of
 from study_rows import SETTING
 
 from msft.report.compare.statistics import DRAWS, mean, paired_interval
+from msft.search.curves import TEST
 from msft.search.draws import number, sampled
-from msft.search.scores import TEST
 
 TRIAL_ROWS, TRIAL_SEED = 500, 20
 TOO_LONG = {"boolq": (355, 805)}

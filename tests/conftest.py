@@ -68,7 +68,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_reports() -> Iterator[None]:
     """Nobody looks at what runs write as report.html: it is empty, in the warm Python too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msft.app.session.write_report", empty_report)
+        patch.setattr("msft.training.write_report", empty_report)
         patch.setenv(NO_REPORTS, "1")
         yield
 
@@ -76,5 +76,5 @@ def no_reports() -> Iterator[None]:
 @pytest.fixture
 def reports(no_reports: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test of a module with `no_reports` does look at what its runs write."""
-    monkeypatch.setattr("msft.app.session.write_report", write_report)
+    monkeypatch.setattr("msft.training.write_report", write_report)
     monkeypatch.delenv(NO_REPORTS)

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from msft.run.history import History
+from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import Event, Log, read_log, to_line
-from msft.run.summary import schedule_of, summary_of
+from msft.search.curves import SelectionSplit
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
 from msft.search.rollout import DiskPolicy, Method, ScoreTest
-from msft.search.scores import SelectionSplit
 from msft.store.disk import BackgroundDisk, DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
 

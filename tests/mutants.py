@@ -38,16 +38,14 @@ CORE: dict[str, str] = {
     "search/methods/sro.py": "tests/search/methods/test_sro.py " + METHODS,
     "search/methods/soft_sro.py": "tests/search/methods/test_soft_sro.py " + METHODS,
     "search/methods/soup.py": "tests/search/methods/test_soup.py " + METHODS,
-    "search/peaks.py": "tests/search/test_peaks.py " + METHODS,
+    "search/curves.py": "tests/search/test_curves.py " + METHODS,
     "search/falls.py": "tests/search/test_fall_values.py tests/search/test_falls.py "
     "tests/run/test_fall_test.py",
     "search/student.py": "tests/search/test_student.py",
-    "search/mixture.py": "tests/search/test_mixture.py tests/search/test_weighted_rows.py "
-    + METHODS,
+    "search/feeds.py": "tests/search/test_feeds.py tests/search/test_mixture.py "
+    "tests/search/test_weighted_rows.py " + METHODS,
     "search/rehearsal.py": "tests/search/test_rehearsal.py tests/search/test_mixture.py " + METHODS,
-    "search/scores.py": "tests/search/test_scores.py " + METHODS,
-    "search/feeds.py": "tests/search/test_feeds.py " + METHODS,
-    "run/summary.py": "tests/run/test_flops.py tests/run/test_summary.py",
+    "run/history.py": "tests/run/test_flops.py tests/run/test_summary.py",
     "report/compare/paper.py": "tests/report/test_decomposition.py",
     "report/compare/statistics.py": "tests/report/test_statistics.py tests/report/test_headroom.py",
     "report/headroom.py": "tests/report/test_headroom.py",

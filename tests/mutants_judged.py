@@ -19,7 +19,7 @@ BELOW = (
 )
 
 JUDGED: dict[Key, str] = {
-    ("search/methods/ies.py", "self._epoch, self._rows = -1, list[Row]()", "1 -> 2"): (
+    ("search/methods/ies.py", "self._epoch, self._rows = -1, list[RowId]()", "1 -> 2"): (
         "no epoch has a number below 0, so either number says that there is none yet"
     ),
     ("search/feeds.py", "self._epoch = -1", "1 -> 2"): (

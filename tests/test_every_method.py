@@ -26,9 +26,8 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.run.history import History
-from msft.run.summary import flops_of, stage_of, summary_of
-from msft.search.feeds import Batch, Losses, Row
+from msft.run.history import History, flops_of, stage_of, summary_of
+from msft.search.feeds import Batch, Losses, RowId
 from msft.testing import Learner, SimulatedEngine, simulate
 
 CASES = PLAIN | VARIED
@@ -248,7 +247,7 @@ class WatchedEngine(SimulatedEngine):
 
     def __init__(self) -> None:
         super().__init__(TOY)
-        self.seen: dict[Row, list[float]] = {}
+        self.seen: dict[RowId, list[float]] = {}
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
         losses, tokens = super().work(batch)

@@ -7,16 +7,15 @@ from time import process_time
 import pytest
 
 from mortal import quick_folder
-from msft.data.overlap import shared_between
 from msft.data.partition import partition
+from msft.data.splits import shared_between
 from msft.example import Example, Split
 from msft.planning.counting import Script, counted_run
 from msft.recipe.dataset import DatasetSpec
+from msft.search.curves import SELECTION, PeakRule
+from msft.search.feeds import Mixture
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture
-from msft.search.peaks import PeakRule
 from msft.search.rollout import Settings
-from msft.search.scores import SELECTION
 from msft.testing import Learner, simulate
 
 

@@ -118,7 +118,7 @@ def test_only_the_engine_imports_torch_as_it_is_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["msft", "msft.testing", "msft.run.summary", "msft.app.commands"]
+    "module", ["msft", "msft.testing", "msft.run.history", "msft.app.commands"]
 )
 def test_importing_loads_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

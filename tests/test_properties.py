@@ -13,17 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mortal import Killed, MortalLog, quick_folder
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import Event, Log, PointEvent, RolloutEvent
-from msft.run.summary import summary_of
-from msft.run.worker import Scored
+from msft.run.rows import Scored
+from msft.search.curves import Leader, Number, PeakRule, accuracy
 from msft.search.draws import stream
-from msft.search.feeds import Batch, Losses
+from msft.search.feeds import Batch, Losses, Mixture
 from msft.search.methods import METHODS
 from msft.search.methods.soft_sro import proportioned
-from msft.search.mixture import Mixture
-from msft.search.peaks import Leader, PeakRule
-from msft.search.scores import Number, accuracy
 from msft.testing import Learner, SimulatedEngine, simulate
 
 thorough = settings(max_examples=120, deadline=None, derandomize=True)
@@ -267,7 +264,7 @@ def contenders_over_time(rule: PeakRule, curve: Sequence[Number]) -> list[list[i
     leader: Leader | None = None
     found = []
     for length in range(1, len(curve) + 1):
-        leader = rule.settle(leader, curve[:length])
+        leader = rule.update_leader(leader, curve[:length])
         found.append(rule.contenders(leader, curve[:length]))
     return found
 

@@ -26,8 +26,7 @@ from msft.report.figures.costs import moving_losses, path_losses, rows_per_epoch
 from msft.report.figures.methods import gains
 from msft.report.figures.peaks import peaks_of
 from msft.run.folder import read_history, step_losses_of
-from msft.run.history import History
-from msft.run.summary import schedule_of, summary_of
+from msft.run.history import History, schedule_of, summary_of
 from msft.search.methods import METHODS
 from msft.testing import Learner, simulate
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.hub import card_of
 from msft.app.terminal.results import result_text
 from msft.errors import RecipeError
-from msft.run.summary import summary_of
+from msft.report.card import card_of
+from msft.run.history import summary_of
 from msft.testing.simulated import Learner, simulate
 from msft.text import counted, epochs_in_words, in_markdown, masked, safe
 

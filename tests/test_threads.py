@@ -27,7 +27,7 @@ CROWDED = """
 import json, subprocess, sys, time
 import msft.__main__
 import msft
-from msft.app import session
+from msft import training
 session.write_report = lambda folder: folder  # it has no threads
 
 def seconds(out):

@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 
 LIBRARIES = (
     "msft.__main__",  # catches signals and counts threads before torch is there
-    *("msft.app.train", "msft.app.session", "msft.engine.build", "msft.report.run_page"),
+    *("msft.training", "msft.engine.build", "msft.report.run_page"),
     *("transformers.models.llama.modeling_llama", "msft.report.figures.chart", "tokenizers"),
     *("matplotlib.backends.backend_svg", "matplotlib.figure", "msft.app.compare"),
 )
@@ -201,7 +201,7 @@ def _carried_out(arguments: list[str], folder: str, environment: dict[str, str])
     os.environ.clear()
     os.environ.update(environment)
     if NO_REPORTS in environment:
-        vars(sys.modules["msft.app.session"])["write_report"] = empty_report
+        vars(sys.modules["msft.training"])["write_report"] = empty_report
     sys.stdin, sys.stdout, sys.stderr = (
         io.TextIOWrapper(os.fdopen(number, mode), line_buffering=number == 2)
         for number, mode in enumerate(("rb", "wb", "wb"))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from msft.app.compare import compare
     from msft.app.interface import evaluate, plan, train
-    from msft.app.train import Result
     from msft.recipe.recipe import Recipe, load_recipe
+    from msft.training import Result
 
 __version__ = "0.4.0"
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 
 _HOMES = {
     "Recipe": "msft.recipe.recipe",
-    "Result": "msft.app.train",
+    "Result": "msft.training",
     "compare": "msft.app.compare",
     "evaluate": "msft.app.interface",
     "load_recipe": "msft.recipe.recipe",

@@ -5,7 +5,7 @@
 """
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import print_exception
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from msft import __version__
 from msft.errors import DONE, FAILED, STOPPED, WRONG, Explained, RankFailed, Stopped, explaining
+from msft.files import expanded
 from msft.own_code import in_words
 from msft.process import catch_signals, farewell, said, signals_wait, stop_on_signals, take_rank
 from msft.text import fitted, safe, screen_width
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
         with stop_on_signals(), signals_wait(), explaining():
+            _expand(options)
             getattr(commands, options.function)(options)
     except BrokenPipeError:
         return DONE
@@ -53,6 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             sys.stdout = sys.stderr  # for libraries that say something as the process ends
     return DONE
+
+
+_PLACES = ("out", "answers", "file", "source", "recipe", "schedule", "folder", "folders")
+"""Arguments that are files or folders."""
+
+
+def _expand(options: Namespace) -> None:
+    """Put the home folder in place of `~` in files and folders, as shells do not in `--out=~/x`."""
+
+    def whole(given: str) -> str:
+        return str(expanded(given)) if given.startswith("~") else given
+
+    for name in _PLACES:
+        given = getattr(options, name, None)
+        if isinstance(given, list):
+            setattr(options, name, [whole(each) for each in given])
+        elif isinstance(given, str):
+            setattr(options, name, whole(given))
 
 
 def _reported(error: BaseException, debug: bool) -> int:

@@ -93,6 +93,8 @@ ALONE = Alone()
 
 def together(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
     """Do something in every rank; where it fails in one, all fail, and rank 0 says why."""
+    if ranks.world == 1:
+        return work()
     with ranks.busy(meeting):
         tried = attempt(work)
     return settled(ranks, meeting, tried)
@@ -107,6 +109,8 @@ def settled(ranks: Ranks, meeting: str, tried: "Tried[Made]") -> Made:
 
 def from_first(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
     """What rank 0 makes, as JSON has it, in every rank; where that fails, it fails in all."""
+    if ranks.world == 1:
+        return work()
     made: list[Made] = []
     error = None
     if ranks.rank == 0:

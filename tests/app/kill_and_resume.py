@@ -25,13 +25,13 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "engine"))  # a process of its own knows no pytest
 from toys import recipe_of, write_data
 
-from msft.app import session
-from msft.app.train import train
+from msft import training
 from msft.testing import promised_log, promised_summary
+from msft.training import train
 
 KILLS = 2
 LIBRARIES = (
-    *("msft.engine.build", "msft.app.session"),
+    *("msft.engine.build", "msft.training"),
     "transformers.models.llama.modeling_llama",
 )
 """What a run imports when it comes to it."""
@@ -39,7 +39,7 @@ LIBRARIES = (
 
 def main(folder: Path, *every: str) -> int:
     torch.set_num_threads(1)
-    setattr(session, "write_report", lambda folder: Path())  # noqa: B010  kills are for training; a report is made anew
+    setattr(training, "write_report", lambda folder: Path())  # noqa: B010  kills are for training; a report is made anew
     for library in LIBRARIES:
         import_module(library)
     if any(json.loads(keys).get("use_peft") for keys in every):

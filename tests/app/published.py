@@ -20,13 +20,15 @@ TASKS = ("upper", "first")
 
 
 def write_base(model: Any, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-    """A published model: random weights, and persistent buffers that are not zero."""
+    """A published model: random weights, and persistent buffers that are not zero. Zeros among
+    other numbers stay: they may be what keeps a token from seeing those after it."""
     torch.manual_seed(0)
     kept = set(model.state_dict())
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             if name in kept and buffer.is_floating_point():
-                buffer.add_(torch.rand_like(buffer))
+                stays = (buffer == 0) & (buffer != 0).any()
+                buffer.add_(torch.rand_like(buffer).masked_fill(stays, 0))
     model.to(dtype).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
 

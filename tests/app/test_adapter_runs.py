@@ -17,12 +17,12 @@ from toys import recipe_of, write_data
 from transformers import AutoModelForCausalLM
 
 import msft
-from msft.app.fingerprints import _training
 from msft.app.merge import trusts_remote_code
 from msft.cli import main
 from msft.engine.model.adapter_folders import import_peft
 from msft.engine.model.tokenizers import load_tokenizer
 from msft.run.folder import RunFolder, read_history
+from msft.training import training_keys
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -166,9 +166,10 @@ def test_other_keys_are_another_run(run: Path, capsys: pytest.CaptureFixture[str
         assert main([*arguments, "--set", change]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
     plain = recipe_of(run, method="sft")
-    assert "use_peft" not in dict(_training(plain))
+    assert "use_peft" not in dict(training_keys(plain))
     one, other = (
-        dict(_training(recipe_of(run, method="sft", **{**LORA, "lora_r": rank}))) for rank in (4, 8)
+        dict(training_keys(recipe_of(run, method="sft", **{**LORA, "lora_r": rank})))
+        for rank in (4, 8)
     )
     assert one != other
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.admission import refuse_foreign, refuse_run, refuse_untrainable, resolved
 from msft.cli import main
-from msft.data import loading
+from msft.data import splits
 from msft.errors import DataError, RecipeError, UsageError
+from msft.planning.admission import refuse_foreign, refuse_run, refuse_untrainable, resolved
 from msft.recipe.recipe import load_recipe
 from msft.report import write_report
 from msft.run.folder import RunFolder
@@ -227,7 +227,7 @@ def test_rows_are_not_read_and_the_hub_is_not_asked(
     refuse_untrainable(load_recipe(recipe))
     assert not addresses
     with pytest.raises(DataError, match="owner/name"):
-        loading.load_datasets(load_recipe(recipe, ["datasets.a.train=b.jsonl"]))
+        splits.load_datasets(load_recipe(recipe, ["datasets.a.train=b.jsonl"]))
 
 
 def test_folders_are_looked_into(recipe: Path) -> None:

@@ -13,11 +13,10 @@ from msft.cli import main
 from msft.errors import UsageError
 from msft.recipe.recipe import Recipe
 from msft.report.compare.paper import fork_of
-from msft.run.history import History
-from msft.run.summary import summary_of
-from msft.run.worker import Scored
+from msft.run.history import History, summary_of
+from msft.run.rows import Scored
+from msft.search.curves import nll
 from msft.search.rollout import CheckpointId
-from msft.search.scores import nll
 from msft.testing import scripted
 from msft.testing.simulated import Learner, SimulatedEngine, simulate
 

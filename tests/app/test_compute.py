@@ -11,7 +11,7 @@ from msft.app.analyses import factors_of
 from msft.cli import main
 from msft.errors import UsageError
 from msft.run.folder import read_history
-from msft.run.summary import summary_of
+from msft.run.history import summary_of
 from msft.testing import Learner, simulate
 
 PRINTED = {

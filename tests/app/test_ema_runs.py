@@ -10,11 +10,11 @@ import pytest
 from toys import recipe_of, write_data
 
 import msft
-from msft.app.fingerprints import _training
 from msft.errors import RecipeError
 from msft.report import write_report
 from msft.run.folder import RunFolder
 from msft.run.log import to_json
+from msft.training import training_keys
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -64,10 +64,10 @@ def test_a_tiny_decay_scores_as_none_and_only_a_decay_is_recorded(tmp_path: Path
     page = write_report(tmp_path / "1e-09").read_text()
     assert "\nema_decay: 1.0e-09\n" in page  # in the recipe
     assert "<td>ema_decay</td>" not in page
-    assert [key for key, _ in _training(recipes[0])] == [
+    assert [key for key, _ in training_keys(recipes[0])] == [
         *("learning_rate", "lr_scheduler_type", "train_batch_size", "weight_decay"),
         *("max_grad_norm", "warmup_steps", "bf16", "optim"),
     ], "as it was before the key, so that older folders go on"
-    assert _training(recipes[1])[-1] == ("ema_decay", 1e-9)
+    assert training_keys(recipes[1])[-1] == ("ema_decay", 1e-9)
     with pytest.raises(RecipeError, match=r"ema_decay was None, now it is 1e-09"):
         msft.train(recipes[1], tmp_path / "None")

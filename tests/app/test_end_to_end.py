@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     write_data(folder)
     recipe = recipe_of(folder, method="msft")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msft.app.session.write_report", write_report)
+        patch.setattr("msft.training.write_report", write_report)
         return recipe, msft.train(recipe, folder / "out")
 
 

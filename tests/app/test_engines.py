@@ -207,13 +207,13 @@ FEW: dict[str, Any] = {"method": "sft", "num_train_epochs": 1, "train_batch_size
 FEW |= {"max_length": 96, "bf16": False}
 
 
-@pytest.mark.parametrize("family", ["gemma3n", "deepseek_v4", "ctrl"])
+@pytest.mark.parametrize("family", ["gemma3n", "gemma4", "deepseek_v4", "ctrl"])
 def test_a_family_that_was_refused_falsely_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path, train=2, held_out=1)
-    inputs = {"vocab_size_per_layer_input": 258} if family == "gemma3n" else {}
+    inputs = {"vocab_size_per_layer_input": 258} if family.startswith("gemma") else {}
     model = saved(own_model_of(family, vocab_size=258, **inputs), tmp_path / "model")
     recipe = recipe_of(tmp_path, model_name_or_path=str(model), **FEW)
     result = msft.train(recipe, tmp_path / "out")

@@ -144,6 +144,18 @@ def test_max_steps_that_cannot_be_counted_is_said(capsys: pytest.CaptureFixture[
         assert "max_steps: their run ends after 70 steps" in said
 
 
+@pytest.mark.parametrize(
+    ("given", "epochs"), [("1e3", 1000 / 38), ("76.0", 2), ("-1", 3), ("'76'", 3), ("0.5", 3)]
+)
+def test_max_steps_that_is_no_whole_number_is_not_passed_over(given: str, epochs: float) -> None:
+    write_rows(400)
+    config = CONFIGS["TRL"].replace("packing: true", f"max_steps: {given}")
+    recipe = made(f"{config}num_train_epochs: 3\n")
+    assert recipe.num_train_epochs == pytest.approx(epochs, rel=0.02)
+    listed = "max_steps: theirs is" in Path("ours.yaml").read_text()
+    assert listed == (given in ("'76'", "0.5"))
+
+
 def test_eval_steps_follow_the_batch() -> None:
     """38 steps an epoch, an evaluation every 5."""
     write_rows(400)
@@ -176,6 +188,28 @@ def test_what_changes_the_run_stands_in_the_recipe(given: str, said: str) -> Non
     text = Path("ours.yaml").read_text()
     listed = text[text.index("# Not as in their run") : text.index("model_name_or_path:")]
     assert said in listed
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            CONFIGS["Axolotl"].replace("sequence_len: 100", "sequence_len: x"),
+            "max_length is 'x'; expected a whole number",
+        ),
+        (CONFIGS["TRL"] + "packing_length: .inf\n", "packing_length is inf; expected a whole"),
+        (CONFIGS["TRL"] + "train_batch_size: false\n", "train_batch_size is False; expected"),
+        ("base_model: a\ndatasets: [{path: o/a}]\nwarmup_steps: .inf\n", "warmup_steps is inf"),
+        ("model: a\ntrain_dataset: ''\n", "train_dataset is None; expected a file or a name"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_by_name(
+    config: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(40)
+    Path("theirs.yaml").write_text(config)
+    assert main(["init", "--from", "theirs.yaml", "ours.yaml"]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 LIVE = "trust_remote_code: true"

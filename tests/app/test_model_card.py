@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from msft.app.hub import card_of
+from msft.report.card import card_of
 from msft.report.findings import Departure, Findings, notes
 from msft.run.history import History
-from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens
+from msft.search.curves import Score, Scores, accuracy, nll
 from msft.search.falls import Fall
-from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import Score, Scores, accuracy, nll
+from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
 from msft.testing import scripted
 

@@ -14,20 +14,21 @@ from msft.app.terminal.progress import (
     MOST_ROWS,
     LiveTable,
     PlainLines,
+    ShownRun,
     event_text,
     live_view,
-    progress,
     sparkline,
     visible_names,
 )
 from msft.app.terminal.results import result_text
+from msft.observers.observer import Watched
 from msft.report.findings import finding_texts, findings_content, findings_in
-from msft.run.folder import read_history
+from msft.run.folder import RunFolder, read_history
+from msft.run.history import summary_of
 from msft.run.log import DecisionEvent, Event, Log, PointEvent, ScoresEvent, read_log, to_line
-from msft.run.summary import summary_of
 from msft.run.worker import Step
+from msft.search.curves import Metric, nll
 from msft.search.rollout import checkpoint_id
-from msft.search.scores import Metric, nll
 from msft.testing.simulated import Learner, simulate
 from msft.text import fitted
 
@@ -249,20 +250,23 @@ def test_plain_lines_of_a_large_mixture_are_not_endless(many: list[Event]) -> No
     assert "… 88 more" in out.getvalue()
 
 
-def test_the_view_fits_where_the_output_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_fits_where_the_output_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
+    def shown(out: io.StringIO, told: int = 0) -> object:
+        monkeypatch.setattr(sys, "stdout", out)
+        run = ShownRun("msft")
+        run.begin(Watched(RunFolder(tmp_path), None, {}, told, print, dict))
+        return run.shown
+
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    with progress("msft") as shown:
-        assert isinstance(shown, LiveTable)
-    with progress("msft", quiet=True) as shown:
-        assert not isinstance(shown, LiveTable | PlainLines)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with progress("msft") as shown:
-        assert isinstance(shown, PlainLines)
+    assert isinstance(shown(Terminal()), LiveTable)
+    assert isinstance(shown(io.StringIO()), PlainLines)
+    assert shown(Terminal(), told=12) is None, "a finished run shows its result, and not its way"
 
 
 def test_time_left_is_of_the_present_stage(

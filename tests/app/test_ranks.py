@@ -216,10 +216,10 @@ TERM = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 PLACES = {
     "before the ranks meet": ("msft.app.commands:recipe_of", 1),
-    "while data is read": ("msft.app.train:load_data", 1),
-    "in an evaluation": ("msft.app.session:Session._score", 2),
+    "while data is read": ("msft.training:load_rows", 1),
+    "in an evaluation": ("msft.training:TrainingRun._score", 2),
     "while a checkpoint is written": ("msft.store.ranked:RankedDisk.put", 1),
-    "while the result is written": ("msft.app.session:Session._show_result", 1),
+    "while the result is written": ("msft.training:TrainingRun._show_result", 1),
 }
 
 
@@ -241,7 +241,7 @@ def test_a_signal_to_one_rank_ends_all_with_4_wherever_it_comes(
 def test_a_rank_that_waits_in_vain_ends_in_time_and_says_for_whom(data: Path) -> None:
     file, out = recipe(data, "late", method="sft"), data / "late"
     slow = "import time; time.sleep(12)"
-    step, load = "msft.engine.fast:FastEngine.work", "msft.app.train:load_data"
+    step, load = "msft.engine.fast:FastEngine.work", "msft.training:load_rows"
     for number, (key, act, expected) in enumerate(
         (
             ("rendezvous", ("msft.app.commands:recipe_of", KILL), "for the other 1 of 2 processes"),
@@ -272,7 +272,7 @@ def test_without_rank_0_the_others_wait_no_longer_than_they_say(data: Path) -> N
 
 def test_a_rank_that_dies_before_training_ends_the_other_at_once(data: Path) -> None:
     file = recipe(data, "dies", method="sft")
-    before = before_call(0, "msft.app.train:load_data", KILL)
+    before = before_call(0, "msft.training:load_rows", KILL)
     ended = in_processes(2, [train(file, data / "dies")], before)
     assert ended.codes == [[-SIGKILL], [1]]
     found = " ".join(ended.said[1].split())

@@ -9,7 +9,7 @@ import pytest
 from msft.app.terminal.results import Scoreboard, answer_lines, scoreboard
 from msft.report.compare.statistics import Z95
 from msft.scoring.evaluation import Answered, Answers
-from msft.search.scores import MeanRule, Score, accuracy, nll, value
+from msft.search.curves import MeanRule, Score, accuracy, nll, value
 
 
 def marks(right: int, rows: int) -> list[Answered]:

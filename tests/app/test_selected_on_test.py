@@ -13,10 +13,10 @@ from toys import recipe_of, write_data
 import msft
 from msft.app.terminal.board import Board
 from msft.app.terminal.progress import event_text, live_view
-from msft.app.trackers import described
 from msft.app.variants import variants_of
 from msft.cli import main
 from msft.errors import UsageError
+from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report.compare.comparison import comparison_of_each, comparisons_of, model_comparisons
 from msft.report.compare.runs import compared_runs
@@ -292,3 +292,32 @@ def test_an_analysis_says_it(place: Path, capsys: pytest.CaptureFixture[str]) ->
     content = json.loads((place / "budget/budgets.json").read_text())
     assert content["sft"]["selection_split"] == content["msft"][0]["selection_split"] == "test"
     assert "Selected on test rows" in (place / "budget/budgets.svg").read_text()
+
+
+def test_a_grid_of_scores_says_it_and_the_others_show_none(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in ("peaks", "loss", "disk"):
+        command = ["analyze", "grid", kind, str(place / "out"), "--out", str(tmp_path / kind)]
+        capsys.readouterr()
+        assert main(command) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        drawn = (tmp_path / kind / f"{kind}-grid.svg").read_text()
+        shows_scores = kind == "peaks"
+        assert (SELECTED_ON_TEST in printed) == shows_scores
+        assert ("Selected on test rows" in drawn) == shows_scores
+        assert main([*command, "--json"]) == 0
+        panels = json.loads(capsys.readouterr().out)["panels"]
+        assert [panel["selection_split"] for panel in panels] == ["test"] * len(panels)
+
+
+def test_a_grid_of_scores_has_one_selection(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_data(tmp_path)
+    msft.train(recipe_of(tmp_path, method="sft"), tmp_path / "run", quiet=True)
+    runs = [str(place / "out/sft-s1"), str(tmp_path / "run")]
+    assert main(["analyze", "grid", "peaks", *runs, "--out", str(tmp_path / "grid")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "sft-s1 was selected on test rows (selection_split: test), and run on" in told
+    assert not (tmp_path / "grid").exists()

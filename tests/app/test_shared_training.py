@@ -20,7 +20,7 @@ from msft.app.jobs import DeviceSlot, Job, carry_out
 from msft.cli import main
 from msft.run.environment import rollout_from
 from msft.run.folder import read_history
-from msft.run.summary import first_rollout_flops
+from msft.run.history import first_rollout_flops
 from msft.text import si
 
 pytestmark = pytest.mark.usefixtures("no_reports")

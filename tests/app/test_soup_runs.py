@@ -15,24 +15,23 @@ from toys import RULES, recipe_of, write_data
 
 import msft
 from mortal import LEARNERS
-from msft.app.hub import card_of
 from msft.app.terminal.progress import PlainLines
 from msft.app.terminal.results import result_text
-from msft.app.trackers import described
-from msft.app.train import prepared_replay
 from msft.cli import main
+from msft.engine.memory import Checkpoints
 from msft.engine.model.shape import named_shape
-from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import RecipeError
+from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
+from msft.report.card import card_of
 from msft.report.compare.comparison import comparison_of
 from msft.report.compare.runs import compared_runs
 from msft.report.comparison_tables import average_names, averages_table, run_averages_table
 from msft.run.folder import read_history
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import AverageEvent, DecisionEvent, ScoresEvent, read_log
-from msft.run.summary import summary_of
+from msft.run.schedules import prepared_replay
 from msft.search.methods.replay import replay
 from msft.search.rollout import CheckpointId
 from msft.testing import scripted, simulate
@@ -235,13 +234,12 @@ def test_a_comparison_has_every_average_over_the_seeds(folders: list[Path]) -> N
 
 def checkpoints_of(folder: Path, **keys: Any) -> Checkpoints:
     from msft.data.corpus import load_corpus
-    from msft.engine.memory import Room
+    from msft.engine.memory import FreeMemory, needs_of
     from msft.engine.model.tokenizers import load_tokenizer
-    from msft.planning.memory import needs_of
 
     recipe = recipe_of(folder, **keys)
     corpus = load_corpus(recipe, load_tokenizer("tiny", False), None)
-    room = Room("cpu", 10**9, 10**9, 10**9)
+    room = FreeMemory("cpu", 10**9, 10**9, 10**9)
     shape = named_shape("tiny", False, 1)
     return needs_of(recipe, corpus, recipe.prepared(), shape, room).checkpoints
 
@@ -269,7 +267,7 @@ def test_what_fits_neither_memory_nor_disk_is_exit_3_with_a_cure(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Memory has room for no checkpoint, the disk for ten of the 41."""
-    monkeypatch.setattr("msft.engine.saving.checkpoint_sizes.SHARE_OF_MEMORY", 0.0)
+    monkeypatch.setattr("msft.engine.memory.SHARE_OF_MEMORY", 0.0)
     usage = namedtuple("usage", "total used free")
     shape = named_shape("tiny", False, 1)
     free = 20 * 4 * shape.parameters

@@ -20,9 +20,9 @@ import pytest
 from toys import recipe_of, write_data
 
 import msft
-from msft.app import trackers as tracker_backends
-from msft.app.trackers import read_told
 from msft.errors import RecipeError, UsageError
+from msft.observers import trackers as tracker_backends
+from msft.observers.trackers import read_told
 from msft.run.folder import RunFolder
 from msft.run.history import History
 from msft.run.log import read_log
@@ -225,7 +225,7 @@ def test_mlflow_is_told_numbers_and_texts_and_a_resume_goes_on_with_its_run(
 TOLD_TWICE = """
 import sys
 from pathlib import Path
-from msft.app.trackers import open_trackers
+from msft.observers.trackers import open_trackers
 name, folder = sys.argv[1], Path(sys.argv[2])
 for value in (0.25, 0.5):
     trackers = open_trackers(name, folder, {"seed": 1}, 0, print)

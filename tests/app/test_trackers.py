@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from msft.app import trackers as tracker_backends
-from msft.app.trackers import STEPS, Tracker, Trackers, read_told
 from msft.errors import RecipeError
+from msft.observers import trackers as tracker_backends
+from msft.observers.trackers import STEPS, Tracker, Trackers, read_told
 from msft.run.history import History
 from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, ScoresEvent, read_log
 from msft.run.worker import Step

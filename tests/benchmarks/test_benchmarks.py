@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from msft.benchmarks.benchmark import Benchmark, Style
-from msft.benchmarks.commonsense import COMMONSENSE
+from msft.benchmarks.benchmark import LETTERS, Benchmark, Item, Style
 from msft.benchmarks.grading import LETTER
-from msft.benchmarks.language import LANGUAGE
-from msft.benchmarks.mathematics import MATHEMATICS
-from msft.benchmarks.prompts import LETTERS, Item
-from msft.benchmarks.science import SCIENCE
+from msft.benchmarks.public import COMMONSENSE, LANGUAGE, MATHEMATICS, SCIENCE
 from msft.errors import DataError
 
 ALL: dict[str, Benchmark] = {**SCIENCE, **COMMONSENSE, **MATHEMATICS, **LANGUAGE}

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from msft.cli import main
-from msft.data.corpus import Corpus, load_corpus
-from msft.data.generation_limits import SLACK
+from msft.data.corpus import SLACK, Corpus, load_corpus
 from msft.engine.model.tokenizers import TINY_CONTEXT, load_context, tiny_tokenizer
 from msft.errors import RecipeError
 from msft.recipe.recipe import Recipe

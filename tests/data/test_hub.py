@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msft.data.hub import OFFLINE, ask_only_where_it_is
+from msft.data.sources import OFFLINE, stay_offline_without_hub
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_libraries_are_told_to_look_into_their_cache(
 ) -> None:
     constants = ModuleType("huggingface_hub.constants")
     monkeypatch.setitem(sys.modules, "huggingface_hub.constants", constants)
-    ask_only_where_it_is()
+    stay_offline_without_hub()
     assert asked == ["huggingface.co"] * 2
     assert os.environ[OFFLINE] == "1"
     assert getattr(constants, OFFLINE) is True
@@ -44,7 +44,7 @@ def test_who_has_a_say_or_a_proxy_is_left_alone(
     name: str, value: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
-    ask_only_where_it_is()
+    stay_offline_without_hub()
     assert not asked
     assert os.environ.get(OFFLINE) in (None, "0")
 
@@ -56,5 +56,5 @@ def test_a_hub_that_is_found_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.example:8080")
     monkeypatch.setattr(socket, "getaddrinfo", known)
-    ask_only_where_it_is()
+    stay_offline_without_hub()
     assert OFFLINE not in os.environ

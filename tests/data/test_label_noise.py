@@ -8,8 +8,7 @@ import pytest
 
 from msft.cli import main
 from msft.data.corpus import load_corpus
-from msft.data.loading import load_datasets
-from msft.data.splits import LoadedDataset
+from msft.data.splits import LoadedDataset, load_datasets
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import DataError
 from msft.example import Example
@@ -39,8 +38,8 @@ def recipe_of(seed: int = 20, top: dict[str, Any] | None = None, **keys: Any) ->
 
 
 def loaded(seed: int = 20, **keys: Any) -> LoadedDataset:
-    (found,) = load_datasets(recipe_of(seed, **keys))
-    return found.loaded
+    (only,) = load_datasets(recipe_of(seed, **keys))
+    return only
 
 
 def is_right(row: Example) -> bool:

@@ -12,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.data.corpus import load_corpus
-from msft.data.loading import Found, load_datasets, refuse_missing_files
-from msft.data.overlap import _letters, question_of, shared_between
-from msft.data.sources import hub_sources
-from msft.data.splits import LoadedDataset
+from msft.data.sources import hub_sources, refuse_missing_files
+from msft.data.splits import (
+    LoadedDataset,
+    _letters,
+    load_datasets,
+    question_of,
+    shared_between,
+)
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import DataError, RecipeError
 from msft.example import Example
@@ -85,13 +89,9 @@ def recipe(*specs: dict[str, Any], folder: Path | None = None, **keys: Any) -> R
     return Recipe.from_mapping(given, folder=folder)
 
 
-def found(spec: dict[str, Any], folder: Path | None = None, **keys: Any) -> Found:
+def loaded(spec: dict[str, Any], folder: Path | None = None, **keys: Any) -> LoadedDataset:
     (only,) = load_datasets(recipe({"name": "a", **spec}, folder=folder, **keys))
     return only
-
-
-def loaded(spec: dict[str, Any], folder: Path | None = None, **keys: Any) -> LoadedDataset:
-    return found(spec, folder, **keys).loaded
 
 
 def sizes(data: LoadedDataset) -> tuple[int, int, int]:
@@ -111,15 +111,15 @@ PROMPT = "Q: What is word 0?\noptions: A. x, B. y\nA:"
 
 def test_a_benchmark_comes_from_the_data_folder(tmp_path: Path) -> None:
     folder_of(tmp_path / "commonsenseqa", flat(4), flat(2, 10), flat(3, 20))
-    sub = found(CSQA, data_dir=str(tmp_path))
-    assert sizes(sub.loaded) == (4, 2, 3)
-    assert sub.loaded.train[0].prompt == PROMPT
-    assert sub.loaded.train[1].completion == " #### B"
-    assert sub.loaded.train[0].where == f"{tmp_path / 'commonsenseqa' / 'train.jsonl'}, line 1"
-    assert sub.loaded.format == "commonsenseqa"
+    sub = loaded(CSQA, data_dir=str(tmp_path))
+    assert sizes(sub) == (4, 2, 3)
+    assert sub.train[0].prompt == PROMPT
+    assert sub.train[1].completion == " #### B"
+    assert sub.train[0].where == f"{tmp_path / 'commonsenseqa' / 'train.jsonl'}, line 1"
+    assert sub.format == "commonsenseqa"
     assert sub.group == "commonsense"
     assert sub.grader is not None
-    assert sub.grader.extracted(sub.loaded.train[1].completion) == "B"
+    assert sub.grader.extracted(sub.train[1].completion) == "B"
     text = loaded(CSQA, data_dir=str(tmp_path), prompt_style="text")
     assert (text.train[1].choices, text.train[1].answer) == ((" x", " y"), 1)
 
@@ -361,7 +361,7 @@ def test_every_sub_dataset_says_how_many_exemplars_it_has(tmp_path: Path) -> Non
         data_dir=str(tmp_path),
         num_fewshot=4,
     )
-    assert [len(sub.loaded.exemplars) for sub in load_datasets(both)] == [2, 0, 1]
+    assert [len(sub.exemplars) for sub in load_datasets(both)] == [2, 0, 1]
 
 
 def test_rows_beyond_train_rows_serve_as_exemplars_first() -> None:
@@ -524,10 +524,10 @@ def test_where_test_rows_select_no_validation_file_is_opened(tmp_path: Path) -> 
     recipe = Recipe(**ON_TEST, datasets=datasets)
     refuse_missing_files(recipe)
     for found in load_datasets(recipe):
-        assert [row.prompt for row in found.loaded.train] == [row["prompt"] for row in own(20)]
-        assert [row.prompt for row in found.loaded.test] == [row["prompt"] for row in own(5, 50)]
-        assert found.loaded.validation == ()
-        assert not any("validation" in note for note in found.loaded.notes)
+        assert [row.prompt for row in found.train] == [row["prompt"] for row in own(20)]
+        assert [row.prompt for row in found.test] == [row["prompt"] for row in own(5, 50)]
+        assert found.validation == ()
+        assert not any("validation" in note for note in found.notes)
     with pytest.raises(DataError, match="nowhere"):
         refuse_missing_files(replace(recipe, selection_split="validation"))
 
@@ -541,14 +541,14 @@ def test_a_benchmark_holds_nothing_out_where_test_rows_select(tmp_path: Path) ->
             "tiny", [keys], selection_split=selection, data_dir=str(tmp_path), prompt_style="text"
         )
         (found,) = load_datasets(recipe)
-        assert len(found.loaded.train) == trained
-        assert len(found.loaded.validation) == (8 if selection == "validation" else 0)
-        asked = {example.asks for example in found.loaded.exemplars}
+        assert len(found.train) == trained
+        assert len(found.validation) == (8 if selection == "validation" else 0)
+        asked = {example.asks for example in found.exemplars}
         assert len(asked) == 2, "exemplars are of train"
-        assert not asked & {example.asks for example in found.loaded.test}
+        assert not asked & {example.asks for example in found.test}
     (made,) = load_datasets(Recipe(**ON_TEST, datasets=[{"name": "a", "benchmark": "demo_gates"}]))
-    assert made.loaded.validation == ()
-    assert len(made.loaded.test) == 400
+    assert made.validation == ()
+    assert len(made.test) == 400
 
 
 def test_no_test_rows_and_rows_that_are_trained_too_are_refused(tmp_path: Path) -> None:

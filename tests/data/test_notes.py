@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from msft.data.notes import epoch_notes
+from msft.data.corpus import epoch_notes
 
 
 def notes(steps: int, decay: float | None, evals: int = 1) -> list[str]:
-    recipe: Any = SimpleNamespace(train_batch_size=8, ema_decay=decay, evals_per_epoch=evals)
-    return epoch_notes(recipe, 8 * steps - 7)
+    recipe: Any = SimpleNamespace(ema_decay=decay, evals_per_epoch=evals)
+    return epoch_notes(recipe, steps)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import msft
-from msft.app.admission import refuse_no_rows, resolved
 from msft.cli import main
 from msft.data.corpus import Corpus, load_corpus
 from msft.data.formats import FORMATS
-from msft.data.loading import load_datasets, refuse_missing_files
+from msft.data.sources import refuse_missing_files
+from msft.data.splits import load_datasets
 from msft.engine.model.tokenizers import tiny_tokenizer, tokenizer_for
 from msft.errors import DataError, Diverged, RecipeError
+from msft.planning.admission import refuse_no_rows, resolved
 from msft.recipe.dataset import FIELDS
 from msft.recipe.recipe import Recipe, load_recipe, with_rows
 
@@ -40,7 +41,7 @@ def recipe(folder: Path | None = None, **spec: Any) -> Recipe:
 
 def trained(folder: Path | None = None, **spec: Any) -> list[str]:
     (found,) = load_datasets(recipe(folder, **spec))
-    return [row.completion.strip() for row in found.loaded.train]
+    return [row.completion.strip() for row in found.train]
 
 
 def corpus_of(given: Recipe) -> Corpus:
@@ -156,8 +157,8 @@ def test_columns_are_renamed_and_others_are_not_read() -> None:
     other = [{"question": "say ho", "answer": " ho"}]
     columns = {"prompt": "question", "completion": "answer"}
     (found,) = load_datasets(recipe(train=rows, validation=other, columns=columns))
-    (row,) = found.loaded.train
-    assert (row.prompt, row.completion, found.loaded.format) == (
+    (row,) = found.train
+    assert (row.prompt, row.completion, found.format) == (
         "say hi",
         " hi",
         "prompt+completion",
@@ -165,7 +166,7 @@ def test_columns_are_renamed_and_others_are_not_read() -> None:
     picked = {"prompt": "q", "choices": "options", "answer": "gold"}
     choices = [{"q": f"which {n}", "options": ["x", "y"], "gold": 1} for n in (1, 2)]
     (found,) = load_datasets(recipe(train=choices[:1], validation=choices[1:], columns=picked))
-    assert found.loaded.train[0].completion == "y"
+    assert found.train[0].completion == "y"
     with pytest.raises(DataError, match=r"row 1: columns names 'text', which this row does not"):
         trained(train=rows, columns={**columns, "completion": "text"})
 

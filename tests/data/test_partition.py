@@ -10,9 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from msft.benchmarks.science import MEDICAL_GROUPS
-from msft.data.loading import Found, load_datasets
-from msft.data.overlap import question_of
+from msft.benchmarks.public import MEDICAL_GROUPS
+from msft.data.splits import LoadedDataset, load_datasets, question_of
 from msft.errors import DataError
 from msft.example import Example
 from msft.recipe.recipe import Recipe
@@ -40,16 +39,13 @@ def own(train: Mapping[Any, int], other: Mapping[Any, int] | None = None, **keys
     return spec | keys
 
 
-def pieces(*specs: Row, **keys: Any) -> dict[str, Found]:
+def pieces(*specs: Row, **keys: Any) -> dict[str, LoadedDataset]:
     given = {"model_name_or_path": "tiny", "num_fewshot": 0, **keys, "datasets": list(specs)}
     return {found.spec.name: found for found in load_datasets(Recipe.from_mapping(given))}
 
 
-def sizes(found: Mapping[str, Found]) -> dict[str, tuple[int, int, int]]:
-    return {
-        name: (len(f.loaded.train), len(f.loaded.validation), len(f.loaded.test))
-        for name, f in found.items()
-    }
+def sizes(found: Mapping[str, LoadedDataset]) -> dict[str, tuple[int, int, int]]:
+    return {name: (len(f.train), len(f.validation), len(f.test)) for name, f in found.items()}
 
 
 def subjects(examples: Sequence[Example]) -> set[str]:
@@ -61,10 +57,9 @@ def test_every_value_is_a_sub_dataset_and_the_most_frequent_is_first() -> None:
     assert sizes(found) == {"a.blue": (5, 2, 0), "a.green": (3, 1, 0), "a.red": (3, 1, 0)}
     assert list(found) == ["a.blue", "a.green", "a.red"], "equal ones by their names"
     for name, value in (("a.blue", "blue"), ("a.red", "red")):
-        assert subjects(found[name].loaded.train) == {value}
-        assert subjects(found[name].loaded.validation) == {value}
-        assert found[name].loaded.name == name
-        assert found[name].loaded.notes == ()
+        assert subjects(found[name].train) == {value}
+        assert subjects(found[name].validation) == {value}
+        assert found[name].notes == ()
         assert found[name].spec.split_by is None
 
 
@@ -82,17 +77,17 @@ def test_other_keys_apply_to_each() -> None:
     assert sizes(found) == {"a.x": (4, 5, 0), "a.y": (4, 5, 0)}
     assert all(sub.spec.keep and sub.spec.metric == "nll" for sub in found.values())
     shots = pieces({**spec, "metric": "accuracy", "num_fewshot": 2})
-    assert [len(sub.loaded.exemplars) for sub in shots.values()] == [2, 2]
+    assert [len(sub.exemplars) for sub in shots.values()] == [2, 2]
     for sub in shots.values():
-        assert subjects(sub.loaded.exemplars) == subjects(sub.loaded.train)
+        assert subjects(sub.exemplars) == subjects(sub.train)
 
 
 def test_values_with_few_rows_are_pooled_and_told() -> None:
     spec = own({"x": 3, "y": 1, "z": 1}, {"x": 1, "y": 1, "z": 1})
     found = pieces(spec)
     assert sizes(found) == {"a.x": (3, 1, 0), "a.other": (2, 2, 0)}
-    assert found["a.x"].loaded.notes == ()
-    assert found["a.other"].loaded.notes == (
+    assert found["a.x"].notes == ()
+    assert found["a.other"].notes == (
         "2 values of kind with fewer than 2 train rows or none in another split are pooled: y 1, "
         "z 1",
     )
@@ -108,20 +103,20 @@ def test_values_that_a_split_lacks_are_pooled(split: str) -> None:
     spec[split] = rows({"x": 1, "z": 1}, 3000)
     found = pieces(spec)
     assert list(found) == ["a.x", "a.other"]
-    assert subjects(found["a.other"].loaded.train) == {"y", "z"}
-    assert found["a.other"].loaded.notes[0].endswith("are pooled: y 3, z 1")
+    assert subjects(found["a.other"].train) == {"y", "z"}
+    assert found["a.other"].notes[0].endswith("are pooled: y 3, z 1")
 
 
 def test_a_value_that_is_only_scored_is_pooled() -> None:
     found = pieces(own({"x": 3, "y": 1}, {"x": 1, "new": 2}))
     assert sizes(found) == {"a.x": (3, 1, 0), "a.other": (1, 2, 0)}
-    assert found["a.other"].loaded.notes[0].endswith("are pooled: new 0, y 1")
+    assert found["a.other"].notes[0].endswith("are pooled: new 0, y 1")
 
 
 def test_empty_values_are_pooled() -> None:
     found = pieces(own({"x": 3, None: 3, "": 2, " ": 1}, {"x": 1, None: 1}))
     assert sizes(found) == {"a.x": (3, 1, 0), "a.other": (6, 1, 0)}
-    assert found["a.other"].loaded.notes[0].endswith("is pooled: (empty) 6")
+    assert found["a.other"].notes[0].endswith("is pooled: (empty) 6")
 
 
 def test_pooled_values_without_rows_in_a_split_are_refused() -> None:
@@ -152,14 +147,14 @@ def test_names_are_plain_and_never_agree(values: list[str], names: list[str]) ->
     counts = dict.fromkeys(values, 2)
     found = pieces(own(counts, counts))
     assert sorted(found, key=str.casefold) == sorted(names, key=str.casefold)
-    seen = [subjects(sub.loaded.train) for sub in found.values()]
+    seen = [subjects(sub.train) for sub in found.values()]
     assert sorted(map(sorted, seen)) == sorted([value] for value in values)
 
 
 def test_a_value_called_as_the_pool_is() -> None:
     counts = {"other": 3, "x": 1}
     found = pieces(own(counts, counts))
-    assert {name: subjects(sub.loaded.train) for name, sub in found.items()} == {
+    assert {name: subjects(sub.train) for name, sub in found.items()} == {
         "a.other": {"other"},
         "a.other-2": {"x"},
     }
@@ -204,7 +199,7 @@ def test_held_out_rows_come_from_each() -> None:
     found = pieces(own({"x": 30, "y": 10}, validation_fraction=0.2))
     assert sizes(found) == {"a.x": (24, 6, 0), "a.y": (8, 2, 0)}
     for sub in found.values():
-        assert subjects(sub.loaded.train) == subjects(sub.loaded.validation)
+        assert subjects(sub.train) == subjects(sub.validation)
 
 
 def test_the_same_row_with_two_values_is_told_and_not_refused() -> None:
@@ -212,14 +207,14 @@ def test_the_same_row_with_two_values_is_told_and_not_refused() -> None:
     spec = own({"x": 2, "y": 2}, {"x": 1, "y": 1})
     spec["validation"][1]["prompt"] = spec["train"][0]["prompt"]
     found = pieces(spec)
-    asked = question_of(found["a.y"].loaded.validation[0])
-    assert asked in {question_of(row) for row in found["a.x"].loaded.train}
+    asked = question_of(found["a.y"].validation[0])
+    assert asked in {question_of(row) for row in found["a.x"].train}
 
 
 def test_bad_rows_are_counted_once() -> None:
     spec = own({"x": 2, "y": 2}, {"x": 1, "y": 1}, skip_bad_rows=True)
     spec["train"].append({"prompt": "p", "completion": "", "kind": "x"})
-    notes = [note for sub in pieces(spec).values() for note in sub.loaded.notes]
+    notes = [note for sub in pieces(spec).values() for note in sub.notes]
     assert len(notes) == 1
     assert notes[0].startswith("train: 1 bad row skipped")
 
@@ -281,7 +276,7 @@ def test_a_benchmark_is_split_by_its_subject(tmp_path: Path, of_hub: bool, colum
         "Eye & ENT",
     }
     assert all(sub.grader is not None for sub in sub_datasets.values())
-    assert sub_datasets["med.Skin"].loaded.train[0].prompt.startswith("Q: Bone 10?\noptions: A. w")
+    assert sub_datasets["med.Skin"].train[0].prompt.startswith("Q: Bone 10?\noptions: A. w")
 
 
 def test_a_benchmark_without_subjects_has_none_to_split_by(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from msft.data import readers
 from msft.data.formats import ALPACA, ALPACA_WITH_INPUT, format_of
-from msft.data.sources import Files
-from msft.data.splits import LoadedDataset, assembled, load_split, own_splits
+from msft.data.sources import Files, load_split, own_splits
+from msft.data.splits import LoadedDataset, divided
 from msft.errors import DataError
 from msft.example import Example, Message
 from msft.recipe.dataset import DatasetSpec
@@ -37,7 +37,7 @@ def jsonl(path: Path, rows: Rows) -> Path:
 
 
 def load_dataset_spec(spec: DatasetSpec, folder: Path | None, seed: int) -> LoadedDataset:
-    return assembled(spec, own_splits(spec, folder), seed)
+    return divided(spec, own_splits(spec, folder), seed)
 
 
 def loaded(seed: int = 20, name: str = "a", **keys: Any) -> LoadedDataset:

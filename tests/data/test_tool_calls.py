@@ -7,7 +7,7 @@ import pytest
 
 from msft.data.encoding import encoded_split
 from msft.data.formats import example_of
-from msft.data.overlap import question_of
+from msft.data.splits import question_of
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import DataError
 from msft.example import Example

@@ -198,6 +198,20 @@ RARE_FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "sliding_window": 64,
         },
     ),
+    "gemma4": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {
+            **SHAPE,
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "num_kv_shared_layers": 0,
+            "sliding_window": 64,
+        },
+    ),
     "ctrl": (
         "CTRLConfig",
         "CTRLLMHeadModel",

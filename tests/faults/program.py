@@ -151,11 +151,10 @@ def _load() -> None:
     )
 
     import msft.app.commands
-    import msft.app.session
     import msft.app.terminal.plan
-    import msft.app.train
     import msft.engine.build
-    import msft.planning.forecast  # noqa: F401
+    import msft.planning.forecast
+    import msft.training  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -172,9 +171,9 @@ def _be_the_program(order: dict[str, Any]) -> None:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (used + order["memory"],) * 2)
         if not order["report"]:
-            import msft.app.session
+            import msft.training
 
-            vars(msft.app.session)["write_report"] = lambda folder: folder
+            vars(msft.training)["write_report"] = lambda folder: folder
         sys.argv = ["msft", *order["arguments"]]
         exec(order["before"], {})  # noqa: S102  of a test
         if order["stop_after"] is not None:

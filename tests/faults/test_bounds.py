@@ -9,8 +9,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from program import run, toy_recipe
 
-from msft.data.data_files import BYTES_A_ROW
-from msft.data.readers import read_rows
+from msft.data.readers import BYTES_A_ROW, read_rows
 from msft.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("no_reports")

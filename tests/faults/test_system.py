@@ -160,6 +160,10 @@ PATHS = [
     (("plan", "recipe.yaml", "--set", "model_name_or_path=~nosuchuser/m"), "write the whole path"),
     (("validate", "recipe.yaml", "--data", "~nosuchuser/data"), "~nosuchuser"),
     (("eval", "~nosuchuser/m", "recipe.yaml"), "~nosuchuser"),
+    (("train", "recipe.yaml", "--out", "~nosuchuser/run"), "write the whole path"),
+    (("train", "recipe.yaml", "--set", "output_dir=~nosuchuser/run"), "write the whole path"),
+    (("report", "~nosuchuser/run"), "~nosuchuser is the home folder of a user that is not known"),
+    (("init", "~nosuchuser/recipe.yaml"), "write the whole path"),
 ]
 
 
@@ -170,6 +174,16 @@ def test_paths_that_cannot_be_are_refused(
     ended = run(*command, cwd=folder)
     assert ended.code == 2, ended.err
     assert message in said(ended)
+
+
+def test_the_home_folder_is_meant_by_its_sign(folder: Path) -> None:
+    """Not a folder of that name, which nobody would dare to remove."""
+    home = f"import os; os.environ['HOME'] = {str(folder / 'home')!r}\n"
+    for place in ("--out=~/a", "--set=output_dir=~/b"):
+        assert run("train", "recipe.yaml", place, cwd=folder, before=home).code == 0
+    assert {path.name for path in (folder / "home").iterdir()} == {"a", "b"}
+    assert run("report", "~/a", cwd=folder, before=home).code == 0
+    assert not (folder / "~").exists()
 
 
 def test_the_python_interface_raises_errors_of_msft(

@@ -8,8 +8,8 @@ from recorded_writes import put_back, states_of, tree_of
 from msft.files import replace_bytes
 from msft.run.log import EndEvent, Event, Log, RunEvent
 from msft.run.rows import Verdicts, read_verdicts
+from msft.search.curves import SELECTION
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION
 from msft.store.disk import DiskTier
 from msft.store.store import CheckpointStore
 from msft.testing import JsonCodec

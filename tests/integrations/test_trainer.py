@@ -22,16 +22,15 @@ from trainers import (
 )
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from msft.app.train import Result
 from msft.engine.model.loading import tiny_model
 from msft.errors import Diverged, RecipeError, Stopped
 from msft.integrations.engine import TrainerEngine
 from msft.integrations.trainer import train
 from msft.report import write_report
 from msft.run.folder import read_history
-from msft.search.feeds import Place, shuffled_epoch
-from msft.search.mixture import Mixture
+from msft.search.feeds import FeedContext, Mixture
 from msft.text import SELECTED_ON_TEST
+from msft.training import Result
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for the first runs
 
@@ -54,7 +53,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     trainer = sft_trainer(folder, request.param, [watch])
     frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("msft.app.session.write_report", write_report)
+        patch.setattr("msft.training.write_report", write_report)
         result = train(trainer, mixture(), folder / "run", **KEYS)
     assert "</html>" in (result.folder / "report.html").read_text()
     return Finished(trainer, watch, frozen, result)
@@ -185,8 +184,8 @@ def test_a_step_is_the_plain_trainers_own(tmp_path: Path, counted: bool) -> None
     assert ours.args.max_steps == -1
 
     mixed = Mixture.of(dict.fromkeys(data, 32))
-    place = Place(mixed, ticks=2, evals_per_epoch=1, batch_size=16, seed=42, rollout=0)
-    order = [row for epoch in (0, 1) for row in shuffled_epoch(place, epoch)]
+    place = FeedContext(mixed, ticks=2, evals_per_epoch=1, batch_size=16, seed=42, rollout=0)
+    order = [row for epoch in (0, 1) for row in place.shuffled_epoch(epoch)]
     rows = tokenized([mixture()[name]["train"][number] for name, number in order])
     theirs = plain_trainer(tmp_path, rows, **{**keys, "num_train_epochs": 1})
     theirs._get_train_sampler = SequentialSampler

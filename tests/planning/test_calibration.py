@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from msft.planning.calibration import scoring_rate, training_rate
-from msft.run.worker import Scored
-from msft.search.feeds import Batch, Losses, Place
-from msft.search.mixture import Mixture
+from msft.run.rows import Scored
+from msft.search.feeds import Batch, FeedContext, Losses, Mixture
 
 
 class Slow:
@@ -35,7 +34,7 @@ class Slow:
 
 def test_compiling_is_not_taken_for_the_speed_of_a_gpu() -> None:
     engine: Any = Slow()
-    place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
+    place = FeedContext(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
     assert training_rate(engine, place, True, 5.0, engine.clock) == pytest.approx(10_000)
     rate, sampled = scoring_rate(engine.score, ["a"], True, 5.0, engine.clock)
     assert rate == pytest.approx(5_000)
@@ -44,7 +43,7 @@ def test_compiling_is_not_taken_for_the_speed_of_a_gpu() -> None:
 
 def test_a_slow_cpu_is_not_asked_more_often_than_needed() -> None:
     engine: Any = Slow()
-    place = Place(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
+    place = FeedContext(Mixture.of({"a": 64}), 4, 2, 8, 0, 0)
     assert training_rate(engine, place, False, 5.0, engine.clock) == pytest.approx(50)
     rate, sampled = scoring_rate(engine.score, ["a"], False, 5.0, engine.clock)
     assert rate == pytest.approx(25)

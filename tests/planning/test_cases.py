@@ -25,7 +25,7 @@ from msft.planning.counting import (
     counted_run,
 )
 from msft.recipe.recipe import Recipe
-from msft.run.summary import inference_flops, look_ahead_flops, train_flops
+from msft.run.history import inference_flops, look_ahead_flops, train_flops
 from msft.run.worker import EngineWorker
 from msft.search.methods import METHODS
 from msft.text import duration

@@ -10,9 +10,8 @@ import pytest
 
 from msft.app.terminal.plan import devices_lines
 from msft.cli import main
-from msft.engine.memory import Demand
+from msft.engine.memory import Checkpoints, Demand
 from msft.engine.model.shape import ModelShape
-from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.planning.devices import Device, Job, cost_of, devices_content
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.planning.calibration import calibrate
 from msft.planning.forecast import forecast
 from msft.recipe.recipe import load_recipe
-from msft.search.rollout import Tokens
+from msft.run.log import Tokens
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -8,16 +8,24 @@ import pytest
 from toys import RULES, recipe_of, write_data
 
 from msft.data.corpus import Corpus, load_corpus
-from msft.engine.memory import Demand, Room, uncut_bytes
+from msft.engine.memory import (
+    Checkpoints,
+    Demand,
+    FreeMemory,
+    MemoryParts,
+    Workload,
+    memory_of,
+    needs_of,
+    refuse_no_room,
+    uncut_bytes,
+)
 from msft.engine.model.shape import ModelShape, named_shape
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.engine.saving.checkpoint_sizes import Checkpoints
 from msft.errors import NoRoom
-from msft.planning.memory import MemoryParts, Workload, memory_of, needs_of, refuse_no_room
 from msft.recipe.recipe import Recipe
 
 GB = 10**9
-H200 = Room("cuda", 149 * GB, 150 * GB, 128 * GB)
+H200 = FreeMemory("cuda", 149 * GB, 150 * GB, 128 * GB)
 SHAPES = {
     "135M": ModelShape(134_515_008, 30, 576, 1536, 49152, 11520),
     "0.5B": ModelShape(494_032_768, 24, 896, 4864, 151936, 6144),
@@ -31,7 +39,7 @@ def corpus_of(recipe: Recipe) -> Corpus:
 
 
 def foreseen(
-    size: str, tokens: int, optim: str = "adamw", lean: bool = True, room: Room = H200
+    size: str, tokens: int, optim: str = "adamw", lean: bool = True, room: FreeMemory = H200
 ) -> MemoryParts:
     """Training alone, without checkpoints or evaluations, as bench/train_speed.py does it."""
     batch, half = round(1.5 * 91 * 64), optim != "adamw"
@@ -59,7 +67,9 @@ def test_memory_is_what_was_measured_on_an_h200(
 
 def test_half_a_billion_weights_fit_on_a_card_of_24_gb() -> None:
     """As measured with no more than that of an H200's memory: recorded, in one batch."""
-    memory = foreseen("0.5B", 7062, room=Room("cuda", 23_350_000_000, 23_350_000_000, 128 * GB))
+    memory = foreseen(
+        "0.5B", 7062, room=FreeMemory("cuda", 23_350_000_000, 23_350_000_000, 128 * GB)
+    )
     assert memory.recorded
     assert memory.peak / GB == pytest.approx(15.61, rel=0.05)
 
@@ -76,7 +86,7 @@ def test_what_stays_between_recorded_steps_is_what_was_measured(size: str, measu
 @pytest.mark.parametrize(("size", "free"), [("8B", 150), ("3B", 60), ("0.5B", 10)])
 def test_what_micro_batches_add_up_in_is_needed(size: str, free: int) -> None:
     """A batch that does not fit at once takes fp32 sums of gradients, however small its parts."""
-    memory = foreseen(size, 48_000, room=Room("cuda", free * GB, free * GB, 128 * GB))
+    memory = foreseen(size, 48_000, room=FreeMemory("cuda", free * GB, free * GB, 128 * GB))
     assert memory.least > 20 * SHAPES[size].parameters
     assert memory.least > free * GB
     assert not memory.recorded
@@ -113,7 +123,7 @@ def test_an_8b_model_is_told_what_would_help(
 ) -> None:
     write_data(tmp_path)
     recipe = recipe_of(tmp_path, method="sft", **keys)
-    room = Room("cuda", free * GB, 150 * GB, 100 * GB)
+    room = FreeMemory("cuda", free * GB, 150 * GB, 100 * GB)
     corpus, method = corpus_of(recipe), recipe.prepared()
     with pytest.raises(NoRoom) as refused:
         refuse_no_room(recipe, corpus, method, SHAPES["8B"], room)
@@ -135,7 +145,7 @@ def test_an_8b_model_is_told_of_adapters_and_of_four_bits(tmp_path: Path) -> Non
         (12, {"use_peft": True}, "load_in_4bit: true (7.36 GB)"),
     ):
         recipe = recipe_of(tmp_path, method="sft", **keys)
-        room = Room("cuda", free * GB, 24 * GB, 100 * GB)
+        room = FreeMemory("cuda", free * GB, 24 * GB, 100 * GB)
         with pytest.raises(NoRoom) as refused:
             refuse_no_room(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
         assert cure in str(refused.value)
@@ -183,11 +193,11 @@ def test_plan_and_train_ask_for_the_same(tmp_path: Path) -> None:
     write_data(tmp_path)
     recipe = recipe_of(tmp_path, method="msft", method_options={"on_rollback": "restore"})
     shape = named_shape("tiny", False, 1)
-    room = Room("cpu", GB, GB, GB)
+    room = FreeMemory("cpu", GB, GB, GB)
     needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
     assert needs.checkpoints == Checkpoints.of(shape.parameters, "adamw", "restore", len(RULES))
     assert needs.disk == needs.checkpoints.disk(roomy=True)
-    poor = Room("cpu", 30_000_000, GB, GB)
+    poor = FreeMemory("cpu", 30_000_000, GB, GB)
     needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, poor)
     assert needs.disk == needs.checkpoints.disk(roomy=False)
 
@@ -205,7 +215,7 @@ def test_the_paper_s_policy_has_every_candidate_on_disk_and_the_newest_in_memory
     for policy in ("lean", "paper"):
         recipe = recipe_of(tmp_path, method="msft", method_options=options, disk_policy=policy)
         for name, free in {"roomy": GB, "poor": 30_000_000}.items():
-            room = Room("cpu", free, GB, GB)
+            room = FreeMemory("cpu", free, GB, GB)
             needs = needs_of(recipe, corpus_of(recipe), recipe.prepared(), shape, room)
             found[policy, name] = needs
     weights = 4 * shape.parameters

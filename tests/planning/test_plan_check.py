@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from toys import recipe_of, write_data
 
-from msft.app.train import train
 from msft.errors import UsageError
+from msft.training import train
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from msft.app.admission import DEFAULTS
 from msft.app.variants import options_of
 from msft.cli import main
+from msft.planning.admission import DEFAULTS
 from msft.recipe.recipe import Recipe, load_recipe
+from msft.search.curves import SELECTION
 from msft.search.methods import METHODS, PreparedMethod
 from msft.search.methods.dynamix import ORIGINAL
 from msft.search.methods.dynamix import PAPER as MSFT_PAPER
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION
 from msft.testing import Learner, simulate
 
 ROOT = Path(__file__).parents[2]

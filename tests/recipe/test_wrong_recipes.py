@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from msft.data.splits import assembled, own_splits
+from msft.data.sources import own_splits
+from msft.data.splits import divided
 from msft.errors import DataError, RecipeError
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import load_recipe
@@ -520,7 +521,7 @@ def test_wrong_data(
     (tmp_path / file).write_bytes(content)
     spec = DatasetSpec("a", train=file, validation=file)
     with pytest.raises(DataError) as caught:
-        assembled(spec, own_splits(spec, tmp_path), 20)
+        divided(spec, own_splits(spec, tmp_path), 20)
     readable(str(caught.value), str(tmp_path / file), line, said)
 
 

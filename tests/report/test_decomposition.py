@@ -27,9 +27,10 @@ from msft.run.log import (
     RolloutEvent,
     RunEvent,
     ScoresEvent,
+    Tokens,
 )
-from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
-from msft.search.scores import Score, accuracy, nll
+from msft.search.curves import Score, accuracy, nll
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id
 from msft.store.store import Disk
 
 Table = Mapping[str, list[Score]]

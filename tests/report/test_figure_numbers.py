@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from msft.report.figures.chart import (
     drawing,
     horizontal_dots,
 )
-from msft.report.figures.costs import losses_figure
+from msft.report.figures.costs import losses_figure, thinned
 from msft.report.figures.methods import (
     budget_figure,
     gains,
@@ -55,7 +56,7 @@ from msft.report.figures.search import curve
 from msft.report.page import Section
 from msft.report.sections import comparison_figures, run_figures
 from msft.run.folder import step_losses_of
-from msft.search.scores import Score, accuracy
+from msft.search.curves import Score, accuracy
 from msft.testing import Learner, simulate
 
 Event = dict[str, Any]
@@ -305,6 +306,15 @@ def test_the_moving_average_over_ten_steps_follows_the_path(folder: Path) -> Non
     assert "thin: moving average over 10 steps" in legend
 
 
+def test_of_a_long_line_every_few_points_are_drawn_and_the_last_one() -> None:
+    places = [(float(number), 0.0) for number in range(1235)]
+    shown = thinned(places)
+    assert 400 < len(shown) <= 500
+    assert {later[0] - before[0] for before, later in pairwise(shown)} == {3}
+    assert shown[-1] == places[-1]
+    assert [*thinned(places[:500])] == places[:500]
+
+
 EARLY, USUAL = Learner(rows=8, limit=0.3, damage=0.6), Learner(rows=8)
 
 
@@ -503,6 +513,8 @@ def test_flops_and_scores_by_budget_are_means_over_seeds(folder: Path) -> None:
         assert above.texts[place].get_text() == f"{mean:.1f}"
     (line,) = [each for each in lines(above, BEST) if each.get_marker() == "None"]
     assert known(line) == dots[1:]
+    (across,) = [each for each in above.lines if each.get_linestyle() == "--"]
+    assert [y for _, y in known(across)] == [dots[0][1]] * 2, "SFT's score, from edge to edge"
     for axes in (above, below):
         assert [text.get_text() for text in axes.get_xticklabels()] == ["SFT", "C = 1", "C = 2"]
 
@@ -567,6 +579,9 @@ def test_a_peak_before_the_mean_has_another_colour_than_one_after_it(folder: Pat
     }
     figure = drawn(written(folder / "run", curves), "peaks")
     shown, distances = figure.axes[:2]
+    for axes in (shown, distances):
+        (at_mean,) = [line for line in lines(axes, INK) if line.get_linestyle() == "--"]
+        assert [x for x, _ in known(at_mean)] == [0.5, 0.5]
     tops = {LEFT: (0.25, 50), WENT_ON: (0.5, 70), BEST: (1, 60)}
     dots = [line for line in shown.lines if line.get_marker() == "o"]
     assert {line.get_color(): known(line)[0] for line in dots} == tops
@@ -613,6 +628,7 @@ def test_losses_against_sft_are_drawn_as_losses(folder: Path) -> None:
         sizes = size_figure(comparisons, WIDE).axes[0]
         gained = gains_figure(comparisons[1], WIDE).axes[0]
     assert [bar.get_width() for _, bar in bars(sizes)] == pytest.approx([-3.5, 1.0])
+    assert {colour for colour, _ in bars(sizes)} == {BEST}, "mSFT's colour, as in other figures"
     assert {"−3.5", "+1.0"} <= {text.get_text() for text in sizes.texts}
     assert [bar.get_width() for _, bar in bars(gained)] == pytest.approx([1, 6, 0, -3])
     assert {"+6.0", "−3.0", "±0.0"} <= {text.get_text() for text in gained.texts}

@@ -25,10 +25,10 @@ from msft.report.findings import (
 )
 from msft.run import log as events
 from msft.run.history import History
-from msft.run.log import Log
+from msft.run.log import Log, Tokens
+from msft.search.curves import SELECTION
 from msft.search.falls import Fall
-from msft.search.rollout import BASE, CheckpointId, Run, Tokens, checkpoint_id
-from msft.search.scores import SELECTION
+from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
 from msft.testing import scripted
 
 ROWS = 200

@@ -20,8 +20,7 @@ from msft.report.findings import StageTest, certainty
 from msft.report.page import RunOnDisk, facts_of
 from msft.report.run_page import decision_table
 from msft.run.environment import BEGAN, record_environment
-from msft.run.history import History
-from msft.run.summary import summary_of
+from msft.run.history import History, summary_of
 from msft.search.falls import Fall
 from msft.testing import Learner, simulate
 

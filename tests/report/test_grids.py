@@ -19,7 +19,7 @@ from msft.report.figures.chart import BEST, WENT_ON
 from msft.report.figures.costs import path_losses
 from msft.report.figures.grids import GridKind, RunPanel, grid_section, panels_of
 from msft.report.figures.peaks import peaks_of
-from msft.run.summary import disk_of
+from msft.run.history import disk_of
 
 PLACES = ("a/sft-s20", "a/msft-s20", "a/msft+compute_budget=1-s20", "b/sft-s20", "b/msft-s20")
 

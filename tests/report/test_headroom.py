@@ -25,11 +25,11 @@ from msft.report.headroom import (
 )
 from msft.run.folder import read_history, row_tokens_of, verdicts_of
 from msft.run.history import History
-from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent
-from msft.run.worker import Scored
+from msft.run.log import EndEvent, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens
+from msft.run.rows import Scored
+from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.draws import number
-from msft.search.rollout import BASE, CheckpointId, Tokens, checkpoint_id
-from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.search.rollout import BASE, CheckpointId, checkpoint_id
 from msft.store.store import Disk
 from msft.testing import Learner, SimulatedEngine, simulate
 

@@ -16,7 +16,7 @@ from msft.report.comparison_page import headline_of_models, report_of, text_of, 
 from msft.report.comparison_tables import model_tables
 from msft.report.tables import Table
 from msft.run.log import RunEvent, read_log, to_line
-from msft.search.scores import Number, Scores, accuracy
+from msft.search.curves import Number, Scores, accuracy
 
 NAMES = ("sciq", "arc", "gsm8k", "mine")
 

@@ -40,10 +40,19 @@ from msft.report.run_page import choice_text, setting_rows
 from msft.report.sections import comparison_figures, run_figures, run_sections, score_section
 from msft.run.environment import record_environment
 from msft.run.history import History
-from msft.run.log import EndEvent, Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, to_line
+from msft.run.log import (
+    EndEvent,
+    Event,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
+    Tokens,
+    to_line,
+)
+from msft.search.curves import Score, Scores, accuracy, nll, value
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, Tokens, checkpoint_id
-from msft.search.scores import Score, Scores, accuracy, nll, value
+from msft.search.rollout import BASE, checkpoint_id
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
 

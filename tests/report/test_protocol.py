@@ -8,15 +8,15 @@ from test_analyses import Simulation, recipe_of
 from test_paper_figures import hits, written
 
 from msft.app.analyses import budgets, sizes
-from msft.app.hub import card_of
 from msft.cli import main
 from msft.report import write_comparison, write_report
+from msft.report.card import card_of
 from msft.report.compare.comparison import comparison_of_each, comparisons_of
 from msft.report.compare.runs import compared_runs
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text
-from msft.run.summary import summary_of
-from msft.search.scores import accuracy
+from msft.run.history import summary_of
+from msft.search.curves import accuracy
 
 SELECTION = "method: sft\nreport_split: selection\nmodel_name_or_path: tiny\n"
 

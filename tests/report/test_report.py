@@ -33,13 +33,14 @@ from msft.run.log import (
     RolloutEvent,
     RunEvent,
     ScoresEvent,
+    Tokens,
     read_log,
     to_line,
 )
 from msft.run.rows import read_verdicts
+from msft.search.curves import Scores, accuracy, nll, value
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import Scores, accuracy, nll, value
+from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
 from msft.testing import Learner, simulate
 from msft.text import label, si

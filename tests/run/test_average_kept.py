@@ -18,7 +18,7 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.run.worker import Scored
+from msft.run.rows import Scored
 from msft.search.feeds import Batch, Losses
 from msft.testing import SimulatedEngine
 

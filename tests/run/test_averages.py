@@ -10,9 +10,8 @@ import pytest
 
 from mortal import LEARNERS, Killed, MortalLog, files_of, quick_folder
 from msft.errors import Diverged, StoreError
-from msft.run.history import History
+from msft.run.history import History, flops_of, summary_of
 from msft.run.log import AverageEvent, RolloutEvent, from_line, read_log, to_line
-from msft.run.summary import flops_of, summary_of
 from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
 from msft.store.store import Disk
 from msft.testing import SimulatedEngine, scripted, simulate

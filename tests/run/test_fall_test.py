@@ -13,9 +13,9 @@ from msft.errors import Diverged
 from msft.run import log
 from msft.run.log import from_line, read_log, to_line
 from msft.run.rows import Verdict, Verdicts, read_row_tokens, read_verdicts
+from msft.search.curves import SELECTION, TEST
 from msft.search.falls import Fall
 from msft.search.rollout import BASE, CheckpointId, Run
-from msft.search.scores import SELECTION, TEST
 from msft.testing import Learner, simulate
 
 NAMES = ["msft-sure", "msft-sure-restored"]

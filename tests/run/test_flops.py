@@ -9,9 +9,8 @@ from fractions import Fraction
 import pytest
 
 from mortal import PLAIN, VARIED, quick_folder
-from msft.run.history import History
-from msft.run.log import PointEvent, read_log
-from msft.run.summary import (
+from msft.run.history import (
+    History,
     first_rollout_flops,
     flops_of,
     inference_flops,
@@ -19,6 +18,7 @@ from msft.run.summary import (
     path_tokens,
     train_flops,
 )
+from msft.run.log import PointEvent, read_log
 
 BILLION, TRILLION = 10**9, 10**12
 SIZES = {"7B": 7 * BILLION, "13B": 13 * BILLION, "32B": 32 * BILLION}

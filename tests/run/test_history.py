@@ -1,12 +1,20 @@
 """The history of a run: who left, and in which unit scores are."""
 
 from msft.run.history import Exclusion, History
-from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
-from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import Scores, accuracy, nll
+from msft.run.log import (
+    DecisionEvent,
+    Event,
+    PointEvent,
+    RolloutEvent,
+    RunEvent,
+    ScoresEvent,
+    Tokens,
+)
+from msft.search.curves import Scores, accuracy, nll
+from msft.search.rollout import BASE, CheckpointId
 from msft.store.store import Disk
 
-SETTINGS = {"evals_per_epoch": 1, "mean": "macro"}
+SETTINGS = {"evals_per_epoch": 1, "mean": "macro", "peaks": {}}
 FIRST = CheckpointId("r0-t1")
 
 

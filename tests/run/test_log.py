@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,12 +23,15 @@ from msft.run.log import (
     RolloutEvent,
     RunEvent,
     ScoresEvent,
+    Tokens,
     from_line,
     read_log,
+    score_from_json,
+    score_to_json,
     to_line,
 )
-from msft.search.rollout import BASE, Tokens, checkpoint_id
-from msft.search.scores import accuracy, nll, value
+from msft.search.curves import Score, accuracy, nll, value
+from msft.search.rollout import BASE, checkpoint_id
 from msft.store.store import Disk
 
 EVENTS: list[Event] = [
@@ -239,3 +243,24 @@ def test_a_log_in_memory_needs_no_file() -> None:
     log.append(EVENTS[0])
     log.close()
     assert log.events == EVENTS[:1]
+
+
+@pytest.mark.parametrize(
+    ("score", "raw"),
+    [
+        (accuracy(3, 7), [3, 7]),
+        (Score("accuracy", 3, 7, 0.25), [3, 7, 0.25]),
+        (nll(1.25, 9), {"nll": 1.25, "tokens": 9}),
+        (value(0.125), 0.125),
+        (value(1.5, 4), {"value": 1.5, "rows": 4}),
+    ],
+)
+def test_a_score_survives_the_log(score: Score, raw: Any) -> None:
+    assert score_to_json(score) == raw
+    assert score_from_json(raw) == score
+
+
+@pytest.mark.parametrize("raw", ["0.5", None, [1], [1, 2, 3], [0.5, 2], {"nll": 1.0}, {}])
+def test_what_is_no_score_is_refused(raw: Any) -> None:
+    with pytest.raises(ValueError, match="not a score"):
+        score_from_json(raw)

@@ -22,15 +22,17 @@ from mortal import (
     unseal,
 )
 from msft.errors import BadScore, Diverged, LogError, NotReproducible
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import EndEvent, Log, PointEvent, read_log, to_line
-from msft.run.summary import summary_of
-from msft.run.worker import Scored
+from msft.run.recorded_run import rollout_event
+from msft.run.rows import Scored
+from msft.run.worker import Question
+from msft.search.curves import nll
 from msft.search.draws import shuffled
-from msft.search.feeds import Batch, Losses
+from msft.search.feeds import SHUFFLED, Batch, Feed, FeedContext, FeedSpec, Losses, Mixture
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, CheckpointId, Run, checkpoint_id
-from msft.search.scores import nll
+from msft.search.methods.ies import Ies
+from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Run, checkpoint_id
 from msft.testing import Learner, SimulatedEngine, simulate
 
 
@@ -376,3 +378,27 @@ def test_order_of_rows_depends_on_the_seed_alone(name: str) -> None:
     assert first == third
     assert shuffled(16, 1, "order", 0, 0) != shuffled(16, 2, "order", 0, 0)
     assert first != second
+
+
+class Own:
+    """A feed without settings."""
+
+    def open(self, place: FeedContext) -> Feed:
+        return SHUFFLED.open(place)
+
+
+def fed(feed: FeedSpec) -> Mapping[str, Any]:
+    question = Question(0, BASE, Mixture.of({"a": 8}), 1, feed)
+    return rollout_event(question, "fresh", True, CONTENDERS).feed
+
+
+def test_the_log_describes_a_feed_by_name_and_settings() -> None:
+    assert fed(SHUFFLED) == {"name": "shuffled"}
+    assert fed(Own()) == {"name": "own"}
+    assert fed(Ies(0.01, 1, False, True)) == {
+        "name": "ies",
+        "threshold": 0.01,
+        "smoothing_window": 1,
+        "permanent": False,
+        "track_excluded": True,
+    }

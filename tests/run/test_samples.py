@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 
 from msft.data.corpus import Task
-from msft.run.rows import LONGEST_ANSWER, Sample, Samples, cut, picked, read_samples
-from msft.scoring.evaluation import Answered, sampled
+from msft.run.rows import Sample, Samples, read_samples
+from msft.scoring.evaluation import (
+    LONGEST_ANSWER,
+    Answered,
+    evenly,
+    sampled,
+    without_middle,
+)
 from msft.search.rollout import BASE, CheckpointId
 
 FIRST, SECOND = CheckpointId("r0-t1"), CheckpointId("r0-t2")
@@ -18,14 +24,14 @@ def said(answer: str | None, row: int = 0, worth: bool | float = False) -> Sampl
 
 
 def test_rows_are_taken_evenly_and_never_twice() -> None:
-    assert picked(10, 3) == [0, 3, 6]
-    assert picked(2, 3) == [0, 1]
-    assert picked(10, 0) == []
+    assert evenly(10, 3) == [0, 3, 6]
+    assert evenly(2, 3) == [0, 1]
+    assert evenly(10, 0) == []
 
 
 def test_the_middle_of_a_long_text_is_cut_out() -> None:
-    assert cut("x" * 30, 30) == "x" * 30
-    assert cut("a" * 20 + "b" * 20, 30) == "a" * 20 + " [… 10 characters …] " + "b" * 10
+    assert without_middle("x" * 30, 30) == "x" * 30
+    assert without_middle("a" * 20 + "b" * 20, 30) == "a" * 20 + " [… 10 characters …] " + "b" * 10
 
 
 def test_a_sample_has_no_exemplars_and_of_a_loss_no_answer() -> None:

@@ -12,11 +12,10 @@ import pytest
 from mortal import Killed, quick_folder
 from msft.errors import BadScore
 from msft.run.history import History
-from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, read_log
-from msft.run.rows import read_verdicts
-from msft.run.worker import Scored, coerce_kind
-from msft.search.rollout import BASE, CheckpointId, Tokens
-from msft.search.scores import SELECTION, Score, accuracy, value
+from msft.run.log import PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens, read_log
+from msft.run.rows import Scored, coerce_kind, read_verdicts
+from msft.search.curves import SELECTION, Score, accuracy, value
+from msft.search.rollout import BASE, CheckpointId
 from msft.testing import Learner, SimulatedEngine, simulate
 
 LEARNERS = {"a": Learner(rows=16), "b": Learner(rows=16)}
@@ -110,10 +109,10 @@ def test_a_log_from_before_goes_on_in_its_own_way() -> None:
     plain = coerce_kind(scored, {"a": value(0.25), "b": value(0.5)})
     assert plain.scores == {"a": value(0.5), "b": value(0.5)}
     assert plain.verdicts == scored.verdicts
-    rows = {"b": 8}
+    rows, settings = {"b": 8}, {"mean": "macro", "evals_per_epoch": 1, "peaks": {}}
     history = History(
         [
-            RunEvent("sft", 20, 1000, rows, {"mean": "macro"}, {}),
+            RunEvent("sft", 20, 1000, rows, settings, {}),
             RolloutEvent(0, BASE, rows, {}, 1, {"name": "shuffled"}, "fresh", True),
             ScoresEvent(BASE, SELECTION, Tokens(), {"b": accuracy(0, 4)}),
             ScoresEvent(CheckpointId("r0-t1"), SELECTION, Tokens(), {"b": value(0.25)}),

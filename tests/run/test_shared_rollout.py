@@ -31,10 +31,9 @@ from msft.run.recorded_run import RecordedRun
 from msft.run.rows import Samples, Verdicts
 from msft.run.sharing import SharedRollout
 from msft.run.worker import EngineWorker
-from msft.search.feeds import Batch, Losses
+from msft.search.curves import PeakRule
+from msft.search.feeds import Batch, Losses, Mixture, Part
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture, Part
-from msft.search.peaks import PeakRule
 from msft.search.rollout import Settings
 from msft.store.disk import Codec, DiskTier, MemoryTier
 from msft.store.store import CheckpointStore

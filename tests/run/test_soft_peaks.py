@@ -11,8 +11,7 @@ import msft
 from msft.errors import DataError
 from msft.recipe.recipe import Recipe
 from msft.run.folder import read_history
-from msft.run.history import History
-from msft.run.summary import summary_of
+from msft.run.history import History, summary_of
 from msft.testing import Learner, simulate
 
 pytestmark = pytest.mark.usefixtures("no_reports")

@@ -10,13 +10,12 @@ from typing import Any, get_args
 import pytest
 
 from mortal import LEARNERS, PLAIN, VARIED, quick_folder
-from msft.run.history import History
-from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, read_log
+from msft.run.history import History, disk_of, flops_of, schedule_of, summary_of
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens, read_log
 from msft.run.rows import Verdicts, read_verdicts
-from msft.run.summary import disk_of, flops_of, schedule_of, summary_of
+from msft.search.curves import Scores, accuracy, nll
 from msft.search.methods import METHODS
-from msft.search.rollout import BASE, EndedBy, Run, Tokens, checkpoint_id, place_of
-from msft.search.scores import Scores, accuracy, nll
+from msft.search.rollout import BASE, EndedBy, Run, checkpoint_id, place_of
 from msft.store.store import Disk
 from msft.testing import scripted, simulate
 

@@ -7,8 +7,8 @@ import pytest
 
 from mortal import PLAIN, VARIED, Case, kill
 from msft.run.rows import Verdicts
+from msft.search.curves import SELECTION, TEST
 from msft.search.rollout import BASE, checkpoint_id
-from msft.search.scores import SELECTION, TEST
 
 FIRST = (BASE, SELECTION, "a")
 SECOND = (checkpoint_id(0, 1), SELECTION, "a")

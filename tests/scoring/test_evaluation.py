@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from msft.benchmarks.grading import LETTER, NUMBER, Grader
 from msft.data.corpus import Task
-from msft.data.encoding import encoded_split, texts_of
+from msft.data.encoding import encoded_split
 from msft.engine.decode.decoder import Decoder
 from msft.engine.model.loading import LoadedModel, load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
@@ -23,9 +23,8 @@ from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
 from msft.run.engine import Generated, Likelihoods, StopRow
-from msft.scoring.evaluation import Evaluator
-from msft.scoring.metrics import normal
-from msft.search.scores import accuracy, value
+from msft.scoring.evaluation import Evaluator, normal, texts_of
+from msft.search.curves import accuracy, nll, value
 
 TOKENIZER = tiny_tokenizer()
 
@@ -117,7 +116,7 @@ def test_few_shot_exemplars_stand_before_every_prompt() -> None:
 
 def test_nll_is_the_sum_over_answer_tokens() -> None:
     scored = evaluator({}, {"ab": "c"}, metric="nll")(["a"], "test")
-    assert scored.scores["a"].to_json() == {"nll": 4.0, "tokens": 2}, "c and the end of the text"
+    assert scored.scores["a"] == nll(4.0, 2), "c and the end of the text"
 
 
 @pytest.mark.parametrize(("norm", "pick"), [("none", 0), ("chars", 1), ("tokens", 1)])

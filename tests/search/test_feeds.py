@@ -12,15 +12,14 @@ from msft.search.feeds import (
     SHUFFLED,
     Cycles,
     Feed,
+    FeedContext,
     Losses,
-    Place,
-    Row,
-    described,
+    Mixture,
+    Part,
+    RowId,
     epoch_and_steps,
     steps_of,
 )
-from msft.search.methods.ies import Ies
-from msft.search.mixture import Mixture, Part
 from msft.search.rollout import CheckpointId
 from msft.testing import Learner, simulate
 
@@ -29,18 +28,18 @@ whole = st.integers(3, 60)
 
 def place(
     rows: int = 30, batch_size: int = 4, per_epoch: int = 4, epochs: int = 3, rollout: int = 0
-) -> Place:
+) -> FeedContext:
     mixture = Mixture.of({"a": rows - rows // 3, "b": rows // 3})
-    return Place(mixture, epochs * per_epoch, per_epoch, batch_size, seed=20, rollout=rollout)
+    return FeedContext(mixture, epochs * per_epoch, per_epoch, batch_size, seed=20, rollout=rollout)
 
 
-def ticks_of(where: Place) -> list[list[tuple[Row, ...]]]:
+def ticks_of(where: FeedContext) -> list[list[tuple[RowId, ...]]]:
     """The batches of each tick."""
     feed = SHUFFLED.open(where)
     return [[batch.rows for batch in feed.batches(tick)] for tick in range(1, where.ticks + 1)]
 
 
-def order(where: Place, epoch: int = 0) -> list[Row]:
+def order(where: FeedContext, epoch: int = 0) -> list[RowId]:
     per_epoch = where.evals_per_epoch
     ticks = ticks_of(where)[epoch * per_epoch : (epoch + 1) * per_epoch]
     return [row for batches in ticks for batch in batches for row in batch]
@@ -204,22 +203,3 @@ def test_a_cycle_of_a_part_that_is_drawn_once_has_its_rows_of_an_epoch() -> None
     part = Part("a", 8, 4)
     cycles = Cycles(replace(place(), mixture=Mixture((part,))))
     assert {cycles.next(0)[1] for _ in range(24)} == set(part.epoch(20, 0, 0))
-
-
-class Own:
-    """A feed without settings."""
-
-    def open(self, place: Place) -> Feed:
-        return SHUFFLED.open(place)
-
-
-def test_the_log_describes_a_feed_by_name_and_settings() -> None:
-    assert described(SHUFFLED) == {"name": "shuffled"}
-    assert described(Own()) == {"name": "own"}
-    assert described(Ies(0.01, 1, False, True)) == {
-        "name": "ies",
-        "threshold": 0.01,
-        "smoothing_window": 1,
-        "permanent": False,
-        "track_excluded": True,
-    }

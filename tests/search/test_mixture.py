@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.mixture import Mixture, Part
+from msft.search.feeds import Mixture, Part
 
 SIZES = {"b": 10, "a": 30, "c": 20}
 EVERYBODY = Mixture.of(SIZES)

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from msft.errors import OptionError
+from msft.search.curves import PeakRule
+from msft.search.feeds import Mixture
 from msft.search.methods import METHODS, prepare
-from msft.search.mixture import Mixture
 from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
-from msft.search.peaks import PeakRule
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import CheckpointId, Run, ticks_of
 from msft.testing import scripted

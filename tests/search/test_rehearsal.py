@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from msft.search.curves import PeakRule
+from msft.search.feeds import Mixture, Part
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture, Part
-from msft.search.peaks import PeakRule
 from msft.search.rehearsal import FirstRollout, Rehearsal, most_held, rehearse
 from msft.search.rollout import CONTENDERS, CheckpointId, Run, Settings
 

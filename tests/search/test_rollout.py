@@ -2,10 +2,9 @@
 
 import pytest
 
-from msft.search.mixture import Mixture
-from msft.search.peaks import PeakRule
+from msft.search.curves import PeakRule, accuracy
+from msft.search.feeds import Mixture
 from msft.search.rollout import BASE, Point, Rollout, checkpoint_id
-from msft.search.scores import accuracy
 
 
 @pytest.mark.parametrize(

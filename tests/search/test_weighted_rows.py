@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.feeds import Batch, Cycles, Losses, Place, shuffled_epoch
-from msft.search.looks import Looks
+from msft.search.feeds import (
+    Batch,
+    Cycles,
+    FeedContext,
+    Losses,
+    Mixture,
+    Part,
+    RowLosses,
+)
 from msft.search.methods.ies import Ies
 from msft.search.methods.replay import _mixture
 from msft.search.methods.soft_sro import proportioned
-from msft.search.mixture import Mixture, Part
 
 HALF, TWICE, USUAL = (
     Part.weighted("half", 10, 0.5),
@@ -22,12 +28,12 @@ HALF, TWICE, USUAL = (
 MIXTURE = Mixture((HALF, TWICE, USUAL), 0.5)
 
 
-def place(mixture: Mixture, seed: int = 20, rollout: int = 0) -> Place:
-    return Place(mixture, 4, 1, 5, seed, rollout)
+def place(mixture: Mixture, seed: int = 20, rollout: int = 0) -> FeedContext:
+    return FeedContext(mixture, 4, 1, 5, seed, rollout)
 
 
 def counts(mixture: Mixture, epoch: int, seed: int = 20, rollout: int = 0) -> Counter[str]:
-    return Counter(name for name, _ in shuffled_epoch(place(mixture, seed, rollout), epoch))
+    return Counter(name for name, _ in place(mixture, seed, rollout).shuffled_epoch(epoch))
 
 
 @given(st.integers(1, 50), st.floats(0.01, 9), st.integers(0, 3), st.integers(0, 5))
@@ -109,7 +115,7 @@ def test_ies_takes_one_look_an_epoch_at_rows_that_come_twice() -> None:
 
 
 def test_of_a_row_that_comes_twice_in_an_epoch_the_last_loss_counts() -> None:
-    looks = Looks(Mixture((TWICE,)))
+    looks = RowLosses(Mixture((TWICE,)))
     first, second = ("twice", 0), ("twice", 1)
     for epoch in (1.0, 2.0):
         looks.begin_epoch()
@@ -119,7 +125,7 @@ def test_of_a_row_that_comes_twice_in_an_epoch_the_last_loss_counts() -> None:
 
 
 def test_a_look_is_not_taken_again_after_a_resume_within_an_epoch() -> None:
-    spec, where = Ies(0.01, 1, False, True), Place(Mixture((TWICE,)), 8, 2, 4, 20, 0)
+    spec, where = Ies(0.01, 1, False, True), FeedContext(Mixture((TWICE,)), 8, 2, 4, 20, 0)
     whole, resumed = spec.open(where), spec.open(where)
     for tick in (1, 2):
         if tick == 2:
@@ -130,7 +136,7 @@ def test_a_look_is_not_taken_again_after_a_resume_within_an_epoch() -> None:
                 resumed.observe(batch, Losses([float(tick)] * len(batch.rows)))
     assert resumed.state() == whole.state()
     assert {len(looks) for _, _, looks in whole.state()["losses"]} == {1}
-    unweighted = spec.open(Place(Mixture((USUAL,)), 8, 2, 4, 20, 0))
+    unweighted = spec.open(FeedContext(Mixture((USUAL,)), 8, 2, 4, 20, 0))
     unweighted.observe(Batch((("usual", 1),)), Losses([1.0]))
     assert set(unweighted.state()) == {"losses", "resting"}, "as in older folders"
 

@@ -21,9 +21,8 @@ from mortal import (
     left_by,
     quick_folder,
 )
-from msft.run.history import History
+from msft.run.history import History, summary_of
 from msft.run.log import AverageEvent, PointEvent, read_log
-from msft.run.summary import summary_of
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
 from msft.search.rollout import CheckpointId, Run

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msft.search.peaks import Follower, PeakRule
+from msft.search.curves import Follower, PeakRule, accuracy
 from msft.search.rollout import BASE, CheckpointId, Keep, checkpoint_id
-from msft.search.scores import accuracy
 from msft.store.disk import DiskTier, MemoryTier, NoDisk
 from msft.store.store import CheckpointStore, retained, wanted
 from msft.testing import JsonCodec
@@ -53,7 +52,7 @@ def test_peaks_and_span_are_held_at_every_tick_since_they_were_reached(
     """A tick that is dropped once never comes back, so it must be held all the way."""
     rule = PeakRule(smooth, min_delta, include_start)
     names = [str(number) for number in range(len(curves))]
-    follower = Follower(rule, names, names)
+    follower = Follower(rule, names)
     heights = [[Fraction(right, 5) for right in curve] for curve in curves]
     peaks = [rule.peak(curve) for curve in heights]
     needed = {"contenders": {*peaks}, "span": {*range(min(peaks), max(peaks) + 1)}}
@@ -64,7 +63,7 @@ def test_peaks_and_span_are_held_at_every_tick_since_they_were_reached(
         follower.follow(scores)
         ticks.append(TICKS[0] if tick == 0 else checkpoint_id(0, tick))
         for keep in held:
-            now = wanted(keep, ticks, follower.contenders())  # type: ignore[arg-type]
+            now = wanted(keep, ticks, follower.contenders)  # type: ignore[arg-type]
             held[keep] = now & (held[keep] | {ticks[-1]})
     for keep, numbers in needed.items():
         assert {ticks[number] for number in numbers} <= held[keep]
@@ -141,7 +140,7 @@ def test_the_paper_s_disk_has_a_peak_of_each_the_start_and_the_best_at_any_time(
     other = CheckpointId("r0-t8")  # the best of an earlier stage
     ticks = [start, *(checkpoint_id(1, tick) for tick in range(1, 7))]
     names = [str(number) for number in range(active)]
-    follower = Follower(PeakRule(), names, names)
+    follower = Follower(PeakRule(), names)
     store = CheckpointStore([MemoryTier("host", 2)], NoDisk(), weights_bytes=10, training_bytes=7)
     for checkpoint in () if from_base else (start, other):
         store.enter(checkpoint)
@@ -153,7 +152,7 @@ def test_the_paper_s_disk_has_a_peak_of_each_the_start_and_the_best_at_any_time(
         if 5 * mean > height:
             best, height = checkpoint, 5 * mean
         follower.follow({n: accuracy(each[int(n)], 9) for n in names})
-        peaks = {ticks[number] for number in follower.contenders()}
+        peaks = {ticks[number] for number in follower.contenders}
         store.keep(
             retained(
                 start=start,

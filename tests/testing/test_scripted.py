@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from msft.run.history import summary_of
 from msft.run.log import Log, to_line
-from msft.run.summary import summary_of
 from msft.search.methods import METHODS
 from msft.search.rollout import BASE, CheckpointId, Run
 from msft.testing import Scripted, scripted

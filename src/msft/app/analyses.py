@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from msft.app.admission import refuse_untrainable, refuse_unwritable
 from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show, show_paths, width
 from msft.app.variants import methods_of, model_folder, options_of
 from msft.errors import UsageError
+from msft.planning.admission import refuse_untrainable, refuse_unwritable
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
 from msft.report.compare.comparison import comparisons_of
@@ -34,7 +34,12 @@ from msft.report.compare.paper import (
     fork_of,
     mean_shift,
 )
-from msft.report.compare.runs import ReportSplit, budget_of, compared_runs
+from msft.report.compare.runs import (
+    ReportSplit,
+    budget_of,
+    compared_runs,
+    refuse_mixed_selection,
+)
 from msft.report.figures.costs import path_losses
 from msft.report.figures.grids import RunPanel, grid_section, panels_of
 from msft.report.figures.methods import share_section
@@ -42,10 +47,9 @@ from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
 from msft.report.sections import comparison_figures
 from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
-from msft.run.history import History
-from msft.run.summary import disk_of, summary_of
+from msft.run.history import History, disk_of, summary_of
+from msft.search.curves import TEST
 from msft.search.rollout import ticks_of
-from msft.search.scores import TEST
 from msft.text import (
     SELECTED_ON_TEST,
     WIDTH,
@@ -256,9 +260,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
     """Trains what is missing, here and now; `say` is told what a person should know."""
 
     def carry_out(recipe: Recipe, folder: Path) -> History:
-        from msft.app.admission import refuse_changed
-        from msft.app.terminal.progress import progress
-        from msft.app.train import train
+        from msft.app.terminal.progress import ShownRun
+        from msft.planning.admission import refuse_changed
+        from msft.training import train
 
         files = RunFolder(folder)
         refuse_changed(recipe, files)
@@ -267,9 +271,9 @@ def runner(quiet: bool, say: Callable[[str], None]) -> Runner:
             return read_history(folder)
         say(f"{folder}: {recipe.method} on {recipe.model_name_or_path}")
         kept = [spec.name for spec in recipe.datasets if spec.keep]
-        with progress(folder.name, quiet, kept, folder) as shown:
-            kept_here = replace(recipe, push_to_hub=False)
-            train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
+        shown = [] if quiet else [ShownRun(folder.name, kept)]
+        kept_here = replace(recipe, push_to_hub=False)
+        train(kept_here, folder, shown, lambda text: say(f"note: {text}"))
         return read_history(folder)
 
     return carry_out
@@ -335,12 +339,12 @@ def _cells(label: str, result: dict[str, Any], straight: dict[str, Any]) -> tupl
 
 def with_models(recipe: Recipe, models: Sequence[str]) -> dict[str, Recipe]:
     """The recipe for each model; what cannot be trained is refused here, before anything starts."""
-    from msft.app.train import load_data
+    from msft.engine.rows import load_rows
 
     found = {model: replace(recipe, model_name_or_path=model) for model in models}
     for each in found.values():
         refuse_untrainable(each)
-        load_data(each)
+        load_rows(each)
     return found
 
 
@@ -444,6 +448,8 @@ def grid(options: argparse.Namespace) -> None:
             f"none of the {counted(len(runs), 'run')} is a finished one {wanted}; name folders "
             "that have one, such as those of `msft compare`"
         )
+    if kind == "peaks":
+        refuse_mixed_selection([panel.run for panel in panels])
     refuse_unwritable(out)
     section = grid_section(kind, panels)
     files = write_figures([section], out, ("svg", "png"))
@@ -483,6 +489,7 @@ def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
         "compute_budget": budget_of(history) if searches else None,
         "sub_datasets": len(run.names),
         "seed": run.seed,
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
     }
     match kind:
         case "peaks":

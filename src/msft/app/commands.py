@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout, sup
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.app.admission import refuse_places, refuse_unwritable
 from msft.app.compare import print_missing, refuse_useless
 from msft.app.terminal.screen import say, show, show_path, show_paths, unguarded, width
 from msft.errors import LogError, UsageError
-from msft.ranks import Patience, attempt, settled
+from msft.planning.admission import refuse_places, refuse_unwritable
 from msft.run.folder import RunFolder, read_history, write_json
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def init(options: argparse.Namespace) -> None:
 
 def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
-    from msft.app.admission import refuse_untrainable
+    from msft.planning.admission import refuse_untrainable
 
     recipe = recipe_of(options)
     with aside(options.json):
@@ -77,9 +76,10 @@ def validate(options: argparse.Namespace) -> None:
             show(f"note: {note}")
         refuse_untrainable(recipe)
         from msft.app.terminal.validate import shown_rows, validation_content, validation_text
-        from msft.app.train import load_data
+        from msft.engine.rows import load_rows
 
-        tokenizer, corpus = load_data(recipe)
+        rows = load_rows(recipe)
+        tokenizer, corpus = rows.tokenizer, rows.corpus
         if recipe.use_peft:
             from msft.engine.model.shape import shape_for
 
@@ -94,7 +94,7 @@ def validate(options: argparse.Namespace) -> None:
 
 def plan(options: argparse.Namespace) -> None:
     """What a run will cost, or those of a comparison, before any training."""
-    from msft.app.admission import refuse_absent, refuse_no_packages, run_folder
+    from msft.planning.admission import refuse_absent, refuse_no_packages, run_folder
 
     if options.side_by_side is not None:
         _plan_side_by_side(options)
@@ -121,8 +121,8 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def _plan_side_by_side(options: argparse.Namespace) -> None:
-    from msft.app.admission import refuse_absent, refuse_no_packages
     from msft.app.compare import planned
+    from msft.planning.admission import refuse_absent, refuse_no_packages
 
     overrides, out = overrides_of(options), Path(options.out or "runs/compare")
     asked = (options.methods, options.seeds, out, options.models)
@@ -155,32 +155,26 @@ def replay(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
-    from msft.app.admission import run_folder
-    from msft.app.train import joined, patience_of
+    from msft.app.interface import shown_run
+    from msft.app.terminal.results import result_text
+    from msft.training import meet, train
 
-    tried = attempt(lambda: recipe_of(options))  # it says how long the ranks wait for each other
-    ranks = joined(patience_of(*tried[0]) if tried[0] else Patience())
-    recipe = settled(ranks, "the recipe", tried)
+    ranks, recipe = meet(lambda: recipe_of(options))
     options.quiet = options.quiet or ranks.rank > 0
     for note in recipe.notes:
         say(f"note: {note}", options.quiet)
-    folder = run_folder(recipe, out)
-    from msft.app.interface import shown_progress
-    from msft.app.terminal.results import result_text
-    from msft.app.train import train
-
-    finished = folder.is_finished()
-    showing = shown_progress(recipe, folder.path, options.quiet or finished, schedule is not None)
-    with aside(options.json), showing as shown:
+    shown = [] if options.quiet else [shown_run(recipe, schedule)]
+    with aside(options.json):
         shared = getattr(options, "shared", None)  # `msft replay` has none
-        result = train(recipe, folder.path, shown, noting(options), schedule, shared=shared)
+        result = train(recipe, out, shown, noting(options), schedule, shared=shared, ranks=ranks)
     if ranks.rank:
         return
+    folder = RunFolder(result.folder)
     if options.json:
         places = {"folder": folder.path, "model": result.best, "report": folder.report}
         print_json({**result.summary, **{key: str(path) for key, path in places.items()}})
         return
-    if finished:
+    if result.was_finished:
         show(f"{folder.path} is finished already; this is its result")
     history = read_history(folder.path)
     metrics = {name: history.unit_of(name) for name in history.start.datasets}
@@ -191,7 +185,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
 
 def evaluate(options: argparse.Namespace) -> None:
     """Score a model on a recipe's sub-datasets."""
-    from msft.app.admission import refuse_absent, refuse_no_rows
+    from msft.planning.admission import refuse_absent, refuse_no_rows
 
     recipe = recipe_of(options)
     refuse_absent(recipe, options.model)

@@ -17,7 +17,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, Say, carry_out, device_slots, exit_in_words
 from msft.app.terminal.screen import show, show_paths, unguarded, width
 from msft.app.variants import (
@@ -30,12 +29,13 @@ from msft.app.variants import (
     variants_of,
 )
 from msft.errors import OptionError, RecipeError, RunsFailed, UsageError, explaining
+from msft.planning.admission import refuse_unwritable
 from msft.recipe.recipe import Recipe, load_recipe, recipe_keys
 from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
 from msft.run.sharing import SharedRollout
+from msft.search.feeds import Mixture
 from msft.search.methods import METHODS, ROLLING_BACK
-from msft.search.mixture import Mixture
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
 
@@ -311,8 +311,8 @@ def commands(
 
 def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
     """The runs that are not done; wrong rows, models and places are refused before any starts."""
-    from msft.app.admission import refuse_changed, refuse_untrainable
-    from msft.app.train import load_data
+    from msft.engine.rows import load_rows
+    from msft.planning.admission import refuse_changed, refuse_untrainable
 
     refuse_unwritable(out)
     waiting = [each for each in asked if not each.is_done]
@@ -325,7 +325,7 @@ def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
             say(f"{each.name}: finished already")
     first_of = {each.recipe.model_name_or_path: each.recipe for each in reversed(waiting)}
     for recipe in first_of.values():
-        load_data(recipe)  # wrong rows and models come up now, once, and not in every run
+        load_rows(recipe)  # wrong rows and models come up now, once, and not in every run
     return waiting
 
 

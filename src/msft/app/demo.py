@@ -4,11 +4,11 @@ import sys
 import time
 from pathlib import Path
 
-from msft.app.admission import refuse_unwritable
 from msft.app.jobs import Job, beside
 from msft.app.terminal.screen import show, show_path, width
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
 from msft.errors import UsageError
+from msft.planning.admission import refuse_unwritable
 from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
 from msft.run.folder import RunFolder, read_history
@@ -87,12 +87,12 @@ def _excluded(folder: Path) -> str:
 
 
 def _run(method: str, seed: int, recipe: Path, out: Path) -> None:
-    from msft.app.terminal.progress import progress
-    from msft.app.train import train
+    from msft.app.terminal.progress import ShownRun
+    from msft.training import train
 
     print(f"{METHODS[method][0]}:")
-    with progress(f"{method} on the demo mixture", folder=out / method) as shown:
-        train(load_recipe(recipe, _overrides(method, seed)), out / method, shown)
+    asked = load_recipe(recipe, _overrides(method, seed))
+    train(asked, out / method, [ShownRun(f"{method} on the demo mixture")])
     print()
 
 

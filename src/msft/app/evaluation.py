@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msft.recipe.recipe import Recipe
-from msft.search.scores import TEST
+from msft.search.curves import TEST
 from msft.text import SELECTED_ON_TEST
 
 OF_A_RESULT = f"a result of this recipe (selection_split: test): {SELECTED_ON_TEST}"

@@ -3,25 +3,25 @@ path of its file, does what the command of that name does, and returns it as Pyt
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msft.app.admission import (
+from msft.app.evaluation import evaluation
+from msft.app.terminal.progress import Progress, ShownRun
+from msft.errors import UsageError, explaining
+from msft.planning.admission import (
     refuse_absent,
     refuse_no_packages,
     refuse_no_rows,
     refuse_unwritable,
     run_folder,
 )
-from msft.app.evaluation import evaluation
-from msft.app.terminal.progress import Progress, progress
-from msft.app.train import EngineSource, Result
-from msft.app.train import train as carry_out
-from msft.errors import UsageError, explaining
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
 from msft.text import shown
+
+if TYPE_CHECKING:
+    from msft.training import EngineSource, Result
 
 AnyRecipe = Recipe | Path | str
 """A recipe, or where its file is."""
@@ -36,9 +36,9 @@ def train(
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
     schedule: Path | str | None = None,
-    engine: EngineSource | None = None,
+    engine: "EngineSource | None" = None,
     datasets: Mapping[str, Any] | None = None,
-) -> Result:
+) -> "Result":
     """Train a recipe, or go on with it: the same call on the same folder resumes.
 
     Args:
@@ -59,13 +59,14 @@ def train(
         `summary` (the content of `summary.json`), `best` (the folder of the model), `schedule`
         and `folder`.
     """
+    from msft import training
+
     recipe = _loaded(recipe)
     folder = run_folder(recipe, out).path
-    told = notice or printed(quiet)
-    if progress is not None:
-        return carry_out(recipe, folder, progress, told, schedule, engine, datasets=datasets)
-    with shown_progress(recipe, folder, quiet, replayed=schedule is not None) as shown:
-        return carry_out(recipe, folder, shown, told, schedule, engine, datasets=datasets)
+    how: dict[str, Any] = {"schedule": schedule, "engine": engine, "datasets": datasets}
+    how["notice"] = notice or printed(quiet)
+    shown = ShownRun(progress=progress) if progress else shown_run(recipe, schedule)
+    return training.train(recipe, folder, [] if quiet and not progress else [shown], **how)
 
 
 @explaining()
@@ -128,13 +129,10 @@ def plan(
     return forecast(recipe, folder, SECONDS if calibrate else 0, devices)
 
 
-def shown_progress(
-    recipe: Recipe, folder: Path, quiet: bool, replayed: bool
-) -> AbstractContextManager[Progress | None]:
+def shown_run(recipe: Recipe, schedule: Path | str | None) -> ShownRun:
     """What shows how a run goes on."""
-    title = f"{'replay' if replayed else recipe.method} on {recipe.model_name_or_path}"
-    kept = [spec.name for spec in recipe.datasets if spec.keep]
-    return progress(title, quiet, kept, folder)
+    title = f"{'replay' if schedule else recipe.method} on {recipe.model_name_or_path}"
+    return ShownRun(title, [spec.name for spec in recipe.datasets if spec.keep])
 
 
 def _loaded(recipe: AnyRecipe) -> Recipe:

@@ -3,12 +3,12 @@
 from contextlib import suppress
 from pathlib import Path
 
-from msft.app.hub import card_of
 from msft.engine.model.adapter_folders import ADAPTER_CONFIG, base_of, is_adapter
 from msft.engine.model.folders import CONFIG
 from msft.errors import LogError, RecipeError, UsageError
 from msft.files import remove
 from msft.recipe.recipe import load_recipe
+from msft.report.card import card_of
 from msft.report.findings import findings_in
 from msft.run.folder import RunFolder, read_history, write_text
 

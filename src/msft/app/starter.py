@@ -9,13 +9,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from msft.app.admission import refuse_unwritable
 from msft.data.encoding import encoded_examples
-from msft.data.loading import load_datasets
 from msft.data.sources import Files, own_sources
+from msft.data.splits import load_datasets
 from msft.engine.model.tokenizers import SMOLLM2, TINY, tokenizer_for
 from msft.errors import DataError, Explained, RecipeError, UsageError
 from msft.example import Example
+from msft.planning.admission import refuse_unwritable
 from msft.recipe.draft import MOST_VALUES, Draft
 from msft.recipe.importer import drafted, tool_of
 from msft.recipe.importer_datasets import LARGEST
@@ -123,10 +123,10 @@ def _lengths(place: Path, draft: Draft) -> tuple[list[int], str] | None:
         found = load_datasets(recipe)
     except (RecipeError, DataError, OSError):
         return None
-    rows = sum(len(each.loaded.train) * each.spec.weight for each in found)
+    rows = sum(len(each.train) * each.spec.weight for each in found)
     sample: list[Example] = []
     for each in found:
-        train = each.loaded.train
+        train = each.train
         count = ceil(len(train) * each.spec.weight * min(1, _SAMPLE / rows))
         sample += [train[number * len(train) // count] for number in range(count)]
     try:

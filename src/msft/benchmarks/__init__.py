@@ -1,8 +1,8 @@
 """The benchmarks: what is asked and how an answer is graded; `benchmark: NAME` in a recipe.
 
-Read `benchmark.py` first, then `science.py`, where each is a row of a table. `prompts.py` says how
-a question is put, `grading.py` finds the answer in what the model wrote, `synthetic.py` makes the
-rows of the demo. See CONTRIBUTING to add one.
+Read `benchmark.py` first, then `public.py`, where each is a row of a table. `grading.py` finds the
+answer in what the model wrote, `synthetic.py` makes the rows of the demo. See CONTRIBUTING to add
+one.
 They may import the search (for its draws): no recipe, no data, no torch.
 """
 
@@ -10,15 +10,12 @@ from functools import partial
 
 from msft.benchmarks import synthetic
 from msft.benchmarks.benchmark import Benchmark
-from msft.benchmarks.commonsense import COMMONSENSE
-from msft.benchmarks.language import LANGUAGE
-from msft.benchmarks.mathematics import MATHEMATICS
-from msft.benchmarks.science import SCIENCE
+from msft.benchmarks.public import COMMONSENSE, LANGUAGE, MATHEMATICS, SCIENCE
 
 PUBLIC: dict[str, Benchmark] = SCIENCE | COMMONSENSE | MATHEMATICS | LANGUAGE
-"""Those with a dataset on the hub."""
+"""Benchmarks with a dataset on the hub."""
 
 MADE = {f"demo_{name}": partial(synthetic.splits, name) for name in synthetic.TASKS}
-"""Those made by code, as functions from a seed to the splits."""
+"""Benchmarks made by code, as functions from a seed to the splits."""
 
 BENCHMARKS = (*PUBLIC, *MADE)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from msft.benchmarks.prompts import MARK
-
+MARK = "####"
+"""Stands before the answer, as in GSM8K; what follows it on its line is graded."""
 QUESTION = "Q:"
 """What a next question starts with."""
 

@@ -15,7 +15,7 @@ from msft.example import Example, Split
 HELD_OUT = {"validation": 150, "test": 400}
 WRONG = 0.45
 MISLABELLED = ("teams", "shelves", "gates")
-"""Those with wrong training labels, and the share of them."""
+"""The sub-datasets with wrong training labels, and the share of these labels."""
 
 Pairs = list[tuple[str, str]]
 """Prompts and completions."""
@@ -85,7 +85,7 @@ TASKS = {
 
 
 def splits(name: str, seed: int) -> dict[str, Split]:
-    """Those of one of them, another draw for every seed."""
+    """The splits of one of the six sub-datasets; every seed draws other rows."""
     return {
         split: Split(
             tuple(

@@ -1,7 +1,8 @@
 """The data: rows of files, the hub or memory become examples, and examples become tokens.
 
-Read `corpus.py` first: what a recipe's sub-datasets are when all is done. On the way there
-`loading.py` reads every sub-dataset from its `sources.py` with `readers.py`, `formats.py` knows how
-rows may look, `splits.py` and `partition.py` hold out and divide, `encoding.py` makes tokens.
+Read `corpus.py` first: `load_corpus` goes through the stages. `sources.py` reads the rows of a
+sub-dataset (files with `readers.py`) and makes examples of them (`formats.py` knows how rows may
+look). `splits.py` says which rows train, select and test, after `partition.py` where a recipe has
+`split_by`. `encoding.py` makes tokens.
 It may import recipe, benchmarks and what is left of them: no torch, no scoring, no engine.
 """

@@ -1,24 +1,27 @@
-"""The corpus: every sub-dataset of a recipe, read, encoded and checked; no weights needed."""
+"""The corpus: every sub-dataset of a recipe, read, divided, encoded and checked; no weights needed.
+
+`load_corpus` goes through the stages: all sub-datasets are read and divided (`splits.py`), compared
+with each other, and encoded (`encoding.py`). Then the corpus says what a run needs of its data: the
+tasks that are scored, the settings that rows decide, a fingerprint, and what a person should know.
+"""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log
 from typing import Literal
 
 from msft.benchmarks.grading import Grader
-from msft.data.encoding import EncodedSplit, Tokenizer, encoded_split, encoded_texts, on_every_token
-from msft.data.generation_limits import SLACK, limit_note
-from msft.data.loading import Found, load_datasets
-from msft.data.notes import source_notes, weight_note
-from msft.data.overlap import forget_questions, shared_between
+from msft.data.encoding import EncodedSplit, Tokenizer, encoded_splits, encoded_texts
+from msft.data.splits import LoadedDataset, forget_questions, load_datasets, shared_between
 from msft.errors import DataError, RecipeError
-from msft.example import Example
+from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import Recipe
+from msft.search.curves import SELECTION, TEST
+from msft.search.feeds import Mixture, Part, steps_of
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture, Part
 from msft.search.rollout import Settings, ticks_of
-from msft.search.scores import SELECTION, TEST
 from msft.text import SELECTED_ON_TEST, counted, no_test_mean
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
@@ -56,9 +59,11 @@ class SubDataset:
     """A sub-dataset as the model sees it. `test` is None where the recipe has no test rows,
     `validation` where test rows select.
 
-    exemplars: what stands before every scored row.
+    exemplars: what stands before every scored row; `shots` is their text.
     grader: finds the answer in what the model wrote; None: the whole text is the answer.
     group: of a benchmark, for tables.
+    part: its share of an epoch, with `epoch_rows` rows of `epoch_tokens` tokens; where a sample is
+        drawn anew each epoch, these are the tokens on average.
     """
 
     spec: DatasetSpec
@@ -70,36 +75,35 @@ class SubDataset:
     grader: Grader | None
     group: str
     notes: tuple[str, ...]
+    name: str = field(init=False)
+    shots: str = field(init=False)
+    part: Part = field(init=False)
+    epoch_rows: int = field(init=False)
+    epoch_tokens: int = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.spec.name
+    def __post_init__(self) -> None:
+        spec, rows = self.spec, self.train.rows
+        part = Part.weighted(spec.name, len(rows), spec.weight, spec.keep)
+        tokens = sum(len(row.tokens) for row in rows)
+        known = {
+            "name": spec.name,
+            "shots": "".join(map(_exemplar, self.exemplars)),
+            "part": part,
+            "epoch_rows": part.rows,
+            "epoch_tokens": round(tokens * part.rows / len(rows)),
+        }
+        for key, value in known.items():
+            object.__setattr__(self, key, value)
 
     def rows_of(self, split: str) -> EncodedSplit:
-        """Its rows of a split that it has."""
+        """The rows of a split, which must be there."""
         found = {"train": self.train, SELECTION: self.validation, TEST: self.test}[split]
         assert found is not None, f"{self.name} has {split} rows"
         return found
 
-    @property
-    def part(self) -> Part:
-        """Its share of an epoch."""
-        return Part.weighted(self.name, len(self.train.rows), self.spec.weight, self.spec.keep)
 
-    @property
-    def epoch_rows(self) -> int:
-        """Rows that an epoch of the whole mixture takes from it."""
-        return self.part.rows
-
-    @property
-    def epoch_tokens(self) -> int:
-        """Their tokens; where a sample is drawn anew each epoch, so many on average."""
-        tokens = sum(len(row.tokens) for row in self.train.rows)
-        return round(tokens * self.epoch_rows / len(self.train.rows))
-
-    @property
-    def shots(self) -> str:
-        return "".join(map(_exemplar, self.exemplars))
+def _exemplar(example: Example) -> str:
+    return f"{example.prompt}{example.completion}\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +111,14 @@ class Corpus:
     """All sub-datasets, in recipe order, and how many tokens the model has places for.
 
     selection: the split whose rows choose checkpoints.
+    notes: all that a person should know before a run: of each sub-dataset, of the test rows, of
+        the steps of an epoch.
     """
 
     datasets: Mapping[str, SubDataset]
     context: int | None = None
     selection: str = SELECTION
+    notes: tuple[str, ...] = ()
 
     @property
     def has_test(self) -> bool:
@@ -139,7 +146,7 @@ class Corpus:
         return Mixture(tuple(d.part for d in self.datasets.values()), rehearsal_fraction)
 
     def tasks(self, recipe: Recipe) -> dict[str, Task]:
-        """What is scored, and how."""
+        """What is scored of each sub-dataset, and how."""
         return {
             name: Task(
                 name,
@@ -162,7 +169,7 @@ class Corpus:
         }
 
     def fingerprint(self) -> str:
-        """Changes when a token of a row does, or what the row is judged by."""
+        """A hash of every token of every row, and of what each row is judged by."""
         digest = hashlib.sha256()
         for name, dataset in self.datasets.items():
             digest.update(repr((name, dataset.shots, dataset.spec.metric)).encode())
@@ -173,8 +180,11 @@ class Corpus:
         return digest.hexdigest()
 
 
+# Loading
+
+
 def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None) -> Corpus:
-    """Read and encode everything; the first thing that is wrong is a DataError.
+    """Read, divide and encode everything; the first thing that is wrong is a DataError.
 
     context: how many tokens the model has places for; None: not known.
     """
@@ -184,43 +194,43 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             f"set max_length to {context} or less",
             ("max_length",),
         )
-    found = load_datasets(recipe)
-    shared = shared_between({f.spec.name: f.loaded.splits for f in found})
+    loaded = load_datasets(recipe)
+    shared = shared_between({each.spec.name: each.splits for each in loaded})
     forget_questions()
-    return Corpus(
-        {
-            f.spec.name: _sub_dataset(f, recipe, tokenizer, context, shared[f.spec.name])
-            for f in found
-        },
-        context,
-        recipe.selection_split,
-    )
+    datasets: dict[str, SubDataset] = {}
+    for each in loaded:
+        name = each.spec.name
+        encoded, too_long = encoded_splits(name, each.splits, recipe, tokenizer)
+        noted = [*shared[name], *too_long]
+        datasets[name] = _sub_dataset(each, encoded, noted, recipe, tokenizer, context)
+    rows = sum(each.epoch_rows for each in datasets.values())
+    steps = steps_of(rows, recipe.train_batch_size)
+    corpus = Corpus(datasets, context, recipe.selection_split)
+    notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
+    notes += [corpus.note] if corpus.note else []
+    return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
 
 
 def _sub_dataset(
-    found: Found, recipe: Recipe, tokenizer: Tokenizer, context: int | None, shared: list[str]
+    loaded: LoadedDataset,
+    encoded: Mapping[str, EncodedSplit],
+    noted: list[str],
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    context: int | None,
 ) -> SubDataset:
-    spec, loaded = found.spec, found.loaded
-    notes = [*source_notes(spec), *loaded.notes, *shared]
-    splits: dict[str, EncodedSplit | None] = {}
-    for split, examples in loaded.splits.items():
-        most, every = recipe.max_length, split != "train"
-        encoded = encoded_split(examples, tokenizer, most, every) if examples else None
-        if encoded and encoded.too_long:
-            notes.append(
-                f"{split}: {len(encoded.too_long)} of {len(examples)} rows are longer than "
-                f"max_length {recipe.max_length} and are left out (first: {encoded.too_long[0]})"
-            )
-        if encoded and not encoded.rows:
-            raise DataError(
-                f"{spec.name}: every {split} row is longer than max_length "
-                f"{recipe.max_length} tokens; raise max_length"
-            )
-        if encoded and split == "train" and not recipe.completion_only_loss:
-            encoded = on_every_token(encoded)
-        splits[split] = encoded
-    train, validation, test = splits["train"], splits[SELECTION], splits[TEST]
-    selecting = splits[recipe.selection_split]
+    """A sub-dataset whose encoded rows can be trained and scored as the recipe says; DataError
+    where they cannot.
+
+    noted: what there is to say of its rows beside `loaded.notes`.
+    """
+    spec, notes = loaded.spec, []
+    if spec.columns is not None:  # they decide what is read
+        read = ", ".join(f"{ours} from {column}" for ours, column in spec.columns.items())
+        notes.append(f"columns: {read}; other columns are not read")
+    notes += [*loaded.notes, *noted]
+    train, validation, test = map(encoded.get, ("train", SELECTION, TEST))
+    selecting = encoded.get(recipe.selection_split)
     if train is None or selecting is None:
         empty = "train" if train is None else recipe.selection_split
         raise DataError(
@@ -233,13 +243,13 @@ def _sub_dataset(
             "have no choices; use peaks.by: score, or rows with choices (of benchmarks: "
             "prompt_style: text)"
         )
-    notes += weight_note(Part.weighted(spec.name, len(train.rows), spec.weight), spec.weight)
+    notes += weight_note(spec, len(train.rows))
     scored = [rows for rows in (validation, test) if rows is not None]
     exemplars = _fitting(loaded.exemplars, scored, spec, tokenizer, context, notes)
-    for split, encoded in ((SELECTION, validation), (TEST, test)):
-        if encoded and not exemplars and generates(spec.metric, encoded):
-            _refuse_no_prompt(split, encoded)
-            notes += limit_note(split, encoded.rows, spec.max_new_tokens, context)
+    for split, rows in ((SELECTION, validation), (TEST, test)):
+        if rows and not exemplars and generates(spec.metric, rows):
+            _refuse_no_prompt(split, rows)
+            notes += limit_note(split, rows.rows, spec.max_new_tokens, context)
     return SubDataset(
         spec,
         loaded.format,
@@ -247,14 +257,14 @@ def _sub_dataset(
         validation,
         test,
         exemplars,
-        found.grader,
-        found.group,
+        loaded.grader,
+        loaded.group,
         tuple(notes),
     )
 
 
 def _refuse_no_prompt(split: str, encoded: EncodedSplit) -> None:
-    """DataError for rows that leave a generation nothing to start from."""
+    """DataError for rows without a prompt, from which nothing can be generated."""
     pairs = zip(encoded.examples, encoded.rows, strict=True)
     silent = [example.where for example, row in pairs if not row.prompt]
     if silent:
@@ -300,12 +310,62 @@ def _fitting(
     return exemplars[:fit]
 
 
-def _exemplar(example: Example) -> str:
-    return f"{example.prompt}{example.completion}\n\n"
+def weight_note(spec: DatasetSpec, size: int) -> list[str]:
+    """A note on how many of its rows a weight gives to an epoch."""
+    if spec.weight == 1:
+        return []
+    copies, rest = divmod(Part.weighted(spec.name, size, spec.weight).rows, size)
+    often = {1: "once", 2: "twice"}.get(copies, f"{copies:,} times")
+    parts = [f"every train row {often}"] if copies else []
+    parts += [f"{rest:,} of {counted(size, 'train row')} drawn anew"] if rest else []
+    return [f"weight {spec.weight:g}: in each epoch {' and '.join(parts)}"]
+
+
+# Limits of generations, within the places that a model has
+
+SLACK = 8
+"""Tokens that a generation may take beyond the longest reference, for other ways to write it."""
+
+
+def limits_of(
+    rows: Sequence[Encoded],
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int | None,
+    context: int | None,
+) -> list[int]:
+    """The most new tokens of each row; at least one, even where the prompt leaves no place.
+
+    prompts: as the model reads them, exemplars included.
+    max_new_tokens: None: as many as the longest reference has, and SLACK more.
+    context: how many tokens the model has places for; None: not known.
+    """
+    most = max_new_tokens or max(len(row.tokens) - len(row.prompt) for row in rows) + SLACK
+    if context is None:
+        return [most] * len(prompts)
+    return [max(1, min(most, context - len(prompt))) for prompt in prompts]
+
+
+def limit_note(
+    split: str, rows: Sequence[Encoded], max_new_tokens: int | None, context: int | None
+) -> list[str]:
+    """A note on rows without exemplars whose answers the model's places cut short."""
+    prompts = [row.prompt for row in rows]
+    whole, left = (limits_of(rows, prompts, max_new_tokens, most) for most in (None, context))
+    cut = [few for few, most in zip(left, whole, strict=True) if few < most]
+    if not cut:
+        return []
+    return [
+        f"{split}: {len(cut)} of {counted(len(rows), 'row')} can be answered with fewer than "
+        f"{counted(whole[0], 'token')} (at least {min(cut)}), since the model has places for "
+        f"{context:,}"
+    ]
+
+
+# Settings of a run, and what of them does not fit its data
 
 
 def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Settings:
-    """The settings of a run, as far as recipe and data say."""
+    """The settings of a run, as far as recipe and data decide them."""
     return Settings(
         mixture=corpus.mixture(method.mixture_options.rehearsal_fraction),
         compute_budget=ticks_of(recipe.compute_budget, recipe.evals_per_epoch, "compute_budget"),
@@ -322,3 +382,35 @@ def settings_for(recipe: Recipe, corpus: Corpus, method: PreparedMethod) -> Sett
         evaluation_tokens=recipe.evaluation_tokens,
         disk_policy=recipe.disk_policy,
     )
+
+
+USUAL_MEMORY = (0.1, 1.0)
+"""Epochs in which a moving average may forget half of its content without a note."""
+ADVISED_MEMORY = 1 / 3
+
+
+def epoch_notes(recipe: Recipe, steps: int) -> list[str]:
+    """Notes on settings that do not fit an epoch of so many steps."""
+    notes = _memory_note(recipe.ema_decay, steps) if recipe.ema_decay is not None else []
+    if steps < recipe.evals_per_epoch:
+        notes.append(
+            f"an epoch has {counted(steps, 'step')} but {recipe.evals_per_epoch} evaluations; "
+            "some ticks will have no step and repeat the scores before them"
+        )
+    return notes
+
+
+def _memory_note(decay: float, steps: int) -> list[str]:
+    """A note on a moving average that remembers far more or far less than a third of an epoch."""
+    memory = log(0.5) / log(decay)
+    shortest, longest = USUAL_MEMORY
+    if shortest <= memory / steps <= longest:
+        return []
+    effect = "lags behind training" if memory > steps else "hardly averages anything"
+    share = min(0.5, log(2) / (ADVISED_MEMORY * steps))
+    advised = 1 - float(f"{share:.1g}")
+    return [
+        f"ema_decay {decay:g}: half of the average is as old as {counted(round(memory), 'step')}, "
+        f"and an epoch has {steps:,}, so it {effect}; a third of an epoch is usual, which is "
+        f"ema_decay: {advised:.6g} here"
+    ]

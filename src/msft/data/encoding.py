@@ -3,19 +3,26 @@
 The prompt is encoded by itself and the answer after it, so training and test see the same tokens:
 at test time only the prompt is there. (Encoding them together lets the tokenizer merge across the
 border.) The loss is on the answer only, its end-of-text token included.
+
+A conversation goes through the tokenizer's chat template, which is a program that comes with a
+model: it may fail, and it may never end.
 """
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any, Protocol
 
-from msft.data.chat_templates import refuse_silence, templated
 from msft.errors import DataError
-from msft.example import Encoded, Example
+from msft.example import Encoded, Example, Message
+from msft.recipe.recipe import Recipe
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
+    """The part of a transformers tokenizer that msft uses."""
 
     eos_token_id: int | None
     chat_template: Any
@@ -29,14 +36,6 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
-
-
-def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """What tokens say, without special ones: `decode`, by the shortest way there is to it."""
-    core = getattr(tokenizer, "backend_tokenizer", None)
-    if core is None or getattr(tokenizer, "clean_up_tokenization_spaces", True):
-        return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
-    return lambda tokens: str(core.decode(tokens, skip_special_tokens=True))
 
 
 def encoded_examples(
@@ -131,7 +130,7 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
 
 @dataclass(frozen=True, slots=True)
 class EncodedSplit:
-    """The rows of a split that fit, and the numbers of those left out because they do not."""
+    """The rows of a split that fit `max_length`, and the places of the rows that do not."""
 
     examples: tuple[Example, ...]
     rows: tuple[Encoded, ...]
@@ -159,14 +158,36 @@ def encoded_split(
     )
 
 
-def on_every_token(split: EncodedSplit) -> EncodedSplit:
-    """The same rows with every token marked, so that prompts are trained too."""
-    rows = tuple(Encoded(row.tokens, (True,) * len(row.tokens)) for row in split.rows)
-    return replace(split, rows=rows)
+def encoded_splits(
+    name: str, splits: Mapping[str, Sequence[Example]], recipe: Recipe, tokenizer: Tokenizer
+) -> tuple[dict[str, EncodedSplit], list[str]]:
+    """The splits of a sub-dataset that have rows, and a note for each with rows that are too
+    long."""
+    encoded: dict[str, EncodedSplit] = {}
+    notes: list[str] = []
+    for split, examples in splits.items():
+        if not examples:
+            continue
+        found = encoded_split(examples, tokenizer, recipe.max_length, scored=split != "train")
+        if found.too_long:
+            notes.append(
+                f"{split}: {len(found.too_long)} of {len(examples)} rows are longer than "
+                f"max_length {recipe.max_length} and are left out (first: {found.too_long[0]})"
+            )
+        if not found.rows:
+            raise DataError(
+                f"{name}: every {split} row is longer than max_length {recipe.max_length} tokens; "
+                "raise max_length"
+            )
+        if split == "train" and not recipe.completion_only_loss:  # prompts are trained too
+            whole = tuple(Encoded(row.tokens, (True,) * len(row.tokens)) for row in found.rows)
+            found = replace(found, rows=whole)
+        encoded[split] = found
+    return encoded, notes
 
 
 def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example:
-    """Where the last turn calls a tool, the example with what the model has to write there."""
+    """The example; if its last turn calls a tool, with the text of the call as its completion."""
     if not example.messages or not example.messages[-1].calls:
         return example
     answer = row.tokens[len(row.prompt) :]
@@ -174,9 +195,127 @@ def _with_calls(example: Example, row: Encoded, tokenizer: Tokenizer) -> Example
 
 
 def _longest(example: Example, row: Encoded, tokenizer: Tokenizer, most: int) -> int:
-    """Tokens of a row with the longest of its choices; those that must fit are not counted."""
+    """Tokens of a row with its longest choice. Choices are encoded only where their bytes do not
+    already show that they fit `most`."""
     bytes_of = [len(choice.encode()) for choice in example.choices]  # a token has a byte at least
     if not example.choices or len(row.prompt) + max(bytes_of) <= most:
         return len(row.tokens)
     choices = encoded_texts(list(example.choices), tokenizer, special=False)
     return max(len(row.tokens), len(row.prompt) + max(map(len, choices)))
+
+
+# Chat templates
+
+SECONDS = 5.0
+"""How long a template may take for one conversation."""
+MAX_TEXT = 100_000_000
+"""Characters of one conversation."""
+
+
+class _TooSlow(Exception):
+    """A chat template took more than SECONDS."""
+
+
+def templated(
+    tokenizer: Any, turns: Sequence[Message], prompt: bool, where: str, tools: Sequence[Any] = ()
+) -> str:
+    """A conversation as text; DataError, with the row's place, where the template fails.
+
+    prompt: the assistant's turn is still to come.
+    tools: the functions that may be called.
+    """
+    said = [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns]
+    known = {"tools": list(tools)} if tools else {}
+    try:
+        with _limited():
+            text = tokenizer.apply_chat_template(
+                said, tokenize=False, add_generation_prompt=prompt, **known
+            )
+    except _TooSlow:
+        raise DataError(
+            f"{where}: this model's chat template did not end within {SECONDS:g} s; mend the "
+            "template, or use rows of `prompt` and `completion`"
+        ) from None
+    except Exception as error:
+        raise DataError(
+            f"{where}: this model's chat template failed{_line(error)}: {_said(error)}; mend the "
+            "row or the template, or use rows of `prompt` and `completion`"
+        ) from error
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise DataError(
+            f"{where}: this model's chat template made {len(text):,} characters of it; expected "
+            f"{MAX_TEXT:,} at most"
+        )
+    return text
+
+
+def refuse_silence(tokenizer: Any, example: Example) -> None:
+    """DataError where the template leaves out what it does not know: tools, their calls, and what
+    they answer. Else a model would be trained on an empty turn."""
+
+    def text(given: Example) -> str | None:
+        try:
+            return templated(tokenizer, given.messages, False, given.where, given.tools)
+        except DataError:  # so it looks at what is missing
+            return None
+
+    for what, less in _poorer(example):
+        if text(less) == text(example):
+            raise DataError(
+                f"{example.where}: this model's chat template does not write {what}; use a model "
+                "whose template knows tools, or give one as chat_template"
+            )
+
+
+def _poorer(example: Example) -> Iterator[tuple[str, Example]]:
+    """The conversation without its tools, and without each call and answer of one."""
+    if example.tools:
+        yield "the tools that may be called", replace(example, tools=())
+    for number, turn in enumerate(example.messages):
+        kept = {key: value for key, value in turn.more.items() if key != "tool_calls"}
+        what = f"the call of {', '.join(turn.calls)}" if turn.calls else "the answer of a tool"
+        content = turn.content if turn.calls else ""
+        if turn.calls or (turn.role == "tool" and turn.content):
+            less = replace(turn, content=content, more=kept)
+            before, after = example.messages[:number], example.messages[number + 1 :]
+            yield f"messages[{number}], {what}", replace(example, messages=(*before, less, *after))
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raise `_TooSlow` after SECONDS. Only the main thread can be interrupted, and only while no
+    other code uses the alarm."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(
+        signal.ITIMER_REAL
+    ) != (0.0, 0.0):
+        yield
+        return
+
+    def ring(number: int, frame: object) -> None:
+        raise _TooSlow
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _line(error: Exception) -> str:
+    """The line of the template that failed, where the error has it."""
+    number = getattr(error, "lineno", None)
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            number = trace.tb_lineno
+        trace = trace.tb_next
+    return f" in its line {number}" if number else ""
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error's text."""
+    first = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
+    kind = type(error).__name__
+    return first if kind == "TemplateError" else f"{kind}: {first}" if first else kind

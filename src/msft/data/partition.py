@@ -11,7 +11,6 @@ from msft.data.sources import SPLITS
 from msft.errors import DataError
 from msft.example import Example, Split
 from msft.recipe.dataset import DatasetSpec
-from msft.text import shown
 
 POOLED = "other"
 
@@ -58,7 +57,7 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
 
 
 def _without_skipped(piece: Piece) -> Piece:
-    """Rows that were skipped have no value, so they are told of once, with the first piece."""
+    """The piece without skipped rows: these have no value, so only the first piece has them."""
     spec, splits, notes = piece
     return spec, {split: replace(read, skipped=()) for split, read in splits.items()}, notes
 
@@ -112,7 +111,7 @@ def _piece(
 
 
 def _cap(spec: DatasetSpec, split: str, read: Split) -> int | None:
-    """The most rows of a piece; none where it has fewer, which need not be said of each."""
+    """The cap on a piece's rows; None where the piece has fewer, which needs no note."""
     most: int | None = getattr(spec, f"{split}_rows")
     return None if most is None or len(read.examples) <= most else most
 
@@ -122,7 +121,7 @@ def _listed(values: list[tuple[str, int]]) -> str:
 
 
 def _names(prefix: str, values: list[str]) -> list[str]:
-    """A name for each value: letters, digits, dots and dashes; a number where two would agree."""
+    """A name for each value: letters, digits, dots and dashes; a number where two are equal."""
     names: list[str] = []
     taken: set[str] = set()
     for value in values:
@@ -136,23 +135,3 @@ def _names(prefix: str, values: list[str]) -> list[str]:
         names.append(unique)
         taken.add(unique.casefold())
     return names
-
-
-def value_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
-    """The value by which a row is sorted; a benchmark's own `subject` and `group` need no column.
-
-    own: what the benchmark says of the row; a group may be empty, and is pooled then.
-    """
-    if column in row:
-        found = row[column]
-        if found is None or isinstance(found, str | int | bool):
-            return "" if found is None else str(found).strip()
-        raise DataError(
-            f"{where}: {column} is {shown(found)}; split_by needs text or a whole number"
-        )
-    if column in own:
-        return own[column]
-    raise DataError(
-        f"{where}: split_by is {column!r}, which is no column here (found "
-        f"{shown(sorted(map(str, row)))})"
-    )

@@ -1,24 +1,52 @@
-"""Sources: where a sub-dataset's rows come from, a file, a folder, the hub, or memory."""
+"""Sources: where the rows of a sub-dataset come from, and what they are as examples.
 
+The rows of a split come from files (`readers.py`), from a folder with one file for each split, from
+the hub, or from memory. The rows of a benchmark come from its folder or from the hub, or code makes
+them. `read_splits` reads all splits of a sub-dataset; `formats.py` and the benchmarks make examples
+of rows. Nothing is held out yet, and only bad rows are left out, where the recipe allows it.
+"""
+
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
-from msft.data.data_files import SUFFIXES, files_named, kind_of, split_file
-from msft.data.hub import ask_only_where_it_is
-from msft.data.readers import Bad, Row, needed, read_rows
+from msft.benchmarks import MADE, PUBLIC
+from msft.benchmarks.benchmark import Benchmark
+from msft.data.formats import example_of
+from msft.data.readers import (
+    SUFFIXES,
+    Bad,
+    RawRow,
+    files_named,
+    import_optional,
+    kind_of,
+    read_rows,
+    refuse_unreadable,
+    split_file,
+)
 from msft.errors import DataError
+from msft.example import Example, Split
 from msft.files import expanded
 from msft.recipe.dataset import DatasetSpec, Rows, names_files
 from msft.recipe.recipe import Recipe
-from msft.search.scores import SELECTION, TEST
+from msft.recipe.yaml import place_of
+from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 SPLITS = ("train", "validation", "test")
 SAME = {split: split for split in SPLITS}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?", re.ASCII)
+HUB = "https://huggingface.co"
+OFFLINE = "HF_HUB_OFFLINE"
+_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +60,177 @@ class Files:
 
 
 Sources = Mapping[str, Files | Rows]
-"""Of each split there is, its files or its rows."""
+"""The files or the rows of each split that a sub-dataset has."""
 
 
-def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[Row]:
+Reading = Callable[[Any, str, str | None], tuple[Example, str]]
+"""reading(row, where, format so far): the row as an example, and its format."""
+
+
+def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bool]:
+    """The splits of a sub-dataset as they are read, and whether they are a benchmark's official
+    ones on the hub."""
+    wanted = wanted_splits(recipe)
+    if spec.benchmark in MADE:
+        if spec.split_by is not None:
+            raise DataError(
+                f"{spec.name}: split_by is {spec.split_by!r}, but the rows of {spec.benchmark} are "
+                "made by code and have no columns; leave it out"
+            )
+        made = MADE[spec.benchmark](recipe.seed)
+        return {split: made[split] for split in wanted}, False
+    benchmark = PUBLIC.get(spec.benchmark or "")
+    if benchmark is None:
+        reading = _keeping_subject(spec, _by_columns(spec), {})
+        return own_splits(spec, recipe.folder, reading, wanted), False
+    sources, official = _benchmark_sources(spec, benchmark, recipe)
+    asked = _benchmark_reading(spec, benchmark, recipe)
+    reading = _keeping_subject(spec, asked, benchmark.subject_groups)
+    lenient = official or spec.skip_bad_rows  # the hub's rows are not the user's to mend
+    return {
+        split: load_split(sources[split], f"{spec.name}, {split}", lenient, reading)
+        for split in wanted
+        if split in sources
+    }, official
+
+
+def wanted_splits(recipe: Recipe) -> tuple[str, ...]:
+    """The splits that a recipe reads: no validation rows where test rows select."""
+    on_test = recipe.selection_split == TEST
+    return tuple(split for split in SPLITS if split != SELECTION or not on_test)
+
+
+# Examples of rows
+
+
+def load_split(
+    source: Files | Rows,
+    where: str,
+    skip_bad_rows: bool = False,
+    reading: Reading = example_of,
+) -> Split:
+    """The examples of files, or of rows in memory, which messages call `where`, with their format
+    and the rows that were skipped. At least one row must be good."""
+    skipped: list[DataError] = []
+
+    def bad(error: DataError) -> None:
+        if not skip_bad_rows:
+            raise error
+        skipped.append(error)
+
+    examples: list[Example] = []
+    form: str | None = None
+    for place, row in rows_of(source, where, bad):
+        try:
+            example, form = reading(row, place, form)
+        except DataError as error:
+            bad(error)
+        else:
+            examples.append(example)
+    if not examples or form is None:
+        at = source if isinstance(source, Files) else where
+        why = f": all {len(skipped)} are bad, the first is {skipped[0]}" if skipped else ""
+        raise DataError(f"{at}: no rows; expected at least one{why}")
+    return Split(tuple(examples), form, tuple(skipped))
+
+
+def own_splits(
+    spec: DatasetSpec,
+    folder: Path | None,
+    reading: Reading = example_of,
+    splits: Sequence[str] = SPLITS,
+) -> dict[str, Split]:
+    """These splits of the user's own data; relative files are looked for in `folder`."""
+    return {
+        split: load_split(
+            source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
+        )
+        for split, source in own_sources(spec, folder or Path(), splits).items()
+    }
+
+
+def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
     """Every row with its place; rows in memory are placed by `where` and their number."""
     if isinstance(source, Files):
         return (row for path in source.paths for row in read_rows(path, bad))
     return ((f"{where}, row {number}", row) for number, row in enumerate(source, 1))
 
 
-def splits_read(recipe: Recipe) -> tuple[str, ...]:
-    """The splits that a recipe reads: no validation rows where test rows select."""
-    on_test = recipe.selection_split == TEST
-    return tuple(split for split in SPLITS if split != SELECTION or not on_test)
+def _by_columns(spec: DatasetSpec) -> Reading:
+    """A reading of rows of which only the fields that `columns` names are kept."""
+    columns = spec.columns
+    if columns is None:
+        return example_of
+
+    def read(row: Any, where: str, form: str | None) -> tuple[Example, str]:
+        if not isinstance(row, Mapping):
+            return example_of(row, where, form)
+        missing = [column for column in columns.values() if column not in row]
+        if missing:
+            raise DataError(
+                f"{where}: columns names {missing[0]!r}, which this row does not have (found "
+                f"{shown(sorted(map(str, row)))}); mend columns or the row"
+            )
+        return example_of({field: row[column] for field, column in columns.items()}, where, form)
+
+    return read
+
+
+def _keeping_subject(spec: DatasetSpec, reading: Reading, broad: Mapping[str, str]) -> Reading:
+    """A reading that keeps each row's value of `split_by` as its subject.
+
+    broad: the groups of a benchmark's subjects, for `split_by: group`.
+    """
+    column = spec.split_by
+    if column is None:
+        return reading
+
+    def kept(row: Any, where: str, form: str | None) -> tuple[Example, str]:
+        example, found = reading(row, where, form)
+        own = {"subject": example.subject} if example.subject else {}
+        own |= {"group": broad.get(example.subject, "")} if broad else {}
+        value = _subject_of(row, column, own, where)
+        return replace(example, subject=value), found
+
+    return kept
+
+
+def _subject_of(row: Mapping[str, object], column: str, own: Mapping[str, str], where: str) -> str:
+    """A row's value of `split_by`; a benchmark's own `subject` and `group` need no column.
+
+    own: what the benchmark says of the row; a group may be empty, and is pooled then.
+    """
+    if column in row:
+        found = row[column]
+        if found is None or isinstance(found, str | int | bool):
+            return "" if found is None else str(found).strip()
+        raise DataError(
+            f"{where}: {column} is {shown(found)}; split_by needs text or a whole number"
+        )
+    if column in own:
+        return own[column]
+    raise DataError(
+        f"{where}: split_by is {column!r}, which is no column here (found "
+        f"{shown(sorted(map(str, row)))})"
+    )
+
+
+def _benchmark_reading(spec: DatasetSpec, benchmark: Benchmark, recipe: Recipe) -> Reading:
+    """Rows as the benchmark asks them in the recipe's style."""
+
+    def reading(row: Any, where: str, form: str | None) -> tuple[Example, str]:
+        if not isinstance(row, Mapping):
+            raise DataError(f"{where}: found {shown(row)}; expected an object with fields")
+        example = benchmark.example(row, where, recipe.prompt_style)
+        if spec.label_noise:
+            others = benchmark.others(row, where, recipe.prompt_style)
+            example = replace(example, others=others)
+        return example, spec.benchmark or ""
+
+    return reading
+
+
+# Files, folders and the hub
 
 
 def own_sources(
@@ -54,7 +239,7 @@ def own_sources(
     """The splits of the user's own data; relative files are looked for in `folder`.
 
     splits: those that are read.
-    hub: without it, what is not here is left out.
+    hub: False: leave out what is not on this machine.
     """
     found = {s: source for s, source in path_sources(spec, folder, hub).items() if s in splits}
     for split in splits:
@@ -111,10 +296,10 @@ def folder_sources(path: Path) -> Sources:
 def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
     """The splits of a dataset on the hub; `splits` says how the hub calls each of ours."""
     name, _, configuration = path.partition(":")
-    ask_only_where_it_is()
-    datasets = needed("datasets", path)
+    stay_offline_without_hub()
+    datasets = import_optional("datasets", path)
     try:
-        loaded = _loaded(datasets, name, configuration or None)
+        loaded = _from_hub(datasets, name, configuration or None)
         return {ours: loaded[theirs] for ours, theirs in splits.items() if theirs in loaded}
     except Exception as error:
         said = shown(str(error).split("\n")[0])
@@ -128,12 +313,123 @@ def hub_sources(path: str, splits: Mapping[str, str] = SAME) -> Sources:
         ) from error
 
 
-def _loaded(datasets: Any, name: str, configuration: str | None) -> Any:
-    """A dataset of the hub. Where it is a script, which is not run any more, the tables that the
-    hub has made of it."""
+def _from_hub(datasets: Any, name: str, configuration: str | None) -> Any:
+    """A dataset of the hub. Scripts are not run any more: of a dataset that is one, the tables
+    that the hub has made of it."""
     try:
         return datasets.load_dataset(name, configuration)
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise
         return datasets.load_dataset(name, configuration, revision="refs/convert/parquet")
+
+
+def stay_offline_without_hub() -> None:
+    """Where the hub's address is not known, tell the hub's libraries to use their cache only, as
+    HF_HUB_OFFLINE=1 does: they would repeat their requests for most of a minute."""
+    if OFFLINE in os.environ or getproxies() or _hub_is_known():
+        return
+    os.environ[OFFLINE] = "1"
+    for name in ("huggingface_hub.constants", "datasets.config"):  # where they have read it already
+        if name in sys.modules:
+            setattr(sys.modules[name], OFFLINE, True)
+
+
+def _hub_is_known() -> bool:
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or HUB).hostname
+    for _ in range(_TRIES):
+        try:
+            return bool(socket.getaddrinfo(host, None))
+        except socket.gaierror:
+            continue
+    return False
+
+
+def _benchmark_sources(
+    spec: DatasetSpec, benchmark: Benchmark, recipe: Recipe, hub: bool = True
+) -> tuple[Sources, bool]:
+    """Where a benchmark's rows are, and whether those are its official splits on the hub.
+
+    A `path` of its own comes first, then the recipe's data folder, then the hub.
+    hub: False: leave out what is not on this machine.
+    """
+    if spec.path is not None:
+        path = (recipe.folder or Path()) / expanded(spec.path)
+        if is_folder(spec.path, path):
+            return folder_sources(path), False
+    elif recipe.data_dir is not None:
+        return folder_sources(_inside(recipe.data_folder(), spec)), False
+    if not hub:
+        return {}, True
+    named = dict(zip(SPLITS, benchmark.splits, strict=True))
+    splits = {ours: theirs for ours, theirs in named.items() if theirs is not None}
+    return hub_sources(spec.path or benchmark.hub, splits), True
+
+
+def _inside(folder: Path, spec: DatasetSpec) -> Path:
+    """The benchmark's folder in the data folder, named after it or after the sub-dataset."""
+    for name in (spec.name, spec.benchmark or ""):
+        if (folder / name).is_dir():
+            return folder / name
+    inside = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    raise DataError(
+        f"{folder}: no folder {spec.benchmark} in it (found {shown(inside)}); add one with "
+        "train.jsonl, validation.jsonl and test.jsonl, or leave data_dir out to read the hub"
+    )
+
+
+# What is missing, before any row is read
+
+
+def refuse_missing_files(recipe: Recipe) -> None:
+    """DataError where files or folders of rows are missing, or hold no rows: a list of them all,
+    each with its sub-dataset and the line of the recipe. No row is read, no hub is asked."""
+    wrong: list[str] = []
+
+    @contextmanager
+    def noted(number: int, key: str) -> Iterator[None]:
+        try:
+            yield
+        except DataError as error:
+            at = place_of(("datasets", number, key), "", recipe.places)
+            wrong.append(f"{at}sub-dataset {recipe.datasets[number].name!r}, {key}: {error}")
+
+    folder, splits = recipe.folder or Path(), wanted_splits(recipe)
+    for number, spec in enumerate(recipe.datasets):
+        with noted(number, "benchmark" if spec.path is None else "path"):
+            benchmark = PUBLIC.get(spec.benchmark or "")
+            sources = (
+                path_sources(spec, folder, hub=False)
+                if benchmark is None
+                else _benchmark_sources(spec, benchmark, recipe, hub=False)[0]
+            )
+            for source in (source for split, source in sources.items() if split in splits):
+                _refuse_unreadable(source)
+        for split in splits:
+            written = getattr(spec, split)
+            if names_files(written):
+                with noted(number, split):
+                    _refuse_unreadable(files_of(written, folder))
+    if len(wrong) == 1:
+        raise DataError(wrong[0])
+    if wrong:
+        raise DataError("\n  ".join([f"{len(wrong)} sources of rows cannot be read:", *wrong]))
+
+
+def _refuse_unreadable(source: Files | Rows) -> None:
+    for path in source.paths if isinstance(source, Files) else ():
+        refuse_unreadable(path)
+
+
+def may_have(recipe: Recipe, split: str) -> bool:
+    """Whether any sub-dataset can have rows of this split, as far as its keys and folders say."""
+    folder, splits = recipe.folder or Path(), wanted_splits(recipe)
+    if split not in splits:
+        return False
+    return any(
+        spec.benchmark is not None
+        or (spec.path is not None and not is_folder(spec.path, folder / Path(spec.path)))
+        or split in own_sources(spec, folder, splits, hub=False)
+        or (split == "validation" and spec.validation_fraction is not None)
+        for spec in recipe.datasets
+    )

@@ -1,27 +1,35 @@
-"""Data: a sub-dataset's rows as examples, split, capped and checked for leaks.
+"""Splits: which rows of each sub-dataset are trained, which select, and which are the test.
 
-Everything drawn here (which rows are used, which are held out, which are exemplars) is a pure
-function of the seed and the sub-dataset's name, and keeps the order of the file.
+A sub-dataset is read (`sources.py`) and may become several (`partition.py`). Then rows are held out
+of train where there are no validation rows, each split is cut to its `*_rows`, and exemplars for
+few-shot prompts are set aside. Of what is left no row of a split may ask what a row of another
+split asks, for then a score would say nothing of unseen rows. Between sub-datasets that is noted.
+
+Whatever is drawn here (which rows are used, are held out, are exemplars, or get a wrong label) is a
+pure function of the seed and the sub-dataset's name, and keeps the order of the file.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from functools import lru_cache
 
-from msft.data.formats import example_of
-from msft.data.label_noise import with_wrong_labels
-from msft.data.overlap import question_of, refuse_overlap, repeats, variations, without_overlap
-from msft.data.sources import SPLITS, Files, own_sources, rows_of
+from msft.benchmarks import PUBLIC
+from msft.benchmarks.benchmark import Benchmark
+from msft.benchmarks.grading import Grader
+from msft.data.partition import POOLED, Piece, partition
+from msft.data.sources import SPLITS, read_splits
 from msft.errors import DataError
 from msft.example import Example, Split
-from msft.recipe.dataset import DatasetSpec, Rows
-from msft.search.draws import sampled
-from msft.search.scores import SELECTION, TEST
-from msft.text import counted
+from msft.recipe.dataset import DatasetSpec
+from msft.recipe.recipe import Recipe
+from msft.search.curves import SELECTION, TEST
+from msft.search.draws import picked, sampled
+from msft.text import counted, shown
 
-Reading = Callable[[Any, str, str | None], tuple[Example, str]]
-"""reading(row, where, format so far): the row as an example, and its format."""
+HELD_OUT_ROWS = 500
+"""Validation rows of a benchmark that has none, if the recipe does not say; at most a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,68 +37,79 @@ class LoadedDataset:
     """A sub-dataset's examples. `test` is empty where there is none; `notes` are for the user.
 
     exemplars: train rows that may stand before a scored row and are not trained.
+    grader: finds the answer in what a model wrote; None: the whole text is the answer.
+    group: of a benchmark, for tables.
     """
 
-    name: str
+    spec: DatasetSpec
     train: tuple[Example, ...]
     validation: tuple[Example, ...]
     test: tuple[Example, ...]
     format: str
     notes: tuple[str, ...] = ()
     exemplars: tuple[Example, ...] = ()
+    grader: Grader | None = None
+    group: str = ""
 
     @property
     def splits(self) -> dict[str, tuple[Example, ...]]:
         return {"train": self.train, SELECTION: self.validation, TEST: self.test}
 
 
-def load_split(
-    source: Files | Rows,
-    where: str,
-    skip_bad_rows: bool = False,
-    reading: Reading = example_of,
-) -> Split:
-    """The examples of files, or of rows in memory, which messages call `where`, with their format
-    and the rows that were skipped. At least one row must be good."""
-    skipped: list[DataError] = []
-
-    def bad(error: DataError) -> None:
-        if not skip_bad_rows:
-            raise error
-        skipped.append(error)
-
-    examples: list[Example] = []
-    form: str | None = None
-    for place, row in rows_of(source, where, bad):
-        try:
-            example, form = reading(row, place, form)
-        except DataError as error:
-            bad(error)
-        else:
-            examples.append(example)
-    if not examples or form is None:
-        at = source if isinstance(source, Files) else where
-        why = f": all {len(skipped)} are bad, the first is {skipped[0]}" if skipped else ""
-        raise DataError(f"{at}: no rows; expected at least one{why}")
-    return Split(tuple(examples), form, tuple(skipped))
+def load_datasets(recipe: Recipe) -> list[LoadedDataset]:
+    """Every sub-dataset of a recipe in its order; those with `split_by` are several."""
+    loaded = [dataset for spec in recipe.datasets for dataset in _loaded(spec, recipe)]
+    seen: set[str] = set()
+    for dataset in loaded:
+        name = dataset.spec.name
+        if name.casefold() in seen:
+            raise DataError(
+                f"{name}: split_by made a sub-dataset of this name, and there is another one; "
+                "rename one of them"
+            )
+        seen.add(name.casefold())
+    return loaded
 
 
-def own_splits(
-    spec: DatasetSpec,
-    folder: Path | None,
-    reading: Reading = example_of,
-    splits: Sequence[str] = SPLITS,
-) -> dict[str, Split]:
-    """These splits of the user's own data; relative files are looked for in `folder`."""
-    return {
-        split: load_split(
-            source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
-        )
-        for split, source in own_sources(spec, folder or Path(), splits).items()
-    }
+def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
+    """A sub-dataset of the recipe, or with `split_by` those that it is divided into."""
+    benchmark, shots = PUBLIC.get(spec.benchmark or ""), recipe.fewshot(spec)
+    splits, official = read_splits(spec, recipe)
+    if "train" not in splits:
+        raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
+    pieces: list[Piece] = [(spec, splits, ())] if spec.split_by is None else partition(spec, splits)
+    if benchmark is not None:
+        pieces = [(_holding_out(own, read), read, notes) for own, read, notes in pieces]
+    groups = _groups(benchmark, pieces, alone=len(recipe.datasets) == 1)
+    loaded: list[LoadedDataset] = []
+    for (own, read, notes), group in zip(pieces, groups, strict=True):
+        found = divided(own, read, recipe.seed, shots, official, recipe.selection_split)
+        grader = benchmark.grader if benchmark else None
+        loaded.append(replace(found, notes=(*notes, *found.notes), grader=grader, group=group))
+    return loaded
 
 
-def assembled(
+def _groups(benchmark: Benchmark | None, pieces: Sequence[Piece], alone: bool) -> list[str]:
+    """The group of each piece, for tables. The pieces of a benchmark that is alone in its recipe
+    have its broad subjects as groups; beside other benchmarks, groups are of benchmarks."""
+    usual = benchmark.group if benchmark else ""
+    broad = benchmark.subject_groups if benchmark and alone else {}
+    found = []
+    for _, splits, _ in pieces:
+        mine = {broad.get(row.subject, "") for row in splits["train"].examples}
+        found.append(mine.pop() if len(mine) == 1 else "")
+    return [group or POOLED for group in found] if any(found) else [usual] * len(pieces)
+
+
+def _holding_out(spec: DatasetSpec, splits: Mapping[str, Split]) -> DatasetSpec:
+    """Benchmarks without validation rows hold some out from train."""
+    if "validation" in splits or spec.validation_fraction is not None:
+        return spec
+    rows = spec.validation_rows or HELD_OUT_ROWS
+    return replace(spec, validation_fraction=min(0.2, rows / len(splits["train"].examples)))
+
+
+def divided(
     spec: DatasetSpec,
     splits: dict[str, Split],
     seed: int,
@@ -98,12 +117,13 @@ def assembled(
     official: bool = False,
     selection: str = SELECTION,
 ) -> LoadedDataset:
-    """Hold out, set `shots` exemplars aside, cap and check the splits that were read.
+    """The splits that were read, divided: validation rows held out of train, splits cut to their
+    `*_rows`, `shots` exemplars set aside, overlap refused.
 
     official: splits as the authors published them, whose overlap is not the user's to mend.
     selection: the split that selects; where it is test, no validation rows are held out.
     """
-    form, notes = splits["train"].format, _skipped(splits)
+    given, form, notes = spec, splits["train"].format, _skipped(splits)
     rows = {split: read.examples for split, read in splits.items()}
     if selection == TEST:
         if "test" not in rows:
@@ -139,15 +159,15 @@ def assembled(
         )
     exemplars, rows["train"] = _set_aside(train, rows["train"], shots, spec.name, seed)
     refuse_overlap({"train": rows["train"], "exemplars": exemplars, **rows}, spec.name)
-    notes += [*repeats(rows), *variations(rows)]
+    notes += [*repeat_notes(rows), *variation_notes(rows)]
     train = with_wrong_labels(rows["train"], spec, seed, notes)
     return LoadedDataset(
-        spec.name, train, rows["validation"], rows["test"], form, tuple(notes), exemplars
+        given, train, rows["validation"], rows["test"], form, tuple(notes), exemplars
     )
 
 
 def _skipped(splits: dict[str, Split]) -> list[str]:
-    """A note on the rows that were skipped; formats must agree."""
+    """Notes on rows that were skipped; DataError where the splits have different formats."""
     form, notes = splits["train"].format, []
     for split, read in splits.items():
         if read.format != form:
@@ -225,3 +245,197 @@ def _set_aside(
 
 def _different(rows: Sequence[Example]) -> list[Example]:
     return list({question_of(row): row for row in reversed(rows)}.values())[::-1]
+
+
+# Overlap: rows that ask the same
+#
+# A benchmark's rows are compared by what they ask, letters and digits alone; others by their prompt
+# and choices up to white space and case.
+
+SHORT = 20
+"""Questions of fewer letters and digits are not compared between sub-datasets, nor of fewer letters
+up to their numbers."""
+FORM = 20
+"""Words that more trained rows share, up to numbers, are the form of a task and not a question."""
+FEW = 0.01
+"""The share of rows with other numbers that may be chance."""
+
+_FURNITURE = re.compile(r"[\W_]+")
+_DIGITS = re.compile(r"\d+")
+SCORED = ("validation", "test")
+_WHY = {
+    "train": "so their scores would mean nothing",
+    "exemplars": "so the prompt would hold the answer",
+    "validation": "which chooses checkpoints, so the test would not be unseen",
+}
+
+
+Rows = Mapping[str, Sequence[Example]]
+"""The rows of each split."""
+
+
+def question_of(row: Example) -> str:
+    """What a row asks; two rows that ask the same are duplicates."""
+    if row.asks:
+        return _letters(row.asks)
+    asked: Iterable[str] = [row.prompt, *row.choices]
+    if row.messages:
+        asked = [f"{turn.role}: {turn.text}" for turn in row.messages[:-1]]
+    folded = "\x1f".join(" ".join(text.split()) for text in asked).casefold()
+    return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
+
+
+@lru_cache(maxsize=1_000_000)
+def _letters(text: str) -> str:
+    return _bare(text) or text
+
+
+def _bare(text: str) -> str:
+    return _FURNITURE.sub("", text).casefold()
+
+
+def forget_questions() -> None:
+    """Free the cache of `question_of`, which is needed only while rows are compared."""
+    _letters.cache_clear()
+
+
+def refuse_overlap(rows: Rows, name: str) -> None:
+    """No row of a split may ask what a row of another one asks."""
+    order = list(rows)
+    for number, later in enumerate(order):
+        for earlier in order[:number]:
+            known = {question_of(row): row for row in reversed(rows[earlier])}
+            same = [row for row in rows[later] if question_of(row) in known]
+            if same:
+                listed = "; ".join(
+                    f"{row.where} = {known[question_of(row)].where} ({shown(question_of(row))})"
+                    for row in same[:3]
+                )
+                raise DataError(
+                    f"{same[0].where}: {len(same)} of {len(rows[later])} {later} rows of {name} "
+                    f"are also in {earlier}, {_WHY[earlier]}: {listed}; remove them from one of "
+                    "the two"
+                )
+
+
+def without_overlap(rows: Rows, notes: list[str]) -> dict[str, tuple[Example, ...]]:
+    """Official splits without overlap: a row that a later split has, too, is left out."""
+    kept: dict[str, tuple[Example, ...]] = {}
+    scored: set[str] = set()
+    for split in reversed(list(rows)):
+        kept[split] = tuple(row for row in rows[split] if question_of(row) not in scored)
+        removed = len(rows[split]) - len(kept[split])
+        if removed:
+            verb = "is" if removed == 1 else "are"
+            notes.append(
+                f"{split}: {counted(removed, 'row')} of the official split {verb} left out, since "
+                "a later split asks the same"
+            )
+        scored |= {question_of(row) for row in rows[split]}
+    return {split: kept[split] for split in rows}
+
+
+def repeat_notes(rows: Rows) -> list[str]:
+    """A note for each split with rows that repeat an earlier one of it."""
+    counts = {s: len(found) - len(set(map(question_of, found))) for s, found in rows.items()}
+    return [
+        f"{s}: {counted(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier one"
+        for s, count in counts.items()
+        if count
+    ]
+
+
+def variation_notes(rows: Rows) -> list[str]:
+    """A note for each scored split with rows that differ from trained rows only in numbers."""
+    scored = {s: [_but_for_numbers(row) for row in rows[s]] for s in SCORED if s in rows}
+    if not any(map(any, scored.values())):
+        return []
+    trained = Counter(map(_but_for_numbers, rows["train"]))
+    notes = []
+    for split, asked in scored.items():
+        count = sum(bool(each) and 0 < trained[each] <= FORM for each in asked)
+        if count > FEW * len(asked):
+            verb = "asks" if count == 1 else "ask"
+            notes.append(
+                f"{split}: {count} of {counted(len(asked), 'row')} {verb} what trained rows ask "
+                "with other numbers, so its scores say less of unseen rows"
+            )
+    return notes
+
+
+def _but_for_numbers(row: Example) -> str:
+    """What a row asks without its numbers; empty if it has no number, or few letters."""
+    asked = question_of(row)
+    letters = _bare(_DIGITS.sub("", asked))
+    return letters if _DIGITS.search(asked) and len(letters) >= SHORT else ""
+
+
+def shared_between(datasets: Mapping[str, Rows]) -> dict[str, list[str]]:
+    """Notes for each sub-dataset whose scored rows ask what another one trains."""
+    trained_by: dict[str, list[str]] = {}
+    for name, splits in datasets.items():
+        for asked in _long(splits.get("train", ())):
+            trained_by.setdefault(asked, []).append(name)
+    order = {name: number for number, name in enumerate(datasets)}
+    notes: dict[str, list[str]] = {name: [] for name in datasets}
+    for name, splits in datasets.items():
+        for split in SCORED:
+            asked_here = _long(splits.get(split, ()))
+            shared = Counter(o for asked in asked_here for o in trained_by.get(asked, ()))
+            for other in sorted(shared.keys() - {name}, key=order.__getitem__):
+                verb = "asks" if shared[other] == 1 else "ask"
+                notes[name].append(
+                    f"{split}: {counted(shared[other], 'row')} {verb} what trained rows of "
+                    f"{other} ask"
+                )
+    return notes
+
+
+def _long(rows: Sequence[Example]) -> set[str]:
+    return {asked for row in rows if len(asked := question_of(row)) >= SHORT}
+
+
+# Label noise: training rows with a wrong choice as their answer, for studies
+
+
+def with_wrong_labels(
+    rows: tuple[Example, ...], spec: DatasetSpec, seed: int, notes: list[str]
+) -> tuple[Example, ...]:
+    """The rows, exactly round(label_noise · rows) of them with a wrong choice as their answer."""
+    if not spec.label_noise:
+        return rows
+    wrong = {number: _wrong(row, spec) for number, row in enumerate(rows)}
+    count = round(spec.label_noise * len(rows))
+    changed = list(rows)
+    for number in sampled(len(rows), count, seed, "label noise", spec.name):
+        choices = wrong[number]
+        (pick,) = picked([1.0] * len(choices), 1, seed, "wrong choice", spec.name, number)
+        answer = choices[pick]
+        changed[number] = replace(
+            rows[number],
+            completion=answer.completion,
+            answer=answer.answer,
+            label=answer.label,
+            others=(),
+        )
+    notes.append(
+        f"label_noise {spec.label_noise:g}: {count:,} of {len(rows):,} train labels are made "
+        "wrong, drawn by seed"
+    )
+    return tuple(changed)
+
+
+def _wrong(row: Example, spec: DatasetSpec) -> list[Example]:
+    """The row with each of its wrong choices; a choice that says the same as the right one is
+    not wrong."""
+    others = row.others or [
+        replace(row, completion=choice, answer=number) for number, choice in enumerate(row.choices)
+    ]
+    wrong = [other for other in others if other.completion != row.completion]
+    if not wrong:
+        raise DataError(
+            f"{row.where}: label_noise is {spec.label_noise:g} at {spec.name}, but this row has no "
+            "wrong choice to take; leave label_noise out, or give rows of prompt, choices and "
+            "answer"
+        )
+    return wrong

@@ -25,6 +25,7 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from msft.engine.kernels import HALF, NO_CUDA, Way, short_rows, varlen
+from msft.engine.model.kinds import largest
 from msft.engine.packing import sent
 
 NAME = "msft"
@@ -118,10 +119,12 @@ def suits(q: Tensor, v: Tensor) -> bool:
 def attention_way(model: Any, longest: int) -> Way:
     """The path that training's attention takes over rows of up to so many tokens, by the config."""
     config, weight = model.config.get_text_config(), next(model.parameters())
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim = largest(config, "head_dim") or config.hidden_size // largest(
+        config, "num_attention_heads"
+    )
     names = {"dropout": "attention_dropout", "softcap": "attn_logit_softcapping"}
     names["sliding_window"] = "sliding_window"
-    how = How({option: getattr(config, name, None) for option, name in names.items()})
+    how = How({option: largest(config, name) for option, name in names.items()})
     return _way(weight, dim, how, longest)
 
 

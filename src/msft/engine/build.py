@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from msft.data.corpus import Corpus, load_corpus
-from msft.data.generation_limits import SLACK
+from msft.data.corpus import SLACK, Corpus
 from msft.engine.adapters.injection import adapted
 from msft.engine.decode.decoder import Decoder
 from msft.engine.fast import FastEngine
@@ -17,15 +16,16 @@ from msft.engine.memory import (
     EVALUATED_TOKENS,
     FP32,
     SAFETY,
+    Demand,
     Fit,
     demand_of,
     fit_of,
     in_bf16,
 )
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
-from msft.engine.model.shape import named_shape, shape_of
-from msft.engine.model.tokenizers import load_context, tokenizer_for
+from msft.engine.model.shape import ModelShape, named_shape, shape_of
 from msft.engine.optimizer import TrainingSettings
+from msft.engine.rows import load_rows
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.errors import RecipeError, Unsuited
 from msft.ranks import ALONE, Ranks, together
@@ -101,13 +101,18 @@ def engine_of(
     device: torch.device,
     notice: Callable[[str], None] = lambda text: None,
     ranks: Ranks = ALONE,
+    shape: ModelShape | None = None,
+    demand: Demand | None = None,
 ) -> FastEngine | SimpleEngine:
-    """The engine that a recipe asks for, with its model loaded."""
+    """The engine that a recipe asks for, with its model loaded.
+
+    shape, demand: of the model and its training, where they are known already.
+    """
     name = recipe.model()
     first = _first_device(recipe, name, device)
     needs = (recipe, name, corpus, first, tokenizer, notice)
     loaded, fast = together(ranks, "model", lambda: load_suited(*needs))
-    return engine_over(loaded, fast, recipe, corpus, device, ranks)
+    return engine_over(loaded, fast, recipe, corpus, device, ranks, shape, demand)
 
 
 def _first_device(recipe: Recipe, name: str, device: torch.device) -> torch.device:
@@ -127,6 +132,8 @@ def engine_over(
     corpus: Corpus,
     device: torch.device,
     ranks: Ranks = ALONE,
+    shape: ModelShape | None = None,
+    demand: Demand | None = None,
 ) -> FastEngine | SimpleEngine:
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
@@ -142,8 +149,9 @@ def engine_over(
             micro_batch_tokens=recipe.micro_batch_tokens or SIMPLE_TOKENS,
         )
         return SimpleEngine(loaded, rows, settings, with_adapter)
-    shape = shape_of(loaded.model) if with_adapter is None else with_adapter.shape
-    demand = demand_of(recipe, corpus, device, shape)
+    if shape is None or demand is None:
+        shape = shape_of(loaded.model) if with_adapter is None else with_adapter.shape
+        demand = demand_of(recipe, corpus, device, shape)
     fit = agreed(ranks, fit_of(loaded.model, shape, device, demand, recipe.gradient_checkpointing))
     settings = replace(
         settings,
@@ -210,8 +218,8 @@ def load_evaluator(
     """An evaluator of any model on the sub-datasets of a recipe that have rows in this split, and
     the group of each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = tokenizer_for(recipe, name)
-    corpus = load_corpus(recipe, tokenizer, load_context(name, recipe.trust_remote_code))
+    rows = load_rows(recipe, name)
+    tokenizer, corpus = rows.tokenizer, rows.corpus
     for dataset in corpus.datasets.values():
         for note in dataset.notes:
             notice(f"{dataset.name}: {note}")

@@ -24,7 +24,7 @@ from msft.engine.kernels import Recorder, Way, recorder_of, say_once
 from msft.engine.optimizer import AdamW, TrainingSettings
 from msft.engine.packing import BufferShape, PackedRows, TrainingRow, fill
 from msft.errors import NotANumber, NotRecorded
-from msft.search.feeds import Row
+from msft.search.feeds import RowId
 
 
 class PendingNumbers:
@@ -50,7 +50,7 @@ class PendingLosses(Sequence[float]):
     where: the rows, to name one whose loss is not a number.
     """
 
-    def __init__(self, losses: Tensor, where: Sequence[Row]) -> None:
+    def __init__(self, losses: Tensor, where: Sequence[RowId]) -> None:
         self._where = where
         self._numbers = PendingNumbers(losses[: len(where)])
 
@@ -67,7 +67,7 @@ class PendingLosses(Sequence[float]):
         return self._values[index]
 
 
-def refuse_not_numbers(losses: Sequence[float], where: Sequence[Row]) -> None:
+def refuse_not_numbers(losses: Sequence[float], where: Sequence[RowId]) -> None:
     """NotANumber, with the first row whose loss is none."""
     for (name, number), loss in zip(where, losses, strict=True):
         if not isfinite(loss):

@@ -4,34 +4,46 @@ The one model of memory: the engine sizes its micro-batches by it, `msft plan` f
 `msft train` refuses by it. If an estimate is too bold, the engine halves its micro-batches by
 itself; the gradient is the same.
 
-A `Demand` is how a recipe trains, a `Fit` how the engine then works in the memory that is free.
+A `ModelShape` is the sizes of the model, a `Demand` how the recipe trains it, a `Workload` the
+largest batch, row and evaluation of this run, and `FreeMemory` what the machine has. From these
+come `MemoryParts`, bytes by what they are for, and `Needs`, which adds checkpoints and disk. A
+`Fit` is how the engine then works.
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from msft import process
-from msft.data.corpus import Corpus
+from msft.data.corpus import Corpus, settings_for
+from msft.engine.decode.plans import SPARE_OF_ROW
 from msft.engine.kernels import optimizer_way
+from msft.engine.model.loading import DTYPES
 from msft.engine.model.shape import ModelShape
+from msft.engine.model.tokenizers import is_ours
 from msft.engine.ranks import SLICED_TOGETHER
 from msft.errors import NoRoom
 from msft.recipe.recipe import Recipe, adapter_of
 from msft.search.feeds import steps_of
-from msft.search.methods import ROLLING_BACK
+from msft.search.methods import ROLLING_BACK, PreparedMethod
+from msft.search.rehearsal import most_held
+from msft.search.rollout import LEAN, DiskPolicy
+from msft.store.disk import MemoryTier
+
+if TYPE_CHECKING:
+    from msft.engine.saving.host_copies import Copies
 
 UNKNOWN_MEMORY = 4 * 2**30
 """Free bytes of a host that does not say: a modest guess."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """Free and all bytes where training is, and free ones in host memory."""
 
     kind: str
@@ -40,15 +52,15 @@ class Room:
     host: int
 
 
-def room_of(device: torch.device) -> Room:
+def room_of(device: torch.device) -> FreeMemory:
     """What is free on this machine now, for each of the processes that do a run here."""
     host = _kernel_says(Path("/proc/meminfo"), "MemAvailable:", UNKNOWN_MEMORY)
     host //= process.local_world()
     if device.type != "cuda":
-        return Room("cpu", host, host, host)
+        return FreeMemory("cpu", host, host, host)
     free, total = torch.cuda.mem_get_info(device)
     sharing = -(-process.local_world() // torch.cuda.device_count())
-    return Room("cuda", free // sharing, total // sharing, host)
+    return FreeMemory("cuda", free // sharing, total // sharing, host)
 
 
 def used_memory() -> int:
@@ -69,7 +81,7 @@ def free_disk(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def no_room(name: str, least: int, room: Room, cures: Mapping[str, int]) -> NoRoom:
+def no_room(name: str, least: int, room: FreeMemory, cures: Mapping[str, int]) -> NoRoom:
     """Fewer bytes are free than the run needs at least.
 
     cures: changes of the recipe, and what it would need at least with each.
@@ -143,6 +155,8 @@ EVALUATED_TOKENS = {"cuda": 16384, "cpu": 8192}
 """Tokens of one forward pass that keeps nothing, over four; halved where they do not fit."""
 HEAD_TOKENS = 4096
 """Predictions whose losses are computed at once, since they are in fp32."""
+LINE_TOKENS = 65536
+"""Tokens of the longest line of an evaluation; a longer one makes nothing faster."""
 MEMORY_OF_KEYS = 1 / 8
 """The share of the device's memory that keys and values may take."""
 
@@ -178,7 +192,7 @@ class Demand:
     ranks: int = 1
     sliced: bool = False
 
-    def moved(self, shape: ModelShape) -> int:
+    def trainable_parameters(self, shape: ModelShape) -> int:
         """Weights that are trained."""
         return shape.parameters if self.trained is None else self.trained
 
@@ -308,13 +322,13 @@ def held_bytes(shape: ModelShape, demand: Demand) -> int:
     moments = 2 * (BF16 if demand.half_moments else FP32)
     working = BF16 if demand.bf16 else FP32
     shared = moments + (FP32 if demand.bf16 or demand.sliced else 0)
-    moved = demand.moved(shape)
+    moved = demand.trainable_parameters(shape)
     trained = moved * working + moved * shared // demand.ranks
     return demand.frozen + demand.merged + trained + average_bytes(shape, demand)
 
 
 def average_bytes(shape: ModelShape, demand: Demand) -> int:
-    return FP32 * demand.moved(shape) // demand.ranks if demand.averaged else 0
+    return FP32 * demand.trainable_parameters(shape) // demand.ranks if demand.averaged else 0
 
 
 def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
@@ -327,9 +341,9 @@ def gradient_bytes(shape: ModelShape, demand: Demand, parts: bool) -> int:
         own = FP32 * shape.parameters // demand.ranks
         return own + uncut_bytes(shape, BF16 if demand.bf16 else FP32) + summed
     if not demand.bf16:
-        return FP32 * demand.moved(shape)
+        return FP32 * demand.trainable_parameters(shape)
     summed = parts and not demand.half_moments
-    return demand.moved(shape) * (BF16 + (FP32 if summed else 0))
+    return demand.trainable_parameters(shape) * (BF16 + (FP32 if summed else 0))
 
 
 def step_bytes(shape: ModelShape, demand: Demand) -> int:
@@ -340,7 +354,7 @@ def step_bytes(shape: ModelShape, demand: Demand) -> int:
     if demand.half_moments:
         largest = shape.largest // demand.ranks if demand.sliced else shape.largest
         return gradients + HALVED_STEP * FP32 * largest
-    return gradients if demand.sliced else gradients + FP32 * demand.moved(shape)
+    return gradients if demand.sliced else gradients + FP32 * demand.trainable_parameters(shape)
 
 
 def uncut_bytes(shape: ModelShape, width: int) -> int:
@@ -372,3 +386,414 @@ def _is_plain(model: nn.Module) -> bool:
     dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
     dropout = dropout or bool(getattr(config, "attention_dropout", 0.0))
     return not dropout and getattr(config, "attn_logit_softcapping", None) is None
+
+
+# Bytes of a run's checkpoints, and how many of them memory holds.
+
+SHARE_OF_MEMORY = 0.25
+"""Of the free memory where training is, what checkpoints may take."""
+SHARE_BESIDE_DEVICE = 0.5
+"""Of the free host memory, where training is on a device."""
+ROOMY_COPIES, ROOMY_MOMENTS = 4, 2
+"""Sets on disk at a time while memory holds the others: start, newest, best, and one on its way
+out; moments are of the newest and of the one before."""
+NEWEST = 2
+"""Checkpoints in memory where the others are on disk: the newest, and the one before while the
+newest is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Bytes of a run's checkpoints, and of what is on disk beside them.
+
+    moments: with the raw weights beside them, where what is kept is an average.
+    restored: their moments are kept with them.
+    most: that are needed at a time.
+    models: whole models that a run writes beside them.
+    policy: which of them are on disk, whatever memory has room for.
+    """
+
+    weights: int
+    moments: int
+    restored: bool
+    most: int
+    models: int = 0
+    policy: DiskPolicy = LEAN
+
+    @staticmethod
+    def of(
+        parameters: int,
+        optim: str,
+        on_rollback: str,
+        datasets: int,
+        most: int | None = None,
+        averaged: bool = False,
+        models: int = 0,
+        policy: DiskPolicy = LEAN,
+    ) -> "Checkpoints":
+        """most: where a method says how many it needs; else what its sub-datasets' peaks need.
+        averaged: moments have the raw weights beside them (`ema_decay`)."""
+        weights = FP32 * parameters
+        moments = weights if optim == "adamw_bf16" else 2 * weights
+        moments += weights if averaged else 0
+        restored = on_rollback == "restore"
+        return Checkpoints(weights, moments, restored, most or datasets + 3, models, policy)
+
+    @property
+    def each(self) -> int:
+        return self.weights + (self.moments if self.restored else 0)
+
+    @property
+    def aside(self) -> int:
+        """Of the newest one's moments, and what is on its way to the disk."""
+        return self.weights + self.moments
+
+    @property
+    def in_memory(self) -> int:
+        """How many memory is to hold."""
+        return self.most if self.policy == LEAN else min(NEWEST, self.most)
+
+    def held(self, room: FreeMemory) -> tuple[int, int]:
+        """How many memory may hold: where training is, and on a host beside a device."""
+        return held_in(self.each, self.aside, self.in_memory, room)
+
+    def disk(self, roomy: bool) -> int:
+        """Bytes on disk at a time, at most; `roomy`: memory holds all that it is to hold."""
+        few = self.most <= ROOMY_COPIES  # a method that never goes back has no others
+        lean = roomy and self.policy == LEAN
+        copies = ROOMY_COPIES if lean or few else self.most + (0 if roomy else 1)
+        moments = ROOMY_MOMENTS
+        if self.restored:
+            moments = ROOMY_MOMENTS + 1 if lean else self.most
+        return copies * self.weights + moments * self.moments + self.models
+
+
+def models_beside(recipe: Recipe, parameters: int, links: bool, bytes_a_weight: int) -> int:
+    """Bytes of the whole models in a run's folder, at most: results, the new one written before the
+    old one goes; or the base of an adapter, where others do not know its name.
+
+    links: the result is a checkpoint's own file. bytes_a_weight: of one that is written.
+    """
+    if recipe.use_peft and not recipe.merge_adapter:
+        return int(is_ours(recipe.model())) * FP32 * parameters
+    return 0 if links else 2 * bytes_a_weight * parameters
+
+
+def held_in(each: int, aside: int, most: int, room: FreeMemory) -> tuple[int, int]:
+    """How many checkpoints of `each` bytes fit where training is, and on a host beside it.
+
+    aside: bytes that must be free besides, for the newest one's moments and what is on its way.
+    """
+
+    def fits(free: float, wanted: int) -> int:
+        return min(wanted, max(0, int(free) - aside) // each)
+
+    here = fits(room.free * SHARE_OF_MEMORY, most)
+    if room.kind != "cuda":
+        return here, 0
+    return here, fits(room.host * SHARE_BESIDE_DEVICE, most - here)
+
+
+def memory_tiers(
+    each: int, aside: int, most: int, device: torch.device, copies: "Copies"
+) -> list[MemoryTier]:
+    """Device memory first, then host memory, for at most `most` checkpoints in all."""
+    here, there = held_in(each, aside, most, room_of(device))
+    if device.type != "cuda":
+        tiers = [MemoryTier("host", here)]
+    else:
+        tiers = [
+            MemoryTier("device", here, lambda payload: on_device(payload, device)),
+            MemoryTier("host", there, copies.to_host, copies.arrive),
+        ]
+    return [tier for tier in tiers if tier.capacity]
+
+
+def on_device(payload: Any, device: torch.device) -> Any:
+    """A nested payload on a device: as it is, unless it comes from the disk."""
+    if isinstance(payload, torch.Tensor):
+        return payload.to(device)
+    if isinstance(payload, dict):
+        return {key: on_device(part, device) for key, part in payload.items()}
+    return payload
+
+
+# What a run needs at once, before it starts: `msft plan` says it and `msft train` refuses by it.
+
+LIBRARIES = {"cuda": 650_000_000, "cpu": 140_000_000}
+"""What torch and the report take for themselves, as measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The largest pieces of a run's work, as far as recipe and data say.
+
+    batch_tokens, longest: tokens of the largest batch, and of the longest row.
+    micro_batch_tokens: as the recipe has them; None: what fits.
+    checkpointing: as the recipe has it.
+    points: checkpoints that can be kept at a time, since a roll-out has no more.
+    slots, read, predicted: of an evaluation, tokens whose keys are kept, tokens of a forward pass,
+        and those of them whose prediction is wanted.
+    """
+
+    batch_tokens: int
+    longest: int
+    micro_batch_tokens: int | None
+    checkpointing: Checkpointing
+    points: int
+    slots: int = 0
+    read: int = 0
+    predicted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes where training is, by what they are for.
+
+    held: weights, moments and the working copy. average: the weights' moving average.
+    merged: the plain model that is evaluated in place of one with an adapter.
+    base: the base model's weights, if they are here.
+    step: gradients and what the optimizer's step needs. backward: activations of a batch.
+    row: the same of the longest row alone, recomputed where that is allowed, and what micro-batches
+        add up in where there are some.
+    evaluation: keys, activations and predictions. snapshot: a copy of weights and moments.
+    checkpoints: that wait in memory, with the newest one's moments.
+    recorded: steps are, so what a batch and a step need stays theirs.
+    """
+
+    held: int
+    base: int
+    libraries: int
+    step: int
+    backward: int
+    row: int
+    evaluation: int
+    snapshot: int
+    checkpoints: int
+    recorded: bool
+    average: int = 0
+    merged: int = 0
+
+    @property
+    def state(self) -> int:
+        """What is there all the time."""
+        return self.held + self.average + self.merged + self.base + self.libraries
+
+    @property
+    def least(self) -> int:
+        """What the run cannot do without, however small its micro-batches are."""
+        return self.state + max(self.step, self.row)
+
+    @property
+    def peak(self) -> int:
+        """The most at a time."""
+        return self.state + self.work + self.checkpoints
+
+    @property
+    def work(self) -> int:
+        """What is done comes after each other: a batch, a step, an evaluation, a snapshot."""
+        training, other = max(self.backward, self.step), max(self.evaluation, self.snapshot)
+        return training + other if self.recorded else max(training, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run needs, and what there is.
+
+    in_memory: checkpoints that memory may hold once the model is there.
+    disk: bytes of checkpoints on disk at a time.
+    """
+
+    memory: MemoryParts
+    checkpoints: Checkpoints
+    room: FreeMemory
+
+    @property
+    def in_memory(self) -> int:
+        return sum(self.checkpoints.held(_less(self.room, self.memory.state)))
+
+    @property
+    def disk(self) -> int:
+        return self.checkpoints.disk(roomy=self.in_memory >= self.checkpoints.in_memory)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSize:
+    """One evaluation of a sub-dataset's split.
+
+    tokens: through the model.
+    written: of those, the estimate of what the model writes itself.
+    cut_short: a wrong answer is left as soon as it is known to be wrong.
+    slots: tokens whose keys are kept at a time, where it writes.
+    answers: tokens whose prediction is wanted, where it does not.
+    """
+
+    rows: int
+    tokens: int
+    written: int = 0
+    cut_short: bool = False
+    slots: int = 0
+    answers: int = 0
+
+
+EvaluationSizes = Mapping[tuple[str, str], EvaluationSize]
+"""By sub-dataset and split."""
+
+
+def needs_of(
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    shape: ModelShape,
+    room: FreeMemory,
+    evaluations: EvaluationSizes | None = None,
+    worst: tuple[int, int] | None = None,
+    demand: Demand | None = None,
+    held: int | None = None,
+) -> Needs:
+    """evaluations: where they were counted; without them only the peak is rougher.
+    worst: likewise, tokens of the largest batch and checkpoints that can be kept at a time.
+    demand, held: what training asks of the memory, and the checkpoints that the method needs at a
+    time (`most_held`), where they are known already or of a device that is not here."""
+    demand = demand or demand_of(recipe, corpus, torch.device(room.kind), shape, room.total)
+    rows = [row for dataset in corpus.datasets.values() for row in dataset.train.rows]
+    most = 4 * (recipe.micro_batch_tokens or EVALUATED_TOKENS[room.kind])
+    sizes = (evaluations or {}).items()
+    scored = [size for (_, split), size in sizes if split == recipe.selection_split]
+    tokens = sum(size.tokens for size in scored)
+    line = min(tokens, most, LINE_TOKENS)
+    answers = sum(size.answers for size in scored) / max(1, tokens)
+    workload = Workload(
+        batch_tokens=worst[0] if worst else demand.batch_tokens,
+        longest=min(recipe.max_length, max(len(row.tokens) for row in rows)),
+        micro_batch_tokens=recipe.micro_batch_tokens,
+        checkpointing=recipe.gradient_checkpointing,
+        points=(worst[1] if worst else len(corpus.datasets) + 3) + method.averages,
+        slots=_slots(scored, room, most),
+        read=line,
+        predicted=round(answers * line),
+    )
+    rollback = method.rollout_options.on_rollback
+    number = len(corpus.datasets)
+    held = held or most_held(method, settings_for(recipe, corpus, method))
+    averaged = recipe.ema_decay is not None
+    moved, optim = demand.trainable_parameters(shape), recipe.optim
+    models = models_beside(recipe, shape.parameters, *exported(recipe, shape))
+    how = (averaged, models, recipe.disk_policy)
+    checkpoints = Checkpoints.of(moved, optim, rollback, number, held, *how)
+    return Needs(memory_of(shape, demand, workload, checkpoints, room), checkpoints, room)
+
+
+def exported(recipe: Recipe, shape: ModelShape) -> tuple[bool, int]:
+    """Whether the result of one process is a checkpoint's own file, and bytes of a weight in it."""
+    width = shape.published
+    if recipe.export_dtype != "auto":
+        width = DTYPES[recipe.export_dtype].itemsize
+    return shape.in_memory and width == FP32 and not recipe.merge_adapter, width
+
+
+def _slots(scored: Iterable[EvaluationSize], room: FreeMemory, most: int) -> int:
+    """Keys that are kept at a time: all of an evaluation on CUDA, with guesses; of one batch
+    elsewhere."""
+    writing = [size for size in scored if size.slots]
+    slots = sum(size.slots for size in writing)
+    if room.kind == "cuda":
+        return slots + SPARE_OF_ROW * sum(size.rows for size in writing)
+    return min(slots, most)
+
+
+def refuse_no_room(
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    shape: ModelShape,
+    room: FreeMemory,
+    demand: Demand | None = None,
+    held: int | None = None,
+) -> None:
+    """NoRoom if the run cannot fit into memory, with the changes that would help.
+
+    demand, held: as for `needs_of`.
+    """
+    needed = needs_of(recipe, corpus, method, shape, room, demand=demand, held=held).memory.least
+    if needed <= room.free:
+        return
+    changes: dict[str, dict[str, Any]] = {
+        "optim: adamw_bf16": {"optim": "adamw_bf16"},
+        "gradient_checkpointing: true": {"gradient_checkpointing": True},
+        "max_length: 64, which leaves longer rows out": {"max_length": min(recipe.max_length, 64)},
+    }
+
+    if recipe.ema_decay is not None:
+        changes["ema_decay: null"] = {"ema_decay": None}
+    key = "load_in_4bit" if recipe.use_peft else "use_peft"
+    adaptable = shape.packs if recipe.use_peft else bool(shape.linears)
+    if adaptable and recipe.sharding == "full":
+        changes["use_peft: true with sharding: optimizer"] = {key: True, "sharding": "optimizer"}
+    elif adaptable:
+        changes[f"{key}: true"] = {key: True}
+
+    def least(changed: Recipe) -> int:
+        return needs_of(changed, corpus, method, shape, room).memory.least
+
+    cures = {cure: least(replace(recipe, **change)) for cure, change in changes.items()}
+    raise no_room(recipe.model_name_or_path, needed, room, cures)
+
+
+def memory_of(
+    shape: ModelShape,
+    demand: Demand,
+    workload: Workload,
+    checkpoints: Checkpoints,
+    room: FreeMemory,
+) -> MemoryParts:
+    """The forecast for one run on this machine."""
+    base = FP32 * demand.trainable_parameters(shape) // demand.ranks
+    fit = cpu_fit(workload.checkpointing)
+    if room.kind == "cuda":
+        base = base if base <= BASE_ON_DEVICE * room.total else 0
+        fit = best_fit(shape, room.free, demand, workload.checkpointing)
+    again, most = fit.gradient_checkpointing, workload.micro_batch_tokens or fit.micro_batch_tokens
+    whole = workload.batch_tokens <= most
+    tokens = max(workload.longest, min(workload.batch_tokens, most))
+    sums = 0 if whole else gradient_bytes(shape, demand, parts=True)
+    allowed = workload.checkpointing is not False and room.kind == "cuda"
+    least = token_bytes(shape, demand, again or allowed)
+    average = average_bytes(shape, demand)
+    parts = MemoryParts(
+        held=held_bytes(shape, demand) - average - demand.merged,
+        base=base,
+        libraries=LIBRARIES[room.kind],
+        step=step_bytes(shape, demand),
+        backward=round(tokens * token_bytes(shape, demand, again)) + sums,
+        row=round(workload.longest * least) + sums,
+        evaluation=evaluation_bytes(shape, demand, workload, room),
+        snapshot=checkpoints.aside,
+        checkpoints=0,
+        recorded=fit.recorded and demand.bf16 and whole,
+        average=average,
+        merged=demand.merged,
+    )
+    here = checkpoints.held(_less(room, parts.state))[0]
+    before = min(workload.points, here) - 1  # when the next one is made
+    newest = 0 if checkpoints.restored else checkpoints.moments
+    return replace(parts, checkpoints=before * checkpoints.each + newest if before > 0 else 0)
+
+
+def evaluation_bytes(
+    shape: ModelShape, demand: Demand, workload: Workload, room: FreeMemory
+) -> int:
+    """Keys that are kept, activations of a forward pass, and predictions, part of them in fp32."""
+    width = BF16 if demand.bf16 else FP32
+    keys = workload.slots * shape.keys * width
+    if room.kind == "cuda":
+        keys = min(keys, int(room.total * MEMORY_OF_KEYS))
+    passing = workload.read * width * (3 * shape.inner + 4 * shape.hidden)
+    wide = min(workload.predicted, HEAD_TOKENS) if demand.bf16 else workload.predicted
+    predictions = shape.vocabulary * (workload.predicted * width + 2 * wide * FP32)
+    return keys + passing + predictions
+
+
+def _less(room: FreeMemory, taken: int) -> FreeMemory:
+    """What is left once so many bytes are taken."""
+    return replace(room, free=max(0, room.free - taken))

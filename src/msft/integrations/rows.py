@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msft.data.corpus import Corpus, SubDataset
+from msft.data.corpus import Corpus, SubDataset, weight_note
 from msft.data.encoding import EncodedSplit
-from msft.data.notes import weight_note
-from msft.data.overlap import refuse_overlap, repeats, shared_between, variations
+from msft.data.splits import refuse_overlap, repeat_notes, shared_between, variation_notes
 from msft.engine.packing import NO_LABEL
 from msft.errors import DataError, OptionError, RecipeError
 from msft.example import Encoded, Example
 from msft.recipe.dataset import DatasetSpec
-from msft.search.mixture import Part
+from msft.search.curves import SELECTION, TEST
 from msft.search.options import refuse_unknown
-from msft.search.scores import SELECTION, TEST
 from msft.text import counted, shown
 
 SPLITS = ("train", "validation", "test")
@@ -159,9 +157,8 @@ def corpus_of(
         for row in encoded[selection]:
             marks = [token for token in row.tokens[len(row.prompt) :] if token in special]
             ends.update(marks[-1:])
-        part = Part.weighted(spec.name, len(encoded["train"]), spec.weight)
-        notes = [*repeats(examples[spec.name]), *variations(examples[spec.name])]
-        notes += [*shared[spec.name], *weight_note(part, spec.weight)]
+        notes = [*repeat_notes(examples[spec.name]), *variation_notes(examples[spec.name])]
+        notes += [*shared[spec.name], *weight_note(spec, len(encoded["train"]))]
         datasets[spec.name] = SubDataset(
             spec,
             "trainer",

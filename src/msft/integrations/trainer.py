@@ -15,13 +15,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from msft.app.admission import refuse_run
 from msft.app.interface import printed
-from msft.app.session import Session
 from msft.app.terminal.progress import PlainLines
-from msft.app.train import Result
-from msft.data.corpus import Corpus
-from msft.data.sources import splits_read
+from msft.data.corpus import Corpus, settings_for
+from msft.data.sources import wanted_splits
+from msft.engine.rows import Rows
 from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
 from msft.files import expanded, remove
@@ -40,17 +38,22 @@ from msft.integrations.rows import (
     notes_of,
     prepared_rows,
 )
+from msft.observers.observer import Observer
+from msft.planning.admission import refuse_run
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
-from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.history import History, selection_of
+from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.worker import Step
+from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK
+from msft.search.rehearsal import most_held
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION, TEST, Score
+from msft.training import Built, Job, Plan, Result, carry_out
 
 
-class TrainerLog:
+class TrainerLog(Observer):
     """Scores go to the trainer's log, and with it to its callbacks and trackers; lines in words
     go beside its progress bar. The trainer's count of steps never goes back."""
 
@@ -60,7 +63,7 @@ class TrainerLog:
         self._stage = 0
         self._on_test = False
 
-    def event(self, event: Event, live: bool) -> None:
+    def event(self, history: History, event: Event, live: bool) -> None:
         if self._lines is not None:
             self._lines.event(event, live)
         if isinstance(event, RunEvent):
@@ -158,7 +161,7 @@ def train(
     if recipe.peak_rule.by == "probability":
         raise RecipeError("peaks.by is probability, but these rows have no choices; use score")
     refuse_run(recipe, folder)
-    rows = prepared_rows(trainer, recipe.datasets, quiet, splits_read(recipe))
+    rows = prepared_rows(trainer, recipe.datasets, quiet, wanted_splits(recipe))
     specs, tokenizer = recipe.datasets, trainer.processing_class
     corpus, ends = corpus_of(rows, specs, tokenizer, recipe.selection_split)
     places = getattr(getattr(trainer.model, "config", None), "max_position_embeddings", None)
@@ -253,28 +256,25 @@ class _Run:
         )
         if folder.is_finished():
             self._recognise(engine)
-        session = Session(
-            recipe=self._recipe,
-            method=self._recipe.prepared(),
-            folder=folder,
-            engine=engine,
-            engine_name=ENGINE,
-            corpus=self._corpus,
-            tokenizer=trainer.processing_class,
-            progress=TrainerLog(trainer, folder.path, self._quiet),
-            notice=self._tell,
-            result_is_loaded=True,
-            base={} if folder.is_finished() else engine.base_record(),
-        )
+        method = self._recipe.prepared()
+        settings = settings_for(self._recipe, self._corpus, method)
+        base = {} if folder.is_finished() else engine.base_record()
         try:
-            summary, schedule = session.carry_out()
+            result = carry_out(
+                Job(self._recipe, folder, self._tell),
+                Rows(trainer.processing_class, self._corpus),
+                Plan(method, settings, most_held(method, settings)),
+                Built(engine, ENGINE, base),
+                [TrainerLog(trainer, folder.path, self._quiet)],
+                result_is_loaded=True,
+            )
         except BaseException:
             with suppress(RuntimeError):  # of a broken device; what stopped the run is said
                 engine.load(None)  # so that the same call finds the model that it began with
             raise
-        best = summary["best"]["checkpoint"]
+        best = result.summary["best"]["checkpoint"]
         engine.load(None if best == BASE else self._held(engine, best))
-        self._result = Result(summary, folder.best, schedule, folder.path)
+        self._result = result
 
     def _recognise(self, engine: TrainerEngine) -> None:
         """A finished run has put its result into the model; then that is not the first one."""

@@ -13,11 +13,11 @@ from msft.engine.build import engine_of
 from msft.engine.model.tokenizers import tokenizer_for
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine
-from msft.run.worker import Scorer
+from msft.run.log import Tokens
+from msft.run.rows import Scorer
 from msft.scoring.evaluation import Evaluator
-from msft.search.feeds import SHUFFLED, Place
-from msft.search.rollout import Tokens
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
+from msft.search.feeds import SHUFFLED, FeedContext
 
 SECONDS = 5.0
 """For training, and again for scoring."""
@@ -58,7 +58,7 @@ def calibrate(
     engine = engine_of(recipe, sample, tokenizer, device)
     evaluator = Evaluator(sample.tasks(recipe), engine.predictor(), tokenizer)
     loading = time.perf_counter() - begun
-    place = Place(
+    place = FeedContext(
         settings.mixture,
         settings.train_ticks,
         settings.evals_per_epoch,
@@ -88,7 +88,7 @@ def _first(split: EncodedSplit) -> EncodedSplit:
 
 def training_rate(
     engine: Engine,
-    place: Place,
+    place: FeedContext,
     compiling: bool,
     seconds: float,
     clock: Clock = time.perf_counter,

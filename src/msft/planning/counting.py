@@ -28,21 +28,22 @@ from numpy.typing import NDArray
 from msft.data.corpus import Corpus, Task, settings_for
 from msft.data.encoding import Tokenizer
 from msft.engine.decode.plans import answer_plan, grouped, question
+from msft.engine.memory import EvaluationSize, EvaluationSizes
 from msft.errors import UsageError, WrongMethod
 from msft.example import Encoded
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
-from msft.run.log import Event, Log, RolloutEvent
+from msft.run.log import Event, Log, RolloutEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.worker import EngineWorker, Question, Scored, Work
+from msft.run.rows import Scored
+from msft.run.worker import EngineWorker, Question, Work
 from msft.scoring.evaluation import Evaluator
+from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
-from msft.search.feeds import SHUFFLED, Batch, Losses, Place, epoch_and_steps
+from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part, epoch_and_steps
 from msft.search.methods import METHODS, PreparedMethod, prepare
-from msft.search.mixture import Mixture, Part
-from msft.search.rollout import Settings, Tokens, ticks_of
-from msft.search.scores import SELECTION, TEST, value
+from msft.search.rollout import Settings, ticks_of
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 
@@ -110,6 +111,13 @@ class Case:
     @property
     def epochs(self) -> float:
         return sum(stage.epochs for stage in self.stages)
+
+    def points(self, evals_per_epoch: int, datasets: int) -> int:
+        """Checkpoints that can be kept at a time: a roll-out's own, its start and the best."""
+        if not self.stages:
+            return datasets + 3
+        ticks = max(round(stage.epochs * evals_per_epoch) for stage in self.stages)
+        return ticks + (2 if len(self.stages) > 1 else 0)
 
 
 class TooLong(Exception):
@@ -302,14 +310,14 @@ class CountingWorker(EngineWorker):
         self._counting = engine
         self._rows = _Rows({name: np.array(rows) for name, rows in train.items()})
         self._may_stop = may_stop
-        self._place: Place | None = None
+        self._place: FeedContext | None = None
 
     def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
         if tick:  # scoring something else came between; the feed stands where it did
             self._counting.load(weights)
             return
         super().open(question, tick, weights, training)
-        self._place = self.place_of(question) if question.feed == SHUFFLED else None
+        self._place = self.context if question.feed == SHUFFLED else None
 
     def training(self) -> Any:
         return None
@@ -339,15 +347,15 @@ class _Rows:
     def __init__(self, tokens: Mapping[str, NDArray[np.int64]]) -> None:
         self._drawn = 0
         self._tokens = tokens
-        self._last: tuple[Place, int] | None = None
+        self._last: tuple[FeedContext, int] | None = None
         self._batches = np.zeros(0, np.int64)
         self._sums: dict[Part, int] = {}
 
-    def may_draw(self, place: Place, epoch: int) -> bool:
+    def may_draw(self, place: FeedContext, epoch: int) -> bool:
         """Whether this epoch is in order already, or not too many rows are."""
         return self._last == (place, epoch) or self._drawn < MOST_DRAWN
 
-    def batches(self, place: Place, epoch: int) -> NDArray[np.int64]:
+    def batches(self, place: FeedContext, epoch: int) -> NDArray[np.int64]:
         """Tokens of each batch of an epoch, in training order."""
         if self._last != (place, epoch):
             parts = [self._part(part, place, epoch) for part in place.mixture.parts]
@@ -359,18 +367,18 @@ class _Rows:
             self._drawn += len(rows)
         return self._batches
 
-    def tokens(self, place: Place, epoch: int) -> int:
+    def tokens(self, place: FeedContext, epoch: int) -> int:
         """Tokens of a whole epoch."""
         return sum(self._sum(part, place, epoch) for part in place.mixture.parts)
 
-    def _sum(self, part: Part, place: Place, epoch: int) -> int:
+    def _sum(self, part: Part, place: FeedContext, epoch: int) -> int:
         if part.rehearsed or part.anew:
             return int(self._part(part, place, epoch).sum())
         if part not in self._sums:
             self._sums[part] = int(self._part(part, place, epoch).sum())
         return self._sums[part]
 
-    def _part(self, part: Part, place: Place, epoch: int) -> NDArray[np.int64]:
+    def _part(self, part: Part, place: FeedContext, epoch: int) -> NDArray[np.int64]:
         return self._tokens[part.name][part.epoch(place.seed, place.rollout, epoch)]
 
 
@@ -464,29 +472,6 @@ LINE = 2**62
 """How lines are cut does not change their tokens."""
 NO_METRIC = "none"
 """Stands for a metric of the user's own, which is not called: its rows are generated too."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationSize:
-    """One evaluation of a sub-dataset's split.
-
-    tokens: through the model.
-    written: of those, the estimate of what the model writes itself.
-    cut_short: a wrong answer is left as soon as it is known to be wrong.
-    slots: tokens whose keys are kept at a time, where it writes.
-    answers: tokens whose prediction is wanted, where it does not.
-    """
-
-    rows: int
-    tokens: int
-    written: int = 0
-    cut_short: bool = False
-    slots: int = 0
-    answers: int = 0
-
-
-EvaluationSizes = Mapping[tuple[str, str], EvaluationSize]
-"""By sub-dataset and split."""
 
 
 def evaluation_sizes(

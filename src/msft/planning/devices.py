@@ -16,12 +16,12 @@ from msft.engine.memory import (
     BF16,
     FP32,
     MERGED_SHARE,
+    Checkpoints,
     Demand,
     token_bytes,
     uncut_bytes,
 )
 from msft.engine.model.shape import ModelShape
-from msft.engine.saving.checkpoint_sizes import Checkpoints
 
 Sharding = Literal["optimizer", "full"]
 

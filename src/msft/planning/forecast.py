@@ -13,38 +13,40 @@ from typing import Any, Literal
 
 import torch
 
-from msft.data.corpus import Corpus, load_corpus
+from msft.data.corpus import Corpus
 from msft.engine.memory import (
     Demand,
-    Room,
+    EvaluationSizes,
+    FreeMemory,
+    Needs,
     demand_of,
+    exported,
     free_disk,
     frozen_bytes,
     in_bf16,
+    models_beside,
+    needs_of,
     room_of,
     used_memory,
 )
 from msft.engine.model.shape import ModelShape, shape_for
-from msft.engine.model.tokenizers import load_context, tokenizer_for
-from msft.engine.saving.checkpoint_sizes import models_beside
+from msft.engine.rows import load_rows
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
 from msft.planning.counting import (
     TOO_LONG,
     Case,
     Cases,
-    EvaluationSizes,
     EvaluationTokens,
     cases_of,
     evaluation_sizes,
 )
 from msft.planning.devices import H200, USABLE, Job, devices_content
-from msft.planning.memory import Needs, exported, needs_of
 from msft.recipe.recipe import Recipe, adapter_of, recipe_keys
-from msft.run.summary import inference_flops, look_ahead_flops, train_flops
+from msft.run.history import inference_flops, look_ahead_flops, train_flops
+from msft.run.log import Tokens
+from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
-from msft.search.rollout import Tokens
-from msft.search.scores import SELECTION, TEST
 from msft.text import counted
 
 
@@ -61,7 +63,9 @@ def forecast(
     return forecast_of(recipe, corpus, tokenizer, shape, room_here(), out, seconds, devices)
 
 
-def evaluations_of(recipe: Recipe, corpus: Corpus, tokenizer: Any, room: Room) -> EvaluationSizes:
+def evaluations_of(
+    recipe: Recipe, corpus: Corpus, tokenizer: Any, room: FreeMemory
+) -> EvaluationSizes:
     """Tokens of every evaluation, as the decoder of this machine computes it."""
     stems = room.kind == "cuda" and in_bf16(recipe, torch.device(room.kind))
     return evaluation_sizes(corpus.tasks(recipe), tokenizer, stems)
@@ -69,13 +73,11 @@ def evaluations_of(recipe: Recipe, corpus: Corpus, tokenizer: Any, room: Room) -
 
 def loaded(recipe: Recipe) -> tuple[Any, Corpus, ModelShape]:
     """Tokenizer, rows and sizes of a recipe's model; no weights."""
-    name, trust = recipe.model(), recipe.trust_remote_code
-    tokenizer = tokenizer_for(recipe, name)
-    corpus = load_corpus(recipe, tokenizer, load_context(name, trust))
-    return tokenizer, corpus, shape_for(recipe, len(tokenizer))
+    rows = load_rows(recipe)
+    return rows.tokenizer, rows.corpus, shape_for(recipe, len(rows.tokenizer))
 
 
-def room_here() -> Room:
+def room_here() -> FreeMemory:
     """What this machine has where it would train."""
     return room_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
@@ -85,7 +87,7 @@ def forecast_of(
     corpus: Corpus,
     tokenizer: Any,
     shape: ModelShape,
-    room: Room,
+    room: FreeMemory,
     out: Path,
     seconds: float,
     devices: int | None = None,
@@ -96,7 +98,8 @@ def forecast_of(
     counted_methods = cases_of(recipe, corpus, tokens)
     own = counted_methods.cases.get(recipe.method)
     worst = own.worst if own else None
-    needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations, worst)
+    load = (worst.largest_batch, _points(worst, recipe, corpus)) if worst else None
+    needs = needs_of(recipe, corpus, recipe.prepared(), shape, room, evaluations, load)
     adapter = adapter_of(recipe)
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
@@ -144,6 +147,10 @@ def forecast_of(
     }
 
 
+def _points(case: Case, recipe: Recipe, corpus: Corpus) -> int:
+    return case.points(recipe.evals_per_epoch, len(corpus.datasets))
+
+
 def _devices(
     recipe: Recipe,
     corpus: Corpus,
@@ -174,7 +181,7 @@ def _devices(
     job = Job(
         shape=shape,
         demand=on_gpus,
-        trained=on_gpus.moved(shape),
+        trained=on_gpus.trainable_parameters(shape),
         frozen=0 if adapter is None else shape.parameters,
         frozen_bytes=frozen_bytes(shape, bf16=True, four_bit=four_bit) / shape.parameters,
         steps=max(1, worst.steps),
@@ -395,9 +402,10 @@ def _cost(recipe: Recipe, group: _Group) -> _Cost | str:
     cases = found.cases[recipe.method]
     shape, room, demand = group.shape, room_here(), None
     if room.kind != "cuda":
-        room = Room("cuda", round(USABLE * H200.memory), round(H200.memory), room.host)
+        room = FreeMemory("cuda", round(USABLE * H200.memory), round(H200.memory), room.host)
         demand = demand_on_gpus(recipe, group.corpus, shape)
-    load = (room, group.evaluations, cases.worst, demand)
+    worst = (cases.worst.largest_batch, _points(cases.worst, recipe, group.corpus))
+    load = (room, group.evaluations, worst, demand)
     needs = needs_of(recipe, group.corpus, recipe.prepared(), shape, *load)
     adapter = adapter_of(recipe)
     weights = 0 if adapter is None else shape.adapter_weights(adapter)

@@ -13,12 +13,11 @@ from msft.errors import OptionError, Place, RecipeError
 from msft.recipe.mistakes import Mistakes
 from msft.recipe.values import is_template
 from msft.recipe.yaml import place_of
+from msft.search.curves import TEST, PeakRule
+from msft.search.feeds import Mixture
 from msft.search.methods import METHODS, ROLLING_BACK, PreparedMethod, prepare
-from msft.search.mixture import Mixture
-from msft.search.peaks import PeakRule
 from msft.search.rehearsal import Rehearsal, rehearse
 from msft.search.rollout import ticks_of
-from msft.search.scores import TEST
 from msft.text import listed, shown
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,9 @@ rows cannot be read."""
 
 def read_steps(draft: Draft, place: Path, lengths: Lengths) -> None:
     """The batch first, since the others follow from it. All other keys have been read."""
+    counts = {key: draft.keys.get(key, 1) for key in ("max_length", "train_batch_size")}
+    for key, found in {**counts, "packing_length": draft.config.get("packing_length", 1)}.items():
+        _refuse_no_count(key, found)
     _read_batch(draft, lengths)
     _read_length(draft, place)
     _read_warm_up(draft, place)
@@ -195,8 +198,7 @@ def _read_batch(draft: Draft, lengths: Lengths) -> None:
     count = 1
     for key, default in factors:
         found = draft.config.get(key, default)
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise RecipeError(f"{key} is {shown(found)}; expected a whole number above 0")
+        _refuse_no_count(key, found)
         count *= found
     names = " × ".join(key for key, _ in factors)
     devices = "on one device; times the devices you used"
@@ -223,6 +225,11 @@ def _read_batch(draft: Draft, lengths: Lengths) -> None:
         f"{count:,} packed sequences of {length:,} tokens, {each:.3g} rows in each "
         f"(rows of {sum(fitting) / len(fitting):.0f} tokens on average, {read[1]}), {devices}",
     )
+
+
+def _refuse_no_count(key: str, found: Any) -> None:
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise RecipeError(f"{key} is {shown(found)}; expected a whole number above 0")
 
 
 def _factors(draft: Draft) -> tuple[tuple[str, int], ...]:
@@ -258,7 +265,13 @@ def _read_length(draft: Draft, place: Path) -> None:
     wanted, key = draft.config.get("max_steps"), "num_train_epochs"
     if wanted is None:
         return
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+    if isinstance(wanted, float) and wanted.is_integer():  # as in 1e3
+        wanted = int(wanted)
+    if not isinstance(wanted, int) or isinstance(wanted, bool):
+        why = f"theirs is {shown(wanted)}, which is no number of steps; now the epochs count"
+        draft.leave("max_steps", why, changes=True)
+        return
+    if wanted < 1:
         draft.silent.append("max_steps")
         return
     an_epoch = _an_epoch(draft, place)
@@ -325,6 +338,8 @@ def _read_warm_up(draft: Draft, place: Path) -> None:
 def _read_share(draft: Draft, place: Path, key: str) -> None:
     """transformers 5 takes a number below 1 under `warmup_steps` as a share."""
     value = draft.config[key]
+    if not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise RecipeError(f"{key} is {shown(value)}; expected a number of steps or a share of them")
     if key == "warmup_steps" and value >= 1:
         draft.carry(key, key, int(value))
         return

@@ -377,7 +377,7 @@ def swift_datasets(draft: Draft, place: Path) -> None:
 
 def newer_datasets(draft: Draft, place: Path) -> None:
     """`train_dataset: FILE`, a YAML file of datasets, or a file or name itself."""
-    named = draft.config["train_dataset"]
+    named = draft.config.get("train_dataset")
     if not isinstance(named, str):
         raise RecipeError(f"train_dataset is {shown(named)}; expected a file or a name")
     entries: Any = {Path(named).name.split(".")[0]: {"path": named}}

@@ -31,11 +31,10 @@ from msft.recipe.values import (
     template_in,
 )
 from msft.recipe.yaml import Places, dump, place_of, read_recipe
+from msft.search.curves import SELECTION, MeanRule, PeakRule, SelectionSplit
 from msft.search.methods import PreparedMethod, prepare
 from msft.search.options import Ge, Gt, Interval, checked, refuse_unknown
-from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, ticks_of
-from msft.search.scores import SELECTION, MeanRule, SelectionSplit
 from msft.text import shown
 
 _STAND_INS: dict[str, Any] = {

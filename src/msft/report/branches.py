@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from msft.report.figures.chart import BEST, FAINT, WENT_ON
 from msft.run.history import History
-from msft.search.peaks import PeakRule
+from msft.search.curves import Number, PeakRule, Score
 from msft.search.rollout import BASE, CheckpointId, place_of
-from msft.search.scores import Number, Score
 
 
 def is_derived(history: History) -> bool:

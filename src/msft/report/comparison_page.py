@@ -85,7 +85,7 @@ from msft.report.wording import (
     p_value,
 )
 from msft.run.folder import RunFolder, step_losses_of, write_text
-from msft.search.scores import TEST, Number
+from msft.search.curves import TEST, Number
 from msft.text import SELECTED_ON_TEST, WIDTH, counted, listed
 
 CHANCE = "the difference may be chance"

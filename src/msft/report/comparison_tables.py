@@ -38,11 +38,10 @@ from msft.report.wording import (
     number,
     per_cent,
 )
-from msft.run.history import History
-from msft.run.summary import adapter_of, averaged_epochs, first_rollout_flops
+from msft.run.history import History, adapter_of, averaged_epochs, first_rollout_flops
+from msft.search.curves import SELECTION, TEST, Number
 from msft.search.methods.soup import kinds
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, TEST, Number
 from msft.text import counted, epochs, listed, si
 
 ABLATION = ("sft", "sro", "soft_sro", "msft")

@@ -43,9 +43,9 @@ from msft.report.wording import (
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
 from msft.run.rows import RowVerdicts, rollout_falls, row_scores
+from msft.search.curves import SELECTION, TEST, Metric, Number, overall_height
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.scores import SELECTION, TEST, Metric, Number, overall_height
 from msft.text import counted, epochs_in_words, listed, no_test_mean
 
 GROWTH = 0.5

@@ -25,9 +25,9 @@ from msft.report.tables import Cell, Table, TableRow, wrapped
 from msft.report.wording import Unit, difference
 from msft.run.history import History, Stage
 from msft.run.rows import RowTokens, VerdictsByKey
+from msft.search.curves import MeanRule, Scores, overall_height
 from msft.search.draws import number
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import MeanRule, Scores, overall_height
 from msft.text import SELECTED_ON_TEST, counted, cut, epochs
 from msft.text import table as text_table
 

@@ -16,10 +16,14 @@ from msft.errors import UsageError
 from msft.report.compare.comparison import Comparison
 from msft.report.figures.chart import NARROW, PAPER, WIDE, drawing, to_svg, with_mark
 from msft.run.environment import begun_on, read_environments, version_of
-from msft.run.folder import RunFolder, recipe_value, seconds_of, write_text
-from msft.run.history import History
+from msft.run.folder import (
+    RunFolder,
+    recipe_value,
+    seconds_of,
+    write_text,
+)
+from msft.run.history import History, adapter_of
 from msft.run.rows import Sample, SamplesByName, read_samples
-from msft.run.summary import adapter_of
 from msft.search.rollout import BASE
 from msft.text import counted, duration, masked, plain, si
 

@@ -62,12 +62,11 @@ from msft.run.folder import (
     step_losses_of,
     verdicts_of,
 )
-from msft.run.history import History
+from msft.run.history import History, adapter_of, disk_of, summary_of
 from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
-from msft.run.summary import adapter_of, disk_of, summary_of
+from msft.search.curves import TEST, Number, mean_gain
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import TEST, Number, mean_gain
 from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
 
 if TYPE_CHECKING:

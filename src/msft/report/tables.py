@@ -14,7 +14,7 @@ from textwrap import fill
 from typing import Any, Literal
 
 from msft.report.wording import NOTHING
-from msft.search.scores import Number
+from msft.search.curves import Number
 from msft.text import WIDTH, cut, in_markdown, label, plain
 
 Rank = Literal[0, 1, 2]

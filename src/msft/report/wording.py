@@ -3,7 +3,7 @@
 from fractions import Fraction
 from typing import TypeVar
 
-from msft.search.scores import Metric, Number
+from msft.search.curves import Metric, Number
 
 NOTHING = "–"
 _METHODS = {

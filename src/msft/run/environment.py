@@ -67,8 +67,12 @@ def record_environment(
 
     groups: of the sub-datasets that are benchmarks, under `groups` of the last environment.
     base: under `base` of the last environment; without any, what is there stays.
+
+    The run that lent a first roll-out stays recorded, too.
     """
     base = base or read_base(path)
+    lender = now.get(ROLLOUT_FROM) or rollout_from(path)
+    now = now | ({ROLLOUT_FROM: lender} if lender else {})
     items = _items(path)
     if read_environments(path)[-1:] != [now]:
         items.append(now | {BEGAN: datetime.now(UTC).strftime("%Y-%m-%d %H:%M")})
@@ -79,9 +83,9 @@ def record_environment(
 
 
 def others_in(path: Path, now: Environment) -> list[str]:
-    """What was another one when a run was last worked on, of all that may change bits.
+    """The versions and devices that may change bits and are not those of the run's last session.
 
-    The number of threads is no device.
+    The number of threads is not compared.
     """
     before = read_environments(path)[-1:]
     return [
@@ -145,7 +149,7 @@ def read_base(path: Path) -> BaseRecord | None:
 
 
 def is_base_record(content: Any) -> bool:
-    """Whether this names files with a size, a digest and what else a record of a run has."""
+    """Whether the content is a `BaseRecord`: a list of size, digest and identity for each file."""
     return isinstance(content, dict) and all(
         isinstance(value, list)
         and [type(each) for each in value[:2]] == [int, str]
@@ -183,6 +187,8 @@ def read_groups(path: Path) -> dict[str, str] | None:
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
     try:
         raw = json.loads(read_text(path))
     except DAMAGED:

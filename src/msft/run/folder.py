@@ -16,7 +16,10 @@ FIRST_ROWS = 32
 
 
 class RunFolder:
-    """A run's files, as the contract names them."""
+    """A run's files, as the contract names them.
+
+    files: all of them but the folders, the log first.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,18 +37,11 @@ class RunFolder:
         self.report = path / "report.html"
         self.hub = path / "hub.json"
         self.losses = path / "losses.jsonl"
-
-    @property
-    def files(self) -> list[Path]:
-        """All of them but the folders, the log first."""
-        return [
+        self.files = [
             *(self.log, self.recipe, self.verdicts, self.samples, self.steps, self.losses),
             *(self.environment, self.schedule, self.summary, self.report, self.hub),
         ]
-
-    @property
-    def folders(self) -> list[Path]:
-        return [self.best, self.base, self.checkpoints]
+        self.folders = [self.best, self.base, self.checkpoints]
 
     def events(self) -> list[Event]:
         """What the log says so far; nothing if there is none."""
@@ -92,7 +88,7 @@ def recipe_value(folder: Path, key: str) -> str | int | float | None:
 
 
 def recipe_text(folder: Path, key: str) -> str | None:
-    """The same, of a key whose value is text."""
+    """The text under a key of the recipe; None where the value is no text."""
     found = recipe_value(folder, key)
     return found if isinstance(found, str) else None
 

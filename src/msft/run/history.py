@@ -1,13 +1,20 @@
-"""The history of a run: a fold over its log.
+"""The history of a run: a fold over its log, and what is told of it.
 
-The run builds it event by event while it works; `summary`, `schedule`, `flops` and the report
-build it from a log file. So there is one answer to "what is the best checkpoint", not two.
+The run builds it event by event while it works; the report builds it from a log file. So there is
+one answer to "what is the best checkpoint", not two. `summary.json` and `schedule.json` say what a
+run found.
+
+FLOPs follow from the tokens in the log, by the formulas of the paper's appendix. Training costs
+6·|theta|·t, inference 2·|theta|·t, a look-ahead 8·|theta|·t (forward, backward, forward again).
+Tokens are counted as integers where the work is done, so the sums are exact. Beside an adapter of T
+weights the F weights of the model are frozen and have no gradient: training costs (4·F + 6·T)·t, a
+look-ahead (6·F + 8·T)·t, and evaluation, of the merged model, 2·F·t.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from msft.errors import LogError
 from msft.files import DAMAGED
@@ -21,71 +28,53 @@ from msft.run.log import (
     RolloutEvent,
     RunEvent,
     ScoresEvent,
-    read_log,
-    selection_of,
-)
-from msft.search.falls import Fall
-from msft.search.peaks import Curve, PeakRule
-from msft.search.rollout import (
-    BASE,
-    LEAN,
-    CheckpointId,
-    DiskPolicy,
     Tokens,
-    checkpoint_id,
-    place_of,
+    read_log,
 )
-from msft.search.scores import (
+from msft.search.curves import (
     SELECTION,
     TEST,
+    Curve,
     MeanRule,
     Metric,
     Number,
+    PeakRule,
     Score,
     Scores,
     SelectionSplit,
     overall,
     overall_height,
 )
+from msft.search.falls import Fall
+from msft.search.rollout import BASE, LEAN, CheckpointId, DiskPolicy, checkpoint_id, place_of
 from msft.store.store import Disk
 from msft.text import shown
+
+
+def selection_of(opened: RunEvent) -> str:
+    """The split that the ticks of a run are scored on, and that chooses."""
+    return str(opened.settings.get("selection_split", SELECTION))
 
 
 @dataclass(slots=True)
 class Stage:
     """One roll-out, its points as run, and what was decided after it.
 
-    falls: of each active sub-dataset, where the method had them tested.
     checkpoints: where it started, and one of each tick.
+    excluded: names and ticks of those who left after it, as the method counts ticks.
+    falls: of each active sub-dataset, where the method had them tested.
     """
 
     asked: RolloutEvent
+    checkpoints: list[CheckpointId]
     points: list[PointEvent] = field(default_factory=list)
     decisions: list[DecisionEvent] = field(default_factory=list)
+    excluded: list[tuple[str, int]] = field(default_factory=list)
     falls: Mapping[str, Fall] = field(default_factory=dict)
-    checkpoints: list[CheckpointId] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.checkpoints = [self.asked.start]
-
-    def reach(self, point: PointEvent) -> None:
-        """A tick was done."""
-        self.points.append(point)
-        self.checkpoints.append(point.checkpoint)
 
     @property
     def ticks(self) -> int:
         return len(self.points)
-
-    @property
-    def excluded(self) -> list[tuple[str, int]]:
-        """Names and ticks of those who left after it, as the method counts ticks."""
-        return [
-            (name, decision.tick or 0)
-            for decision in self.decisions
-            if decision.what == "exclude"
-            for name in decision.names
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +88,29 @@ class Exclusion:
     checkpoint: CheckpointId
 
 
-@dataclass(slots=True)
-class Best:
-    """The best of the eligible, fully scored points seen so far."""
-
-    checkpoint: CheckpointId
-    height: Number
-
-
 class History:
     """Everything the log says, in the shape in which it is asked for.
 
+    opened: the first event; the settings below it are fields once it was added.
+    rule: where a curve peaks; mean_rule: how the scores of sub-datasets make one number.
+    selection: the split that decided and chose: validation, or test as in the paper's protocol.
+    tested: the sub-datasets that have rows in the test split.
+    disk_policy: which checkpoints were on disk.
+    scores: by split and checkpoint.
     patterns: of each sub-dataset the score whose kind later ones have, the base model's.
+    candidates: how many eligible, fully scored points there are; best_tick: the best of them.
+    best: what the run reports: the method's own word (`reported`), else the best tick.
     """
+
+    rule: PeakRule
+    mean_rule: MeanRule
+    evals_per_epoch: int
+    tested: Sequence[str]
+    disk_policy: str
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.opened: RunEvent | None = None
+        self.selection: str = SELECTION
         self.stages: list[Stage] = []
         self.scores: dict[str, dict[CheckpointId, dict[str, Score]]] = {SELECTION: {}, TEST: {}}
         self.patterns: dict[str, Score] = {}
@@ -122,20 +118,30 @@ class History:
         self.disk: list[Disk] = []
         self.averages: dict[CheckpointId, AverageEvent] = {}
         self.candidates = 0
-        self.ended: EndEvent | None = None
-        self._best: Best | None = None
+        self.best: CheckpointId | None = None
+        self.best_tick: CheckpointId | None = None
         self.reported: CheckpointId | None = None
+        self.ended: EndEvent | None = None
+        self._best_height: Number = 0
         for event in events:
             self.add(event)
 
     def add(self, event: Event) -> None:
         match event:
-            case RunEvent():
+            case RunEvent(settings=settings):
                 self.opened = event
+                self.rule = PeakRule(**settings["peaks"])
+                self.mean_rule = settings["mean"]
+                self.evals_per_epoch = int(settings["evals_per_epoch"])
+                self.selection = selection_of(event)
+                self.tested = settings.get("tested", [*event.datasets])
+                self.disk_policy = str(settings.get("disk_policy", LEAN))
             case RolloutEvent():
-                self.stages.append(Stage(event))
+                self.stages.append(Stage(event, [event.start]))
             case PointEvent():
-                self.stages[-1].reach(event)
+                stage = self.stages[-1]
+                stage.points.append(event)
+                stage.checkpoints.append(event.checkpoint)
                 self.disk.append(event.disk)
                 self.tokens += event.tokens
                 self._score(self.selection, event.checkpoint, event.scores)
@@ -148,9 +154,12 @@ class History:
                 self.stages[event.rollout].falls = event.falls
             case DecisionEvent():
                 if self.stages:
-                    self.stages[-1].decisions.append(event)
+                    stage = self.stages[-1]
+                    stage.decisions.append(event)
+                    if event.what == "exclude":
+                        stage.excluded += [(name, event.tick or 0) for name in event.names]
                 if event.what == "report":
-                    self.reported = event.checkpoint
+                    self.best = self.reported = event.checkpoint
             case EndEvent():
                 self.ended = event
 
@@ -161,37 +170,9 @@ class History:
         return self.opened
 
     @property
-    def rule(self) -> PeakRule:
-        return PeakRule(**self.start.settings["peaks"])
-
-    @property
-    def evals_per_epoch(self) -> int:
-        return int(self.start.settings["evals_per_epoch"])
-
-    @property
-    def selection(self) -> str:
-        """The split that decided and chose: validation, or test as in the paper's protocol."""
-        return SELECTION if self.opened is None else selection_of(self.opened)
-
-    @property
     def selected_on_test(self) -> bool:
-        """Whether no score of this run is of rows that selected nothing."""
+        """Whether the test rows chose the checkpoints, so that no score is of unseen rows."""
         return self.selection == TEST
-
-    @property
-    def disk_policy(self) -> str:
-        """Which checkpoints were on disk."""
-        return str(self.start.settings.get("disk_policy", LEAN))
-
-    @property
-    def best(self) -> CheckpointId | None:
-        """What the run reports: the method's own word, else the best of the eligible points."""
-        return self.reported or (self._best.checkpoint if self._best else None)
-
-    @property
-    def best_tick(self) -> CheckpointId | None:
-        """The best of the eligible points, whatever the method reports."""
-        return self._best.checkpoint if self._best else None
 
     @property
     def average_of(self) -> tuple[CheckpointId, ...] | None:
@@ -200,7 +181,7 @@ class History:
         return best.of if best else None
 
     def reach(self, checkpoint: CheckpointId) -> CheckpointId:
-        """The latest tick in a checkpoint: of an average the latest that was averaged, else it."""
+        """A tick itself; for an average, the latest tick that was averaged."""
         average = self.averages.get(checkpoint)
         return max(average.of, key=place_of) if average else checkpoint
 
@@ -212,22 +193,17 @@ class History:
         """The sub-datasets that have no score at a checkpoint."""
         return [name for name in self.start.datasets if name not in self.known(checkpoint, split)]
 
-    def scored_on(self, split: str) -> Sequence[str]:
-        """The sub-datasets that have rows in a split."""
-        every = [*self.start.datasets]
-        return self.start.settings.get("tested", every) if split == TEST else every
-
     def untested(self, checkpoint: CheckpointId) -> list[str]:
         """The sub-datasets without test rows, where others are scored on test at a checkpoint."""
-        names = self.scored_on(TEST)
-        return [name for name in self.missing(checkpoint, TEST) if name not in names]
+        return [name for name in self.missing(checkpoint, TEST) if name not in self.tested]
 
     def mean(self, checkpoint: CheckpointId, split: str | None = None) -> Number:
         """The mean over all sub-datasets, by the recipe's rule."""
-        return overall(self.known(checkpoint, split), self.known(BASE, split), self._mean_rule)
+        return overall(self.known(checkpoint, split), self.known(BASE, split), self.mean_rule)
 
     def has_mean(self, checkpoint: CheckpointId, split: str | None = None) -> bool:
-        """Whether it is known: all are scored, and where it is one of gains, the base model too."""
+        """Whether the mean is known: every sub-dataset has a score, for a mean of gains at the base
+        model too."""
         gains = self.mixed and self.missing(BASE, split)
         return not gains and not self.missing(checkpoint, split)
 
@@ -277,11 +253,6 @@ class History:
             checkpoint = self.stages[rollout].asked.start
         return legs[::-1]
 
-    @property
-    def _mean_rule(self) -> MeanRule:
-        rule: MeanRule = self.start.settings["mean"]
-        return rule
-
     def _score(self, split: str, checkpoint: CheckpointId, scores: Scores) -> None:
         held = self.scores[split].setdefault(checkpoint, {})
         was_full = len(held) == len(self.start.datasets)
@@ -297,11 +268,20 @@ class History:
         """Highest mean wins, the earlier (roll-out, tick) on a tie; averages take no part."""
         if checkpoint in self.averages:
             return
-        rollout, _ = place_of(checkpoint)
-        if checkpoint == BASE or self.stages[rollout].asked.eligible:
-            height = overall_height(self.known(checkpoint), self.known(BASE), self._mean_rule)
-            self.candidates += 1
-            self._best = _better(self._best, checkpoint, height)
+        if checkpoint != BASE and not self.stages[place_of(checkpoint)[0]].asked.eligible:
+            return
+        self.candidates += 1
+        known, base = self.known(checkpoint), self.known(BASE)
+        height, best = overall_height(known, base, self.mean_rule), self.best_tick
+        if best is not None and not height > self._best_height:
+            tie = height == self._best_height
+            if not tie or place_of(best) < place_of(checkpoint):
+                return
+        self.best_tick, self._best_height = checkpoint, height
+        self.best = self.reported or checkpoint
+
+
+# Reading a log that somebody else may have written.
 
 
 def history_in(log: Path) -> History:
@@ -326,9 +306,9 @@ def history_in(log: Path) -> History:
 
 
 def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> str | None:
-    """Why an event cannot follow those before it.
+    """Why an event cannot follow the events before it.
 
-    made: the checkpoints so far.
+    made: the checkpoints that earlier events made.
     """
     if isinstance(event, RunEvent):
         return "a second run starts here" if history.opened else _setting_fault(event)
@@ -379,7 +359,7 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
 
 
 def _setting_fault(opened: RunEvent) -> str | None:
-    """Which setting that others read from the log cannot be."""
+    """What is wrong with the settings that readers of the log rely on; None: nothing."""
     settings = opened.settings
     if not opened.datasets or min(opened.datasets.values()) < 0 or opened.num_parameters < 0:
         return "the run has no sub-datasets, or sizes below 0"
@@ -396,9 +376,246 @@ def _setting_fault(opened: RunEvent) -> str | None:
     return f"the setting {wrong[0]} is {shown(settings[wrong[0]])}" if wrong else None
 
 
-def _better(best: Best | None, checkpoint: CheckpointId, height: Number) -> Best:
-    if best is None or height > best.height:
-        return Best(checkpoint, height)
-    if height == best.height and place_of(checkpoint) < place_of(best.checkpoint):
-        return Best(checkpoint, height)
-    return best
+# FLOPs.
+
+TRAIN, INFERENCE, LOOK_AHEAD, FROZEN = 6, 2, 8, 4
+
+
+def train_flops(num_parameters: int, tokens: int, adapter: int = 0) -> int:
+    """adapter: number of adapter weights, where only the adapter is trained."""
+    if adapter:
+        return (FROZEN * num_parameters + TRAIN * adapter) * tokens
+    return TRAIN * num_parameters * tokens
+
+
+def inference_flops(num_parameters: int, tokens: int) -> int:
+    return INFERENCE * num_parameters * tokens
+
+
+def look_ahead_flops(num_parameters: int, tokens: int, adapter: int = 0) -> int:
+    if adapter:
+        return train_flops(num_parameters, tokens, adapter) + inference_flops(
+            num_parameters + adapter, tokens
+        )
+    return LOOK_AHEAD * num_parameters * tokens
+
+
+def adapter_of(history: History) -> int:
+    """Weights of the adapter that a run trains; 0: it trains all."""
+    return int(history.start.settings.get("adapter", {}).get("trained", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """FLOPs of a run. kept + discarded = train + lookahead.
+
+    kept: training on the path from the base model to the reported checkpoint.
+    discarded: all other training, the search's price.
+    """
+
+    train: int
+    evaluation: int
+    lookahead: int
+    total: int
+    kept: int
+    discarded: int
+
+
+def flops_of(history: History) -> Flops:
+    """All FLOPs that a log accounts for."""
+    size, adapter = history.start.num_parameters, adapter_of(history)
+    tokens = history.tokens
+    train = train_flops(size, tokens.train, adapter)
+    ahead = look_ahead_flops(size, tokens.lookahead, adapter)
+    path = path_tokens(history, history.best) if history.best else Tokens()
+    kept = train_flops(size, path.train, adapter) + look_ahead_flops(size, path.lookahead, adapter)
+    evaluation = inference_flops(size, tokens.evaluation)
+    total = train + evaluation + ahead
+    return Flops(train, evaluation, ahead, total, kept, train + ahead - kept)
+
+
+def path_tokens(history: History, checkpoint: CheckpointId) -> Tokens:
+    """Tokens on the way from the base model to a checkpoint."""
+    tokens = Tokens()
+    for rollout, ticks in history.path(checkpoint):
+        for point in history.stages[rollout].points[:ticks]:
+            tokens += point.tokens
+    return tokens
+
+
+def first_rollout_flops(history: History) -> int:
+    """Training the first roll-out and scoring its ticks."""
+    size, adapter, tokens = history.start.num_parameters, adapter_of(history), Tokens()
+    for point in history.stages[0].points if history.stages else ():
+        tokens += point.tokens
+    trained = train_flops(size, tokens.train, adapter)
+    trained += look_ahead_flops(size, tokens.lookahead, adapter)
+    return trained + inference_flops(size, tokens.evaluation)
+
+
+# `summary.json` and `schedule.json`.
+
+
+def summary_of(history: History, stopped: bool = False) -> dict[str, Any]:
+    """The summary as the contract has it; of an unfinished run, what is known so far. `validation`
+    has the scores that chose: those of test where `selection_split` says so."""
+    best = history.best or BASE
+    ended = history.ended
+    return {
+        "method": history.start.method,
+        "seed": history.start.seed,
+        "status": "finished" if ended else "stopped" if stopped else "running",
+        "ended_by": ended.by if ended else None,
+        "num_parameters": history.start.num_parameters,
+        **({"num_trainable": adapter} if (adapter := adapter_of(history)) else {}),
+        "optim": history.start.settings.get("optim", "adamw"),
+        "ema_decay": history.start.settings.get("ema_decay"),
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
+        "stages": [stage_of(history, number) for number in range(len(history.stages))],
+        "best": {
+            "checkpoint": best,
+            "epochs": epochs_of(history, best),
+            "candidates": _candidates(history),
+            "average_of": average_of(history, best),
+            "validation": _scores(history, best, history.selection),
+            "test": _scores(history, best, TEST),
+        },
+        "epochs_trained": sum(stage.ticks for stage in history.stages) / history.evals_per_epoch,
+        "tokens": asdict(history.tokens),
+        "flops": asdict(flops_of(history)),
+        "disk": disk_of(history),
+        **_controls(history, best),
+    }
+
+
+def _controls(history: History, best: CheckpointId) -> dict[str, Any]:
+    """What was scored beside an average of the same training: other averages, and with them the
+    best tick."""
+    beside = [checkpoint for checkpoint in history.averages if checkpoint != best]
+    if not history.average_of or not beside:
+        return {}
+    return {
+        "controls": [
+            {
+                "checkpoint": checkpoint,
+                "average_of": average_of(history, checkpoint),
+                "validation": _scores(history, checkpoint, history.selection),
+                "test": _scores(history, checkpoint, TEST),
+            }
+            for checkpoint in (*beside, history.best_tick or BASE)
+        ]
+    }
+
+
+def average_of(history: History, checkpoint: CheckpointId) -> list[CheckpointId] | None:
+    average = history.averages.get(checkpoint)
+    return list(average.of) if average else None
+
+
+def _candidates(history: History) -> int:
+    """How many points the result was chosen from; of an average, the ticks that were looked at."""
+    if history.average_of:
+        return sum(stage.ticks for stage in history.stages)
+    return 1 if history.reported else history.candidates
+
+
+def stage_of(history: History, number: int) -> dict[str, Any]:
+    """One roll-out: who was in it, where each peaked, who left and to where it went back."""
+    stage = history.stages[number]
+    per_epoch = history.evals_per_epoch
+    peaks = {
+        name: history.rule.peak(history.curve(number, name)) / per_epoch
+        for name in stage.asked.active
+        if stage.points
+    }
+    back_to = [d.checkpoint for d in stage.decisions if d.what == "exclude"]
+    return {
+        "stage": number,
+        "start": stage.asked.start,
+        "active": list(stage.asked.active),
+        "ticks": stage.ticks,
+        "peaks": peaks,
+        "excluded": [name for name, _ in stage.excluded],
+        "rolled_back_to": _tick_in(number, back_to[-1]) / per_epoch if back_to else None,
+    }
+
+
+def epochs_of(history: History, checkpoint: CheckpointId) -> float:
+    """Ep. as the paper counts it: epochs on the path; of continual SFT, the mean of the stops."""
+    per_epoch = history.evals_per_epoch
+    if history.start.method == "continual":
+        stops = [tick for stage in history.stages for _, tick in stage.excluded]
+        return sum(stops) / per_epoch / len(stops) if stops else 0.0
+    return sum(ticks for _, ticks in history.path(checkpoint)) / per_epoch
+
+
+def disk_of(history: History) -> dict[str, float | int]:
+    """Sets of weights on disk over the run: the mean over its ticks, and the most at any time."""
+    points = history.disk
+    every = [*points, *(average.disk for average in history.averages.values())]
+    return {
+        "mean_copies": sum(disk.copies for disk in points) / len(points) if points else 0.0,
+        "peak_copies": max((disk.peak_copies for disk in every), default=0),
+        "peak_bytes": max((disk.peak_bytes for disk in every), default=0),
+    }
+
+
+def schedule_of(history: History) -> dict[str, Any]:
+    """What was found: per sub-dataset its epochs, and the stages on the way to the result."""
+    per_epoch = history.evals_per_epoch
+    stages: list[dict[str, Any]] = []
+    for rollout, ticks in history.path(history.best or BASE):
+        asked = history.stages[rollout].asked
+        stages.append(
+            {
+                "active": dict(asked.active),
+                "rehearsed": dict(asked.rehearsed),
+                "ticks": ticks,
+                "epochs": ticks / per_epoch,
+                "optimizer": asked.optimizer,
+                "feed": dict(asked.feed),
+            }
+        )
+    return {
+        "method": history.start.method,
+        "seed": history.start.seed,
+        **({"selection_split": history.selection} if history.selected_on_test else {}),
+        "evals_per_epoch": per_epoch,
+        "rows": dict(history.start.datasets),
+        "datasets": {
+            name: sum(stage["ticks"] for stage in stages if name in stage["active"]) / per_epoch
+            for name in history.start.datasets
+        },
+        "stages": stages,
+        **({"average_of": averaged_epochs(history)} if history.average_of else {}),
+    }
+
+
+def averaged_epochs(history: History) -> list[float | None]:
+    """Where the ticks in an average lie, in epochs on the path to the latest of them; None for one
+    that is not on it."""
+    legs = history.path(history.best or BASE)
+    on_path = {BASE: 0.0}
+    before = 0
+    for rollout, ticks in legs:
+        for tick in range(1, ticks + 1):
+            on_path[checkpoint_id(rollout, tick)] = (before + tick) / history.evals_per_epoch
+        before += ticks
+    return [on_path.get(checkpoint) for checkpoint in history.average_of or ()]
+
+
+def _scores(history: History, checkpoint: CheckpointId, split: str) -> dict[str, Any] | None:
+    """Scores of a checkpoint on a split; mean: None where a sub-dataset has no test rows."""
+    full, scores = history.has_mean(checkpoint, split), history.known(checkpoint, split)
+    if not full and (split == history.selection or not scores or scores.keys() < {*history.tested}):
+        return None
+    return {
+        "mean": float(history.mean(checkpoint, split)) if full else None,
+        "datasets": {name: float(score.value) for name, score in scores.items()},
+    }
+
+
+def _tick_in(number: int, checkpoint: CheckpointId) -> int:
+    """The tick of a roll-out at which a checkpoint stands; its start is tick 0."""
+    rollout, tick = place_of(checkpoint)
+    return tick if rollout == number else 0

@@ -1,11 +1,18 @@
 """The run's log: an append-only file of events, the only truth about a run.
 
+    {"event":"run","method":"msft","seed":20,…,"crc":"…"}              what the answers depend on
+    {"event":"rollout","rollout":0,"start":"base","ticks":12,…}        a question of the method
+    {"event":"scores","checkpoint":"base","split":"validation",…}      an answer
+    {"event":"point","checkpoint":"r0-t1",…}                           an answer, one for each tick
+    {"event":"decision","what":"exclude","checkpoint":"r0-t3",…}       what the method decided
+    {"event":"end","by":"all_excluded","best":"r1-t3"}
+
 An event is real when its line, newline included, is on disk. Each line ends with the CRC of every
 byte of the file before it: a changed digit, a line that was lost, added or moved breaks the chain
 at that line. Lines of earlier versions have no checksum; they are valid only before the first line
 that has one. One process writes a log at a time: its lock dies with the process. No clock, host or
 path is in a log, so that a run that was killed and resumed leaves the same bytes as one that was
-not. The `Journal` reads the log from the top while it lasts, and writes where it ends.
+not.
 """
 
 import fcntl
@@ -14,14 +21,16 @@ import os
 import re
 import socket
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
+from hashlib import sha256
+from operator import call
 from pathlib import Path
 from types import UnionType
-from typing import IO, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from msft.errors import Diverged, LogError, explaining
+from msft.errors import Diverged, LogError, RankFailed, RanksDisagree, explaining
 from msft.files import (
     FILE,
     append,
@@ -32,67 +41,61 @@ from msft.files import (
     replace_bytes,
     shown_text,
 )
+from msft.process import check
+from msft.ranks import Ranks, from_first
+from msft.search.curves import Score, Scores
 from msft.search.falls import Fall
-from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep, Tokens
-from msft.search.scores import SELECTION, Score, Scores
+from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
 from msft.store.store import Disk
 from msft.text import shown
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\n')
 
 
+@dataclass(slots=True)
 class Chain:
     """The CRC of the bytes so far, and whether a line had a checksum."""
 
-    def __init__(self) -> None:
-        self._value = 0
-        self._sealed = False
+    value: int = 0
+    sealed: bool = False
 
     def seal(self, line: bytes) -> bytes:
         """A line, which ends in a brace and a line end, with its checksum as the last key."""
         body = line.removesuffix(b"}\n")
-        sealed = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body, self._value))
-        self._take(sealed)
+        sealed = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body, self.value))
+        self.value = zlib.crc32(sealed, self.value)
         return sealed
 
     def fault(self, line: bytes) -> str | None:
         """What is wrong with the next line of a file, or None: then the chain goes on behind it."""
         seal = _SEAL.search(line, max(0, len(line) - 19))
         if seal is None:
-            if self._sealed:
+            if self.sealed:
                 return "it has no checksum, but a line before it has one"
-        elif int(seal[1], 16) != zlib.crc32(line[: seal.start()], self._value):
+        elif int(seal[1], 16) != zlib.crc32(line[: seal.start()], self.value):
             return "its checksum does not fit the bytes before it"
-        self._sealed = self._sealed or seal is not None
-        self._take(line)
+        self.sealed = self.sealed or seal is not None
+        self.value = zlib.crc32(line, self.value)
         return None
 
-    def _take(self, line: bytes) -> None:
-        self._value = zlib.crc32(line, self._value)
+
+# Events.
 
 
-def is_being_written(path: Path) -> bool:
-    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
-    try:
-        with open_to_read(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # not there, or on a disk without locks
-        return False
-    return False
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens worked through, by what was done with them."""
 
+    train: int = 0
+    evaluation: int = 0
+    lookahead: int = 0
 
-def lock(file: IO[bytes], path: Path) -> None:
-    """One writer: the lock dies with its process, the file beside it says who holds it."""
-    holder = path.with_name("run.lock")
-    try:
-        with explaining(path):  # a disk may have no locks
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        name = shown_text(holder).strip() if kind_of(holder) == FILE else "another process"
-        raise LogError(f"{path.parent} is in use by {name}; wait for it or stop it") from error
-    replace_bytes(holder, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(
+            self.train + other.train,
+            self.evaluation + other.evaluation,
+            self.lookahead + other.lookahead,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,23 +220,7 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
-def selection_of(opened: RunEvent) -> str:
-    """The split that the ticks of a run are scored on, and that chooses."""
-    return str(opened.settings.get("selection_split", SELECTION))
-
-
-def scored_rows(events: Iterable[Event]) -> set[tuple[CheckpointId, str, str]]:
-    """The checkpoint, split and sub-dataset of every score that was measured on rows."""
-    events = [*events]
-    first = events[0] if events else None
-    selection = selection_of(first) if isinstance(first, RunEvent) else SELECTION
-    return {
-        (event.checkpoint, event.split if isinstance(event, ScoresEvent) else selection, name)
-        for event in events
-        if isinstance(event, ScoresEvent) or (isinstance(event, PointEvent) and event.steps)
-        for name in event.scores
-    }
-
+# Lines.
 
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
@@ -245,7 +232,7 @@ def to_json(event: Event) -> dict[str, Any]:
     for part in fields(event):
         if part.name == "keep" and getattr(event, part.name) in UNRECORDED:
             continue  # logs from before there was a choice stay as they are
-        raw[part.name] = _plain(part.name, getattr(event, part.name))
+        raw[part.name] = _json_of(part.name, getattr(event, part.name))
     return raw
 
 
@@ -283,7 +270,7 @@ def _checks(event: str) -> dict[str, _Check]:
 
 
 def _checks_of(kind: Any) -> dict[str, _Check]:
-    """Of each field of a dataclass: whether a value is one that its annotation allows."""
+    """A check for each field of a dataclass: whether its annotation allows a value."""
     hints = get_type_hints(kind)
     return {part.name: _check_of(hints[part.name]) for part in fields(kind)}
 
@@ -303,7 +290,7 @@ def _check_of(hint: Any) -> _Check:
         return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
     if origin is tuple and parts[-1] is not Ellipsis:
         each = [_check_of(part) for part in parts]
-        return lambda value: len(value) == len(each) and all(map(_called, each, value))
+        return lambda value: len(value) == len(each) and all(map(call, each, value))
     if origin is tuple:
         fits = _check_of(parts[0])
         return lambda value: isinstance(value, tuple) and all(map(fits, value))
@@ -317,17 +304,13 @@ def _check_of(hint: Any) -> _Check:
     return lambda value: hint is Any or isinstance(value, hint)
 
 
-def _called(fits: _Check, value: Any) -> bool:
-    return fits(value)
-
-
 _LARGE = 2**63
 """No count and no sum of a run comes near it; NaN is not below it."""
 
 
-def _plain(name: str, value: Any) -> Any:
+def _json_of(name: str, value: Any) -> Any:
     if name == "scores":
-        return {dataset: score.to_json() for dataset, score in value.items()}
+        return {dataset: score_to_json(score) for dataset, score in value.items()}
     if name == "falls":
         return {dataset: asdict(fall) for dataset, fall in value.items()}
     if isinstance(value, Tokens | Disk):
@@ -338,7 +321,7 @@ def _plain(name: str, value: Any) -> Any:
 def _typed(name: str, raw: Any) -> Any:
     match name:
         case "scores":
-            return {dataset: Score.from_json(score) for dataset, score in raw.items()}
+            return {dataset: score_from_json(score) for dataset, score in raw.items()}
         case "falls":
             return {n: Fall(**{**fall, "peaks": tuple(fall["peaks"])}) for n, fall in raw.items()}
         case "tokens":
@@ -352,25 +335,63 @@ def _typed(name: str, raw: Any) -> Any:
     return raw
 
 
+def score_to_json(score: Score) -> object:
+    """Counts as `[right, rows]` or `[right, rows, probability]`, nll as `{"nll": sum,
+    "tokens": n}`, numbers as `{"value": sum, "rows": n}` or as their mean."""
+    if score.metric == "accuracy":
+        soft = [] if score.probability is None else [score.probability]
+        return [score.total, score.count, *soft]
+    if score.metric == "nll":
+        return {"nll": score.total, "tokens": score.count}
+    return score.total if score.count == 1 else {"value": score.total, "rows": score.count}
+
+
+def score_from_json(raw: object) -> Score:
+    match raw:
+        case [int(right), int(rows)]:
+            return Score("accuracy", right, rows)
+        case [int(right), int(rows), float(probability)]:
+            return Score("accuracy", right, rows, probability)
+        case {"nll": int() | float() as total, "tokens": int(tokens)}:
+            return Score("nll", float(total), tokens)
+        case {"value": int() | float() as total, "rows": int(rows)}:
+            return Score("value", float(total), rows)
+        case bool() | int() | float():
+            return Score("value", float(raw), 1)
+    raise ValueError(f"not a score: {raw!r}")
+
+
+# The file.
+
+
 @dataclass(slots=True)
 class Log:
     """The events of a run so far, and the file they are appended to (none: kept in memory).
 
-    agree: is called with an event and its line before it is written; other ranks have the same.
+    agree: is called with an event and its line before it is written, to compare it among ranks.
     """
 
     path: Path | None = None
     events: list[Event] = field(default_factory=list)
-    agree: Callable[[Event, bytes], None] = lambda event, line: None
+    agree: Callable[[Event, bytes], None] | None = None
     _file: IO[bytes] | None = None
     _chain: Chain = field(default_factory=Chain)
 
     def __post_init__(self) -> None:
         if self.path is not None:
             self._file = open_to_append(self.path)
+            holder = self.path.with_name("run.lock")  # says who holds the lock
             try:
-                lock(self._file, self.path)
+                with explaining(self.path):  # a disk may have no locks
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                replace_bytes(holder, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
                 self.events = _recovered(self._file, self.path, self._chain)
+            except BlockingIOError as error:
+                self.close()
+                name = shown_text(holder).strip() if kind_of(holder) == FILE else "another process"
+                raise LogError(
+                    f"{self.path.parent} is in use by {name}; wait for it or stop it"
+                ) from error
             except BaseException:
                 self.close()
                 raise
@@ -378,7 +399,8 @@ class Log:
     def append(self, event: Event) -> None:
         """Write an event; when this returns, it is on disk."""
         line = to_line(event)
-        self.agree(event, line)
+        if self.agree is not None:
+            self.agree(event, line)
         if self._file is not None and self.path is not None:
             self.refuse_gone()
             append(self._file, self.path, self._chain.seal(line))
@@ -403,6 +425,18 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process holds the log; a run that ended, was stopped or died holds none."""
+    try:
+        with open_to_read(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # not there, or on a disk without locks
+        return False
+    return False
 
 
 def read_log(path: Path) -> list[Event]:
@@ -454,86 +488,25 @@ def _begins_a_log(data: bytes) -> bool:
     return first.startswith(data) or data.startswith(first) or not data.strip(b"\0")
 
 
-Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent)
-Watch = Callable[[Event, bool], None]
-"""Called with every event, and whether it is new or was read from the log."""
+# Where a resumed run comes to another event.
 
 CHANGED = (
     "recipe, data or code changed under a started run: undo the change, or start in another folder"
 )
 
 
-class Journal:
-    """Steps through the log; once past its end, the run is live and every event is appended."""
-
-    def __init__(self, log: Log, watch: Watch, on_live: Callable[[], None]):
-        self._log = log
-        self._watch = watch
-        self._on_live = on_live
-        self._recorded = iter(list(log.events))
-        self._next: Event | None = next(self._recorded, None)
-        self._live = False
-
-    @property
-    def is_live(self) -> bool:
-        return self._live
-
-    def live(self) -> bool:
-        """Whether the log has no more answers."""
-        if self._next is None and not self._live:
-            self._live = True
-            self._on_live()
-        return self._live
-
-    def ask(self, event: Event) -> None:
-        """A question or a decision: the log must have the same one, or none yet."""
-        if isinstance(event, RunEvent) and isinstance(self._next, RunEvent):
-            event = _as_old(event, self._next)
-        if self.live():
-            self._log.append(event)
-        elif self._next is not None and to_line(self._next) != to_line(event):
-            if isinstance(event, RunEvent):
-                raise Diverged(f"{_changes(to_json(self._next), to_json(event))}; {CHANGED}")
-            raise self._diverged(_difference(self._next, event))
-        self.take(event)
-
-    def answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
-        """What the log answers, or None where it ends."""
-        if self.live():
-            return None
-        event = self._next
-        if not isinstance(event, kind) or event.checkpoint != checkpoint:
-            raise self._diverged(f"a {kind.event!r} event of {checkpoint}")
-        return event
-
-    def record(self, event: Event) -> None:
-        """Write an answer that was worked out; when this returns, it is on disk."""
-        self._log.append(event)
-
-    def take(self, event: Event) -> None:
-        """Hand an event to the watcher and step on."""
-        self._watch(event, self._live)
-        self._next = next(self._recorded, None)
-
-    def finish(self) -> None:
-        if self._next is not None:
-            raise self._diverged("over")
-        self.live()
-
-    def _diverged(self, now: str) -> Diverged:
-        then = "nothing more" if self._next is None else _shown(self._next)
-        return Diverged(f"the log goes on with {then}, but now it would be {now}; {CHANGED}")
+def diverged(then: Event | None, now: Event | str) -> Diverged:
+    """What to say where a resumed run comes to another event than the log has."""
+    if isinstance(then, RunEvent) and isinstance(now, RunEvent):
+        return Diverged(f"{_changes(to_json(then), to_json(now))}; {CHANGED}")
+    known = "nothing more" if then is None else _shown(then)
+    found = now if isinstance(now, str) else _difference(then, now)
+    return Diverged(f"the log goes on with {known}, but now it would be {found}; {CHANGED}")
 
 
-def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
-    """Without the digests that the log is too old to have."""
-    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
-    return replace(now, fingerprint=kept)
-
-
-def _difference(then: Event, now: Event) -> str:
-    """The event that would come now; of one of the same kind, what is different in it."""
-    if then.event != now.event:
+def _difference(then: Event | None, now: Event) -> str:
+    """The event that would come now, or what it changes in the recorded event of its kind."""
+    if then is None or then.event != now.event:
         return _shown(now)
     before, after = to_json(then), to_json(now)
     changed = {key: value for key, value in after.items() if before.get(key) != value}
@@ -541,7 +514,7 @@ def _difference(then: Event, now: Event) -> str:
 
 
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What a run began with and would begin with now, as far as it differs."""
+    """The settings of a run that have changed since its first line was written."""
     before, after = dict(_leaves(then)), dict(_leaves(now))
     changed = [
         f"{key} was {_brief(before.get(key))}, now it is {_brief(after.get(key))}"
@@ -554,7 +527,7 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested keys with dots, and what they hold."""
+    """Keys of a nested mapping, joined by dots, with their values."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{above}{key}.")
@@ -570,3 +543,57 @@ def _brief(value: Any) -> str:
 def _shown(event: Event) -> str:
     line = to_line(event).decode().strip()
     return line if len(line) <= 300 else line[:300] + "…"
+
+
+# Several processes.
+
+
+@dataclass(frozen=True, slots=True)
+class RankSync:
+    """Where the ranks of a run meet outside of training: at each line of the log, and at each step.
+    With one process there is nothing to compare, and a signal stops it where it is.
+
+    prune_ranked: removes from the disk of the ranks what none of them needs any more; is called
+        when all ranks are at the same line.
+    """
+
+    ranks: Ranks
+    prune_ranked: Callable[[], None] | None = None
+
+    def log(self, path: Path) -> Log:
+        """The log, which rank 0 reads and writes; the others have its events."""
+        if self.ranks.world == 1:
+            prune = self.prune_ranked
+            return Log(path, agree=(lambda event, line: prune()) if prune else None)
+        mine: list[Log] = []
+
+        def lines() -> list[str]:
+            mine.append(Log(path, agree=self._agree))
+            return [to_line(event).decode() for event in mine[0].events]
+
+        found = from_first(self.ranks, "lines of the log", lines)
+        events = [from_line(line.encode()) for line in found]
+        return mine[0] if mine else Log(events=events, agree=self._agree)
+
+    def stop_if_asked(self, step: str) -> None:
+        """Stopped, in every rank, if a signal came to one."""
+        if self.ranks.world == 1:
+            check()
+        else:
+            self.ranks.gather(step, None)
+
+    def _agree(self, event: Event, line: bytes) -> None:
+        where = getattr(event, "checkpoint", None) or f"the event {event.event!r}"
+        digests = self.ranks.gather("a line of the log", sha256(line).hexdigest())
+        odd = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if odd:
+            message = (
+                f"ranks disagree at {where}: rank {odd[0]} came to another line of the log than "
+                "rank 0, so nothing was written; the same command goes on from the line before. If "
+                "it happens again, set deterministic: true"
+            )
+            if self.ranks.rank:
+                raise RankFailed(message, RanksDisagree.exit_code, said=True)
+            raise RanksDisagree(message)
+        if self.prune_ranked is not None:
+            self.prune_ranked()

@@ -3,14 +3,21 @@
 Resume is calling the method again from the top. As long as the log has the answer to what the
 method asks, nothing is done; where the log ends, the work begins. If the method asks something
 else than it did when the log was written, the run refuses and names the event.
+
+An event goes the same way whether it is new or read: it is the next line of the log (appended, or
+compared with the line that is there), the history takes it in, and whoever watches the run is told.
+
+    the method asks → `_answer`: the log's next event, or else the worker trains or scores
+                    → `_record`: log, history, watch
+                    → `_keep`: the store drops what nobody can ask for any more
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import isfinite
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
-from msft.errors import BadScore, WrongMethod
+from msft.errors import BadScore, NotReproducible, StoreError, WrongMethod
 from msft.run.history import History, Stage
 from msft.run.log import (
     AverageEvent,
@@ -18,23 +25,31 @@ from msft.run.log import (
     EndEvent,
     Event,
     FallsEvent,
-    Journal,
     Log,
     PointEvent,
     RolloutEvent,
     RunEvent,
     ScoresEvent,
-    Watch,
-    scored_rows,
+    Tokens,
+    diverged,
+    to_line,
 )
-from msft.run.recovery import Recovery
-from msft.run.rows import Samples, Verdicts, fits_score, rollout_falls, trained_ticks
-from msft.run.worker import Question, Scored, Worker, checked, coerce_kind
+from msft.run.rows import (
+    Samples,
+    Scored,
+    Verdicts,
+    checked,
+    coerce_kind,
+    fits_score,
+    rollout_falls,
+    scored_rows,
+    trained_ticks,
+)
+from msft.run.worker import Question, Worker
+from msft.search.curves import SELECTION, TEST, Follower, Scores
 from msft.search.falls import Fall
-from msft.search.feeds import SHUFFLED, FeedSpec, described
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture
-from msft.search.peaks import Follower
 from msft.search.rollout import (
     BASE,
     COMPUTED,
@@ -48,19 +63,25 @@ from msft.search.rollout import (
     Point,
     Rollout,
     Settings,
-    Tokens,
     average_id,
     checkpoint_id,
     is_average,
     place_of,
 )
-from msft.search.scores import SELECTION, TEST, Scores
 from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
 from msft.text import shown
 
+Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent)
+Watch = Callable[[Event, bool], None]
+"""Called with every event, and whether it is new or was read from the log."""
+
 
 class RecordedRun:
-    """A `Run` for methods, over a log, a store and a worker."""
+    """A `Run` for methods, over a log, a store and a worker.
+
+    history: a fold over the events so far.
+    is_live: the log has ended, and from here on every event is new.
+    """
 
     def __init__(
         self,
@@ -75,7 +96,18 @@ class RecordedRun:
         has_result: Callable[[CheckpointId], bool] = lambda best: False,
     ) -> None:
         """has_result: whether the result of a finished run is there without its checkpoint."""
+        self.base = BASE
+        self.mixture = settings.mixture
+        self.compute_budget = settings.compute_budget
+        self.train_ticks = settings.train_ticks
+        self.evals_per_epoch = settings.evals_per_epoch
+        self.seed = settings.seed
         self.history = History()
+        self.is_live = False
+        self._log = log
+        self._recorded = iter([*log.events])
+        self._next: Event | None = next(self._recorded, None)
+        self._watch = watch
         self._has_result = has_result
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
         self._selection = settings.selection_split
@@ -87,42 +119,7 @@ class RecordedRun:
         self._samples = samples or Samples(selection=self._selection)
         self._recovery = Recovery(worker, store, self.history)
 
-        def take(event: Event, live: bool) -> None:
-            self.history.add(event)
-            watch(event, live)
-
-        self._journal = Journal(log, take, store.go_live)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether something was done that the log did not know."""
-        return self._journal.is_live
-
     # What a method sees.
-
-    @property
-    def base(self) -> CheckpointId:
-        return BASE
-
-    @property
-    def mixture(self) -> Mixture:
-        return self._settings.mixture
-
-    @property
-    def compute_budget(self) -> int:
-        return self._settings.compute_budget
-
-    @property
-    def train_ticks(self) -> int:
-        return self._settings.train_ticks
-
-    @property
-    def evals_per_epoch(self) -> int:
-        return self._settings.evals_per_epoch
-
-    @property
-    def seed(self) -> int:
-        return self._settings.seed
 
     @property
     def best(self) -> CheckpointId | None:
@@ -141,75 +138,80 @@ class RecordedRun:
     ) -> Rollout:
         if ticks < 1:
             raise ValueError(f"a roll-out of {ticks} ticks was asked for; expected at least 1")
-        refuse_gone(start, self._store.held, "a roll-out", going_on=True)
+        self._refuse_gone(start, "a roll-out", going_on=True)
         restore = self._method.rollout_options.on_rollback == "restore" and start != BASE
         optimizer = optimizer or ("kept" if restore else "fresh")
         kept = optimizer == "kept"
         self._open()
-        question = Question(len(self.history.stages), start, mixture, ticks, feed)
-        self._recovery.ask(question, kept)
-        if self._journal.live():
-            self._recovery.ensure(start, kept)
-        self._store.secure(start, PARTS if kept else WEIGHTS)
-        self._journal.ask(rollout_event(question, optimizer, eligible, keep))
+        number = len(self.history.stages)
+        question = Question(number, start, mixture, ticks, feed)
+        self._recovery.questions.append((question, kept))
+        if start != BASE:
+            if self._log_is_over():
+                self._recovery.ensure(start, kept)
+            self._store.secure(start, PARTS if kept else WEIGHTS)
+        self._record(rollout_event(question, optimizer, eligible, keep))
+        self._keep(question, kept, contenders=())
         self._verdicts.forget(all_but=(BASE, start))
-        follower = Follower(self._settings.peaks, mixture.active, mixture.candidates)
-        self._keep(question, kept, follower)
         if start == BASE:
-            self._measure(BASE, self._selection, worker_at=(question.rollout, 0))
+            self._measure(BASE, self._selection, worker_at=(number, 0))
             if self._settings.score_test == "every":
-                self._measure(BASE, TEST, worker_at=(question.rollout, 0))
+                self._measure(BASE, TEST, worker_at=(number, 0))
         points = [Point(0, start, self.history.known(start), steps=0)]
+        follower = Follower(self._settings.peaks, mixture.active)
         follower.follow(points[0].scores)
         patience = self._method.rollout_options.patience
-        while len(points) <= ticks and not (patience and follower.waited >= patience):
-            points.append(self._point(question, points[-1]))
+        for tick in range(1, ticks + 1):
+            if patience and follower.waited(mixture.candidates) >= patience:
+                break
+            checkpoint = checkpoint_id(number, tick)
+            points.append(self._point(question, points[-1], checkpoint))
             follower.follow(points[-1].scores)
-            self._keep(question, kept, follower)
+            self._keep(question, kept, follower.contenders)
             if self._settings.score_test == "every":
-                self._measure(points[-1].checkpoint, TEST)
+                self._measure(checkpoint, TEST)
         return Rollout(start, mixture, tuple(points), self._settings.peaks)
 
     def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
         if not checkpoints:
             raise ValueError("an average of no checkpoints was asked for; expected at least one")
         for part in checkpoints:
-            refuse_gone(part, self._store.held, "an average", going_on=True)
+            self._refuse_gone(part, "an average", going_on=True)
         parts = tuple(checkpoints)
         self._open()
         checkpoint = average_id(len(self.history.averages))
-        known = self._journal.answer(AverageEvent, checkpoint)
+        known = self._answer(AverageEvent, checkpoint)
         self._store.enter(checkpoint, moments=False)
         if known is None:
             self._recovery.average(checkpoint, parts)
         if self._settings.disk_policy != LEAN:
             self._store.secure(checkpoint)
         disk = self._store.account()
-        self._journal.ask(AverageEvent(checkpoint, parts, known.disk if known else disk))
+        self._record(AverageEvent(checkpoint, parts, known.disk if known else disk))
         self._measure(checkpoint, self._selection)
         if self._settings.score_test != "none":  # now, while it is there: it may be a control
             self._measure(checkpoint, TEST)
         return checkpoint
 
     def score(self, checkpoint: CheckpointId) -> Scores:
-        refuse_gone(checkpoint, self._store.held, "a score")
+        self._refuse_gone(checkpoint, "a score")
         self._open()
         self._measure(checkpoint, self._selection)
         return self.history.known(checkpoint)
 
     def falls(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
         number = place_of(rollout.end)[0]
-        event = self._journal.answer(FallsEvent, rollout.end)
-        if event is None:
+        known = self._answer(FallsEvent, rollout.end)
+        if known is None:
             ticks = trained_ticks(self.history.stages[number]).values()
             self._complete_verdicts([BASE, *ticks], rollout.mixture.active)
-            found = rollout_falls(self.history, self._verdicts, number, confidence)
-            event = FallsEvent(rollout.end, number, confidence, found)
-            self._journal.record(event)
-            self._journal.take(event)
-        else:  # the same question as then
-            self._journal.ask(replace(event, rollout=number, confidence=confidence))
-        return event.falls
+            found: Mapping[str, Fall] = rollout_falls(
+                self.history, self._verdicts, number, confidence
+            )
+        else:
+            found = known.falls
+        self._record(FallsEvent(rollout.end, number, confidence, found))
+        return found
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         self._decide(DecisionEvent("exclude", checkpoint, tuple(names), tick))
@@ -240,13 +242,15 @@ class RecordedRun:
             if self.history.averages and self.history.best_tick in self._store.held:
                 self._measure(self.history.best_tick, TEST)  # what SFT would have reported
             self._measure(best, TEST)
-        trained_now = self._journal.live()
+        trained_now = self._log_is_over()
         if trained_now:  # the result outlives the process, so before the run has ended
             self._recovery.secure(best)
             self._leave_samples((BASE, best))
         self._store.secure(best)
-        self._journal.ask(EndEvent(by, best))
-        self._journal.finish()
+        self._record(EndEvent(by, best))
+        if self._next is not None:
+            raise diverged(self._next, "over")
+        self._log_is_over()
         weights = frozenset({best} - {BASE})
         self._store.keep(Retained(weights, weights, frozenset()))
         if not trained_now and not self._has_result(best):  # it may have been damaged since
@@ -254,54 +258,83 @@ class RecordedRun:
         self._store.flush()
         return self.history
 
+    # The log: read from the top while it lasts, written where it ends.
+
+    def _log_is_over(self) -> bool:
+        """Whether the log has no more answers; from then on the run is live."""
+        if self._next is None and not self.is_live:
+            self.is_live = True
+            self._store.go_live()
+        return self.is_live
+
+    def _answer(self, kind: type[Answer], checkpoint: CheckpointId) -> Answer | None:
+        """What the log answers, or None where it has ended."""
+        if self._log_is_over():
+            return None
+        event = self._next
+        if not isinstance(event, kind) or event.checkpoint != checkpoint:
+            raise diverged(event, f"a {kind.event!r} event of {checkpoint}")
+        return event
+
+    def _record(self, event: Event) -> None:
+        """Have this event as the next one: it is written where the log has ended, and is on disk
+        when this returns; before that the log must have the same one."""
+        then = self._next
+        if isinstance(event, RunEvent) and isinstance(then, RunEvent):
+            event = _as_old(event, then)
+        if self._log_is_over():
+            self._log.append(event)
+        elif then is not None and then is not event and to_line(then) != to_line(event):
+            raise diverged(then, event)
+        self.history.add(event)
+        self._watch(event, self.is_live)
+        self._next = next(self._recorded, None)
+
     # Answer from the log, else do it and record it.
 
     def _open(self) -> None:
         if self.history.opened is None:
-            parameters = self._worker.num_parameters
-            self._journal.ask(run_event(self._settings, self._method, parameters))
+            self._record(run_event(self._settings, self._method, self._worker.num_parameters))
 
-    def _point(self, question: Question, before: Point) -> Point:
-        checkpoint = checkpoint_id(question.rollout, before.tick + 1)
-        event = self._journal.answer(PointEvent, checkpoint)
+    def _point(self, question: Question, before: Point, checkpoint: CheckpointId) -> Point:
+        """The next tick: trained, scored and put into its place before its line is written."""
+        tick = before.tick + 1
+        event = self._answer(PointEvent, checkpoint)
         if event is None:
-            event = self._reach(question, before, checkpoint)
+            self._recovery.go(question.rollout, before.tick)
+            work = self._worker.advance(tick)
+            self._recovery.stands_at = (question.rollout, tick)
+            if not isfinite(work.loss[0]):
+                raise BadScore(f"the training loss before {checkpoint} is not a number")
+            everybody = self._method.rollout_options.score_excluded == "every"
+            names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
+            if work.steps:
+                scored = self._score(checkpoint, names, self._selection)
+            else:  # no step, no change: the scores before it, at no cost
+                scored = Scored({name: before.scores[name] for name in names}, 0)
+            self._store.enter(checkpoint)
+            self._store.put(checkpoint, self._worker.weights, self._worker.training)
+            tokens = work.tokens + Tokens(evaluation=scored.tokens)
+            disk = self._store.account()
+            event = PointEvent(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
         else:
             self._store.enter(checkpoint)
             self._store.account()
-        self._journal.take(event)
-        return Point(before.tick + 1, checkpoint, event.scores, event.steps)
-
-    def _reach(self, question: Question, before: Point, checkpoint: CheckpointId) -> PointEvent:
-        """Train a tick, score it, put it into its place, and only then write its line."""
-        self._recovery.go(question.rollout, before.tick)
-        work = self._worker.advance(before.tick + 1)
-        self._recovery.advanced(question.rollout, before.tick + 1)
-        if not isfinite(work.loss[0]):
-            raise BadScore(f"the training loss before {checkpoint} is not a number")
-        everybody = self._method.rollout_options.score_excluded == "every"
-        names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
-        if work.steps:
-            scored = self._score(checkpoint, names, self._selection)
-        else:  # no step, no change: the scores before it, at no cost
-            scored = Scored({name: before.scores[name] for name in names}, 0)
-        self._store.enter(checkpoint)
-        self._store.put(checkpoint, self._worker.weights, self._worker.training)
-        tokens = work.tokens + Tokens(evaluation=scored.tokens)
-        disk = self._store.account()
-        event = PointEvent(checkpoint, work.steps, work.loss, tokens, disk, scored.scores)
-        self._journal.record(event)
-        return event
+        self._record(event)
+        return Point(tick, checkpoint, event.scores, event.steps)
 
     def _measure(
         self, checkpoint: CheckpointId, split: str, worker_at: tuple[int, int] | None = None
     ) -> None:
         """Score what is not scored yet."""
-        asked_for = self.history.scored_on(split)
-        names = [name for name in self.history.missing(checkpoint, split) if name in asked_for]
+        names = [
+            name
+            for name in self.history.missing(checkpoint, split)
+            if split != TEST or name in self.history.tested
+        ]
         if not names:
             return
-        event = self._journal.answer(ScoresEvent, checkpoint)
+        event = self._answer(ScoresEvent, checkpoint)
         if event is None:
             if worker_at:
                 self._recovery.go(*worker_at)
@@ -309,8 +342,7 @@ class RecordedRun:
                 self._recovery.hold(checkpoint)
             scored = self._score(checkpoint, names, split)
             event = ScoresEvent(checkpoint, split, Tokens(evaluation=scored.tokens), scored.scores)
-            self._journal.record(event)
-        self._journal.take(event)
+        self._record(event)
 
     def _score(self, checkpoint: CheckpointId, names: Sequence[str], split: str) -> Scored:
         """Score what the worker holds; its rows and samples are on disk before the log's line."""
@@ -373,21 +405,22 @@ class RecordedRun:
             )
         result = event.what == "report"
         what = "a result" if result else "to go on"
-        refuse_gone(event.checkpoint, self._store.held, what, going_on=not result)
+        self._refuse_gone(event.checkpoint, what, going_on=not result)
         self._open()
-        self._journal.ask(event)
+        self._record(event)
         if self._method.rollout_options.score_excluded == "rollback":
             self._measure(event.checkpoint, self._selection)
         if self._settings.score_test == "rollbacks":
             self._measure(event.checkpoint, TEST)
 
-    def _keep(self, question: Question, kept: bool, follower: Follower) -> None:
-        """Drop what can never be needed again."""
-        held = held_ticks(self.history.stages, follower.contenders())
+    def _keep(self, question: Question, kept: bool, contenders: Collection[int]) -> None:
+        """Drop what can never be needed again.
+
+        contenders: numbers of the last roll-out's ticks that could still become a peak.
+        """
         latest = self.history.stages[-1].checkpoints[-1]
+        held = held_ticks(self.history.stages, contenders)
         restore = self._method.rollout_options.on_rollback == "restore"
-        if self.is_live:
-            self._samples.forget({BASE, latest, *self._store.held})
         self._store.keep(
             retained(
                 start=question.start,
@@ -399,6 +432,26 @@ class RecordedRun:
                 policy=self._settings.disk_policy,
             )
         )
+        if self.is_live:
+            self._samples.forget({BASE, latest, *self._store.held})
+
+    def _refuse_gone(self, checkpoint: CheckpointId, what: str, going_on: bool = False) -> None:
+        """ValueError for a checkpoint that was dropped, or that never was.
+
+        going_on: training is to go on from it, so it may not be an average.
+        """
+        if checkpoint == BASE:
+            return
+        if going_on and is_average(checkpoint):
+            raise ValueError(
+                f"{what} from {checkpoint} was asked for, which is an average: nothing goes on "
+                "from one; name a tick"
+            )
+        if checkpoint not in self._store.held:
+            raise ValueError(
+                f"{what} from {checkpoint} was asked for, which is not kept; kept are "
+                f"{sorted(self._store.held) or 'none'} and base"
+            )
 
 
 def run_event(settings: Settings, method: PreparedMethod, num_parameters: int) -> RunEvent:
@@ -446,14 +499,16 @@ def rollout_event(
     question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep
 ) -> RolloutEvent:
     """A roll-out as its line in the log."""
-    parts = question.mixture.parts
+    parts, feed = question.mixture.parts, dict[str, Any]()
+    if is_dataclass(question.feed) and not isinstance(question.feed, type):
+        feed = asdict(question.feed)
     return RolloutEvent(
         rollout=question.rollout,
         start=question.start,
         active={part.name: part.rows for part in parts if not part.rehearsed},
         rehearsed={part.name: part.rows for part in parts if part.rehearsed},
         ticks=question.ticks,
-        feed=described(question.feed),
+        feed={"name": type(question.feed).__name__.lower(), **feed},
         optimizer=optimizer,
         eligible=eligible,
         keep=keep,
@@ -474,20 +529,155 @@ def held_ticks(stages: Sequence[Stage], contenders: Collection[int]) -> frozense
     return held
 
 
-def refuse_gone(
-    checkpoint: CheckpointId, held: Collection[CheckpointId], what: str, going_on: bool = False
-) -> None:
-    """ValueError for a checkpoint that was dropped, or that never was.
+def _as_old(now: RunEvent, then: RunEvent) -> RunEvent:
+    """The first event without digests that an older version did not record."""
+    kept = {what: digest for what, digest in now.fingerprint.items() if what in then.fingerprint}
+    return replace(now, fingerprint=kept)
 
-    going_on: training is to go on from it, so it may not be an average.
+
+@dataclass(slots=True)
+class Recovery:
+    """Where the worker stands, and how it gets somewhere else.
+
+    A checkpoint that was lost (it was only in memory when the process died, or its file is damaged)
+    is trained again from the nearest one that is still there; an average is made again from its
+    parts. Training is a pure function of the recipe, so the log's answers stand.
+
+    questions: the roll-outs so far, and whether each goes on with its start's optimizer.
+    stands_at: roll-out and tick that the worker can go on from; None: it holds something else.
     """
-    if going_on and is_average(checkpoint):
-        raise ValueError(
-            f"{what} from {checkpoint} was asked for, which is an average: nothing goes on from "
-            "one; name a tick"
+
+    worker: Worker
+    store: CheckpointStore
+    history: History
+    questions: list[tuple[Question, bool]] = field(default_factory=list)
+    stands_at: tuple[int, int] | None = None
+
+    def ensure(self, checkpoint: CheckpointId, kept: bool) -> None:
+        """Have a checkpoint in the store again if it was lost."""
+        if is_average(checkpoint):
+            if not self.store.has(checkpoint, "weights"):
+                self.average(checkpoint, self.history.averages[checkpoint].of)
+            return
+        parts = PARTS if kept else WEIGHTS
+        if checkpoint != BASE and not all(self.store.has(checkpoint, part) for part in parts):
+            self.go(*place_of(checkpoint))
+
+    def secure(self, result: CheckpointId) -> None:
+        """Have a result on disk as it was made: what is damaged there is made again."""
+        for _ in range(2):
+            self.ensure(result, kept=False)
+            self.store.secure(result)
+            self.store.flush()
+            if result == BASE or self.store.is_whole(result):
+                return
+        raise StoreError(
+            f"the disk does not give checkpoint {result} back as it was written, twice in a row; "
+            "look after the disk, then run the same command again to go on"
         )
-    if checkpoint != BASE and checkpoint not in held:
-        raise ValueError(
-            f"{what} from {checkpoint} was asked for, which is not kept; kept are "
-            f"{sorted(held) or 'none'} and base"
-        )
+
+    def hold(self, checkpoint: CheckpointId) -> None:
+        """Hold a checkpoint's weights, to score them."""
+        if is_average(checkpoint):
+            self.ensure(checkpoint, kept=False)
+            self.worker.load(self.store.get(checkpoint, "weights"))
+            self.stands_at = None
+            return
+        place = place_of(checkpoint)
+        if self.stands_at == place or (checkpoint == BASE and self._at_base()):
+            return
+        weights = None if checkpoint == BASE else self.store.get(checkpoint, "weights")
+        if weights is None and checkpoint != BASE:
+            self.go(*place)
+            return
+        self.worker.load(weights)
+        self.stands_at = None
+
+    def average(self, checkpoint: CheckpointId, parts: Sequence[CheckpointId]) -> None:
+        """Bring the mean of these checkpoints to its places in the store.
+
+        What memory lost is trained again beforehand, so that no training goes on beside the sum.
+        """
+        for part in sorted({*parts}, key=place_of):
+            if self.store.lacks(part):
+                self.go(*place_of(part))
+        weights = self.worker.average(self._weights(part) for part in parts)
+        self.store.put(checkpoint, lambda: weights, dict)
+
+    def _weights(self, checkpoint: CheckpointId) -> Any:
+        weights = None if checkpoint == BASE else self.store.get(checkpoint, "weights")
+        if weights is None:  # the base model, one that was dropped, or a file that is damaged
+            self.hold(checkpoint)
+            weights = self.worker.weights()
+        return weights
+
+    def go(self, rollout: int, tick: int) -> None:
+        """Stand at a tick of a roll-out, training again whatever is not there any more."""
+        if self.stands_at == (rollout, tick):
+            return
+        here, self.stands_at = self.stands_at, None
+        if here is not None and here[0] == rollout and here[1] < tick:
+            self._again(rollout, here[1], tick)
+            self.stands_at = (rollout, tick)
+            return
+        legs = [(rollout, tick)]
+        opened = self._open_nearest(*legs[0], here)
+        while opened is None:
+            legs.append(place_of(self.questions[legs[-1][0]][0].start))
+            opened = self._open_nearest(*legs[-1])
+        for number, (leg, target) in enumerate(reversed(legs)):
+            if number:
+                question, kept = self.questions[leg]
+                state = self.worker.weights(), self.worker.training()
+                self.worker.open(question, 0, state[0], state[1] if kept else None)
+                opened = 0
+            self._again(leg, opened, target)
+        self.stands_at = (rollout, tick)
+
+    def _open_nearest(
+        self, rollout: int, tick: int, here: tuple[int, int] | None = None
+    ) -> int | None:
+        """Open the latest tick up to this one that the store still has; None if there is none.
+
+        here: where the worker stands and can go on from.
+        """
+        question, kept = self.questions[rollout]
+        for earlier in range(tick, 0, -1):
+            if here == (rollout, earlier):
+                return earlier
+            state = self._stored(checkpoint_id(rollout, earlier), True)
+            if state is not None:
+                self.worker.open(question, earlier, *state)
+                return earlier
+        state = (None, None) if question.start == BASE else self._stored(question.start, kept)
+        if state is None:
+            return None
+        self.worker.open(question, 0, state[0], state[1] if kept else None)
+        return 0
+
+    def _stored(self, checkpoint: CheckpointId, training: bool) -> tuple[Any, Any] | None:
+        moments = self.store.get(checkpoint, "training") if training else None
+        if training and moments is None:
+            return None
+        weights = self.store.get(checkpoint, "weights")
+        return None if weights is None else (weights, moments)
+
+    def _again(self, rollout: int, first: int, last: int) -> None:
+        for tick in range(first + 1, last + 1):
+            work = self.worker.advance(tick)
+            point = self.history.stages[rollout].points[tick - 1]
+            if (work.steps, work.tokens.train) != (point.steps, point.tokens.train):
+                raise NotReproducible(
+                    f"checkpoint {point.checkpoint} was lost and trained again, but with "
+                    f"{work.steps} steps and {work.tokens.train} tokens where the log has "
+                    f"{point.steps} and {point.tokens.train}; the data or the code has changed, "
+                    "so this run cannot go on: start again in another folder"
+                )
+            if tick == last or self.store.lacks(point.checkpoint):  # others that were lost too
+                self.store.put(point.checkpoint, self.worker.weights, self.worker.training)
+
+    def _at_base(self) -> bool:
+        if self.stands_at is None:
+            return False
+        rollout, tick = self.stands_at
+        return tick == 0 and self.questions[rollout][0].start == BASE

@@ -8,21 +8,18 @@ losses, a line before their first one says how many tokens each row's loss is su
 `samples.jsonl`: a few of the rows that select, with the answers of the base model and of the
 result. They are picked from answers that an evaluation gives anyway, and are on disk before the
 log's own line, so that a killed run has lost none. When the run ends, the file keeps the base model
-and the result.
-
-`steps.jsonl` has a line per step, `losses.jsonl` the loss of the references at each evaluation
-(`validation_loss: true`). Nothing is decided by samples, steps and losses: they may be lost.
+and the result. Nothing is decided by samples: they may be lost.
 """
 
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from math import fsum
+from dataclasses import dataclass, field, fields, replace
+from math import fsum, isfinite, nan
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
+from msft.errors import BadScore
 from msft.files import (
     DAMAGED,
     append,
@@ -32,11 +29,11 @@ from msft.files import (
     read_text,
     replace_bytes,
 )
-from msft.run.history import History, Stage
-from msft.run.log import Event, PointEvent, ScoresEvent
+from msft.run.history import History, Stage, selection_of
+from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent
+from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import SELECTION, Score
 
 Verdict = str | Sequence[float]
 """Per row: "1" right and "0" wrong, or a number where rows are not right or wrong."""
@@ -48,6 +45,9 @@ VerdictsByKey = Mapping[Key, Verdict]
 
 RowTokens = Mapping[tuple[str, str], Sequence[int]]
 """Tokens that the loss of each row is summed over, by split and sub-dataset."""
+
+
+# `verdicts.jsonl`: who was right on which row.
 
 
 class Verdicts:
@@ -127,18 +127,18 @@ class Verdicts:
         return self._held.get((checkpoint, name))
 
     def tokens(self, name: str) -> Sequence[int] | None:
-        """Of each of these rows, where the score is a loss."""
+        """Tokens of each row that selects, where the score is a loss."""
         if (self._selection, name) not in self._tokens and not self._read:
             self._recall()
         return self._tokens.get((self._selection, name))
 
     def forget(self, all_but: Collection[CheckpointId]) -> None:
-        """Keep no others in memory; the file still has them."""
+        """Drop the rows of other checkpoints from memory; the file still has them."""
         self._held = {key: rows for key, rows in self._held.items() if key[0] in all_but}
         self._read = False
 
     def _recall(self) -> None:
-        """What the file has, where memory has nothing newer."""
+        """Read rows back from the file, where memory has no newer ones."""
         self._read = True
         try:
             lines = _lines(self._path) if self._path is not None else []
@@ -149,6 +149,18 @@ class Verdicts:
         there = {(c, name): rows for (c, s, name), rows in verdicts.items() if s == selects}
         self._held = there | self._held
         self._tokens = {**tokens, **self._tokens}
+
+
+def scored_rows(events: Sequence[Event]) -> set[Key]:
+    """What a log has scores of that were measured on rows."""
+    first = events[0] if events else None
+    selection = selection_of(first) if isinstance(first, RunEvent) else SELECTION
+    return {
+        (event.checkpoint, event.split if isinstance(event, ScoresEvent) else selection, name)
+        for event in events
+        if isinstance(event, ScoresEvent) or (isinstance(event, PointEvent) and event.steps)
+        for name in event.scores
+    }
 
 
 def read_verdicts(path: Path) -> dict[Key, Verdict]:
@@ -162,7 +174,7 @@ def read_row_tokens(path: Path) -> dict[tuple[str, str], Sequence[int]]:
 
 
 def _key(line: bytes) -> Key | None:
-    """Whose verdicts a line has; None if it has none."""
+    """Checkpoint, split and sub-dataset of a line of verdicts; None where the line is none."""
     try:
         raw = json.loads(line)
         return CheckpointId(raw["checkpoint"]), raw["split"], raw["dataset"]
@@ -188,9 +200,7 @@ def _by_split(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Seque
     return {(raw["split"], raw["dataset"]): raw["tokens"] for raw in lines if "tokens" in raw}
 
 
-LONGEST_PROMPT = 1200
-LONGEST_ANSWER = 600
-"""Characters that are kept; the middle of a longer text is cut out."""
+# `samples.jsonl`: a few rows with their answers.
 
 _ROOM = 1000
 """Lines that the file may have beyond four times those needed, before it is written anew."""
@@ -215,21 +225,6 @@ class Sample:
 SamplesByName = Mapping[str, Sequence[Sample]]
 
 _FIELDS = tuple(each.name for each in fields(Sample))
-
-
-def picked(rows: int, most: int) -> list[int]:
-    """Numbers of the rows that are shown: evenly over the split, whatever was answered."""
-    count = min(rows, most)
-    return [number * rows // count for number in range(count)]
-
-
-def cut(text: str, longest: int) -> str:
-    """A text without its middle, if it is too long."""
-    if len(text) <= longest:
-        return text
-    end = longest // 3
-    begin = longest - end
-    return f"{text[:begin]} [… {len(text) - longest:,} characters …] {text[-end:]}"
 
 
 class Samples:
@@ -267,7 +262,7 @@ class Samples:
         return [] if self._path is None else [name for name in names if name not in held]
 
     def forget(self, all_but: Collection[CheckpointId]) -> None:
-        """Checkpoints that nobody can ask for any more."""
+        """Drop the samples of checkpoints that nobody can ask for any more."""
         self._held = {place: held for place, held in self._held.items() if place in all_but}
         if self._lines > 4 * _count(self._held) + _ROOM:
             self._write(self._held)
@@ -342,6 +337,78 @@ def _text(checkpoint: CheckpointId, split: str, samples: SamplesByName) -> str:
 def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:
     return sum(len(rows) for samples in held.values() for rows in samples.values())
 
+
+# What an evaluation gives: scores and their rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of some sub-datasets, tokens it took, and each row's verdict.
+
+    A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
+    row_tokens: of a loss, how many tokens each row's sum is over.
+    samples: a few rows with their answers, of the split that selects, where they are asked for.
+    losses: of the references, where they are asked for beside the scores.
+    """
+
+    scores: Mapping[str, Score]
+    tokens: int
+    verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
+    row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    samples: SamplesByName = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
+
+
+Scorer = Callable[[Sequence[str], str], Scored]
+"""Scores of these sub-datasets on a split, of what the engine holds at present."""
+
+
+def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
+    """The same scores; BadScore unless every name has a finite one."""
+    for name in names:
+        score = scored.scores.get(name)
+        numbers = (score.total, score.probability or 0.0) if score else (nan,)
+        if score is None or score.count < 1 or not all(map(isfinite, numbers)):
+            raise BadScore(
+                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
+                "nothing was decided: mend the metric or the data, then run the same command"
+            )
+    return scored
+
+
+def coerce_kind(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
+    """The scores and verdicts in the kinds of the patterns; BadScore where one cannot be."""
+    scores, verdicts = {**scored.scores}, {**scored.verdicts}
+    for name, score in scored.scores.items():
+        pattern = patterns.get(name, score)
+        kinds = (pattern.metric, score.metric)
+        if kinds == ("accuracy", "value"):
+            verdicts[name] = _marks(name, verdicts.get(name, ()))
+            scores[name] = accuracy(int(score.total), score.count)
+        if kinds == ("value", "accuracy") and name in verdicts:
+            verdicts[name] = [float(row) for row in verdicts[name]]
+        if pattern.metric == "value":
+            plain = pattern.count == 1  # older logs have means alone
+            scores[name] = (
+                value(float(score.value)) if plain else value(float(score.total), score.count)
+            )
+    return replace(scored, scores=scores, verdicts=verdicts)
+
+
+def _marks(name: str, rows: Verdict) -> str:
+    """Numbers as right and wrong rows; BadScore unless each is 0 or 1."""
+    other = [row for row in rows if row not in (0, 1)]
+    if other or not rows:
+        raise BadScore(
+            f"{name}: its metric gave {other[0] if other else 'a number'} for a row, but for the "
+            "base model only true or false, so this run counts right rows; let the metric return "
+            "a number for every row (0.0 instead of False, 1.0 instead of True), then start in "
+            "another folder"
+        )
+    return "".join("1" if row else "0" for row in rows)
+
+
+# What rows say of falls.
 
 _RIGHT = {"0": 0.0, "1": 1.0}
 
@@ -418,86 +485,3 @@ def fits_score(rows: Verdict, score: Score, tokens: Sequence[int] | None) -> boo
     if score.count > 1:
         return len(rows) == score.count and fsum(map(float, rows)) == score.total
     return len(rows) > 0  # a mean alone
-
-
-class StepLines:
-    """Gathers lines and adds them to the file at each `flush`."""
-
-    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
-        self._path = path
-        self._notice = notice
-        self._lines: list[str] = []
-        self._file: IO[bytes] | None = open_to_append(path)
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        self._lines.append(json.dumps(line) + "\n")
-
-    def flush(self) -> None:
-        text, self._lines = "".join(self._lines), []
-        if self._file is None or not text:
-            return
-        try:
-            self._file.write(text.encode())
-        except OSError as error:
-            self._notice(
-                f"{self._path} is not written any more ({error.strerror}); the run goes on"
-            )
-            self._stop()
-
-    def close(self) -> None:
-        self.flush()
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-        self._file = None
-
-
-Losses = Mapping[str, float]
-"""By sub-dataset: the mean over answer tokens."""
-
-
-class LossLines:
-    """Gathers the losses of evaluations, and writes those of a checkpoint when the log has it."""
-
-    def __init__(self, path: Path, notice: Callable[[str], None]) -> None:
-        self._known = read_losses(path)
-        self._lines = StepLines(path, notice)
-        self._gathered: dict[str, float] = {}
-        self.close = self._lines.close
-
-    def gather(self, losses: Losses) -> None:
-        self._gathered |= losses
-
-    def of(self, event: Event, live: bool) -> Losses:
-        """The losses that belong to an event of the log; nothing where there are none."""
-        if not isinstance(event, PointEvent | ScoresEvent):
-            return {}
-        if isinstance(event, ScoresEvent) and event.split != SELECTION:
-            return {}
-        if not live:
-            return self._known.get(event.checkpoint, {})
-        losses, self._gathered = self._gathered, {}
-        if losses:
-            self._lines.add({"checkpoint": event.checkpoint, "losses": losses})
-            self._lines.flush()
-        return losses
-
-
-def read_losses(path: Path) -> dict[str, Losses]:
-    """By checkpoint; lines that cannot be read are left out."""
-    found: dict[str, Losses] = {}
-    try:
-        lines = read_text(path).splitlines() if kind_of(path) else []
-    except DAMAGED:
-        return found
-    for line in lines:
-        try:
-            content = json.loads(line)
-            losses = {str(name): float(loss) for name, loss in content["losses"].items()}
-            found[str(content["checkpoint"])] = losses
-        except DAMAGED:
-            continue
-    return found

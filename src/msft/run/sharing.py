@@ -21,10 +21,11 @@ from msft.errors import LogError
 from msft.files import DAMAGED, FILE, kind_of, link_or_copy, read_text, remove
 from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, row_tokens_of, verdicts_of, write_json, write_text
-from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent, selection_of
+from msft.run.history import selection_of
+from msft.run.log import Event, Log, PointEvent, RolloutEvent, RunEvent, ScoresEvent
 from msft.run.recorded_run import RecordedRun, rollout_event, run_event
-from msft.run.rows import Samples, Verdict, Verdicts, read_samples
-from msft.run.worker import Question, Scored, Work, Worker
+from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
+from msft.run.worker import Question, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
 from msft.store.disk import Codec, DiskTier
@@ -109,7 +110,7 @@ class LentRollout:
         """None: a ledger needs no payload."""
 
     def training(self) -> None:
-        """Likewise."""
+        """None, as for weights."""
 
     def load(self, weights: Any | None) -> NoReturn:
         raise _Enough
@@ -296,7 +297,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _comparable(run: RunEvent) -> RunEvent:
-    """A run as far as the answers of its first roll-out depend on it."""
+    """The first event without the settings that do not change a first roll-out."""
     settings = {key: value for key, value in run.settings.items() if key not in OWN}
     settings["by"] = run.settings["peaks"].get("by", "score")
     return replace(run, method="", settings=settings)

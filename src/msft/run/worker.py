@@ -5,18 +5,16 @@ holds, and to hand out its state. It knows nothing of methods, logs or stores.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import fsum, isfinite, nan
+from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, Protocol
 
-from msft.errors import BadScore
 from msft.run.engine import Trainer
-from msft.run.rows import SamplesByName, Verdict
+from msft.run.log import Tokens
+from msft.run.rows import Scored, Scorer
 from msft.search.draws import number
-from msft.search.feeds import Batch, Feed, FeedSpec, Losses, Place
-from msft.search.mixture import Mixture
-from msft.search.rollout import CheckpointId, Tokens
-from msft.search.scores import Score, accuracy, value
+from msft.search.feeds import Batch, Feed, FeedContext, FeedSpec, Losses, Mixture
+from msft.search.rollout import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +55,12 @@ class Step:
     grad_norm: float | None = None
 
     def line(self, seconds: float) -> dict[str, Any]:
-        """Its line in `steps.jsonl`."""
+        """The line of the step in `steps.jsonl`."""
         line: dict[str, Any] = {"rollout": self.rollout, "tick": self.tick, "loss": self.loss}
         line |= {"rows": self.rows, "tokens": self.tokens, "seconds": round(seconds, 3)}
         if self.learning_rate is not None:
             line |= {"learning_rate": self.learning_rate, "grad_norm": self.grad_norm}
         return {**line, "losses": {name: mean for name, (mean, _) in self.losses.items()}}
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Scores of some sub-datasets, tokens it took, and each row's verdict.
-
-    A verdict is "1" or "0" per row where rows are right or wrong, else a number per row.
-    row_tokens: of a loss, how many tokens each row's sum is over.
-    samples: a few rows with their answers, of the split that selects, where they are asked for.
-    losses: of the references, where they are asked for beside the scores.
-    """
-
-    scores: Mapping[str, Score]
-    tokens: int
-    verdicts: Mapping[str, str | Sequence[float]] = field(default_factory=dict)
-    row_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    samples: SamplesByName = field(default_factory=dict)
-    losses: Mapping[str, float] = field(default_factory=dict)
-
-
-Scorer = Callable[[Sequence[str], str], Scored]
-"""Scores of these sub-datasets on a split, of what the engine holds at present."""
-
-
-def checked(scored: Scored, names: Sequence[str], checkpoint: CheckpointId) -> Scored:
-    """The scores, if there is a finite one for every name."""
-    for name in names:
-        score = scored.scores.get(name)
-        numbers = (score.total, score.probability or 0.0) if score else (nan,)
-        if score is None or score.count < 1 or not all(map(isfinite, numbers)):
-            raise BadScore(
-                f"{name} at {checkpoint} got {score or 'no score'}; expected a finite number, so "
-                "nothing was decided: mend the metric or the data, then run the same command"
-            )
-    return scored
 
 
 class Worker(Protocol):
@@ -126,14 +89,17 @@ class Worker(Protocol):
         """The weights, as a copy that later training does not touch."""
 
     def training(self) -> Any:
-        """Optimizer and feed, likewise."""
+        """Optimizer and feed, as a copy that later training does not touch."""
 
     def average(self, parts: Iterable[Any]) -> Any:
         """The mean of several weights, which are taken one at a time."""
 
 
 class EngineWorker:
-    """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds."""
+    """Feed → engine → feed, tick by tick; `score` gives the scores of what the engine holds.
+
+    context: what the feed of the present roll-out is a function of.
+    """
 
     def __init__(
         self,
@@ -150,17 +116,16 @@ class EngineWorker:
         self._seed = seed
         self._batch_size = batch_size
         self._evals_per_epoch = evals_per_epoch
-        self._rollout = 0
         self._feed: Feed | None = None
+        self.context: FeedContext
         self.num_parameters = engine.num_parameters
         self.score = score
         self.weights = engine.weights
         self.load = engine.load
         self.average = engine.average
 
-    def place_of(self, question: Question) -> Place:
-        """Where the feed of a roll-out works."""
-        return Place(
+    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
+        self.context = FeedContext(
             mixture=question.mixture,
             ticks=question.ticks,
             evals_per_epoch=self._evals_per_epoch,
@@ -168,10 +133,7 @@ class EngineWorker:
             seed=self._seed,
             rollout=question.rollout,
         )
-
-    def open(self, question: Question, tick: int, weights: Any | None, training: Any) -> None:
-        self._rollout = question.rollout
-        self._feed = question.feed.open(self.place_of(question))
+        self._feed = question.feed.open(self.context)
         if tick:
             self._feed.restore(training["feed"])
         self._engine.load(weights)
@@ -179,20 +141,24 @@ class EngineWorker:
 
     def advance(self, tick: int) -> Work:
         assert self._feed is not None, "open() comes first"
-        self._engine.seed(number(self._seed, "dropout", self._rollout, tick))
+        rollout = self.context.rollout
+        self._engine.seed(number(self._seed, "dropout", rollout, tick))
         steps, losses, tokens = 0, list[float](), Tokens()
-        for batch, seen, count in self._worked(self._feed, tick):
+        for batch, seen, count in self._batches_with_losses(self._feed, tick):
             self._feed.observe(batch, seen)
             tokens += _tokens(batch, count)
             if batch.use == "train":
                 steps += 1
                 losses += seen.rows
-                self._on_step(_step(self._rollout, tick, batch, seen, count))
+                self._on_step(_step(rollout, tick, batch, seen, count))
         return Work(steps, (fsum(losses), len(losses)), tokens)
 
-    def _worked(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
-        """Each batch with its losses; of a blind feed only after the next one was begun, so that
-        a device never waits for somebody to look at a loss."""
+    def _batches_with_losses(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
+        """Have the engine work through a tick; each batch with its losses and tokens.
+
+        A blind feed does not look at losses, so a batch of it is given only after the next one was
+        begun: a device never waits for somebody to look at a loss.
+        """
         most_under_way = 1 if getattr(feed, "blind", False) else 0
         under_way: list[tuple[Batch, Losses, int]] = []
         for batch in feed.batches(tick):
@@ -231,37 +197,3 @@ def _tokens(batch: Batch, count: int) -> Tokens:
             return Tokens(lookahead=count)
         case "track":
             return Tokens(evaluation=count)
-
-
-def coerce_kind(scored: Scored, patterns: Mapping[str, Score]) -> Scored:
-    """The scores and verdicts in the kinds of the patterns; BadScore where one cannot be."""
-    scores, verdicts = {**scored.scores}, {**scored.verdicts}
-    for name, score in scored.scores.items():
-        pattern = patterns.get(name, score)
-        kinds = (pattern.metric, score.metric)
-        if kinds == ("accuracy", "value"):
-            verdicts[name] = _marks(name, verdicts.get(name, ()))
-            scores[name] = accuracy(int(score.total), score.count)
-        if kinds == ("value", "accuracy") and name in verdicts:
-            verdicts[name] = [float(row) for row in verdicts[name]]
-        if pattern.metric == "value":
-            plain = pattern.count == 1  # older logs have means alone
-            scores[name] = _mean(score) if plain else value(float(score.total), score.count)
-    return replace(scored, scores=scores, verdicts=verdicts)
-
-
-def _marks(name: str, rows: Verdict) -> str:
-    """Numbers as right and wrong rows; BadScore unless each is 0 or 1."""
-    other = [row for row in rows if row not in (0, 1)]
-    if other or not rows:
-        raise BadScore(
-            f"{name}: its metric gave {other[0] if other else 'a number'} for a row, but for the "
-            "base model only true or false, so this run counts right rows; let the metric return "
-            "a number for every row (0.0 instead of False, 1.0 instead of True), then start in "
-            "another folder"
-        )
-    return "".join("1" if row else "0" for row in rows)
-
-
-def _mean(score: Score) -> Score:
-    return value(float(score.value))

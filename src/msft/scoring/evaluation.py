@@ -1,59 +1,42 @@
-"""Evaluation: sub-datasets × model → exact counts.
+"""Evaluation: what a model answers on the rows of each sub-dataset, and what the answers score.
 
-Three ways to score a row: generate greedily and compare with the reference (`accuracy`), pick the
-choice with the highest likelihood (`accuracy` where rows have choices), or the loss of the
-reference (`nll`).
+A row is scored in one of three ways.
+
+- *generate* (`accuracy`, or a metric of the user's own): the model writes on from the prompt, the
+  likeliest token each time. The answer is right if it equals the reference after trimming and case
+  folding. A benchmark with a grader compares the answers that the grader finds in both texts. A
+  user's metric says what a text is worth.
+- *choose* (`accuracy` of rows with choices): the choice with the highest likelihood by its length
+  (`choice_norm`) is the answer.
+- *measure* (`nll`): the score is the loss of the reference.
+
+All rows that are generated go through the model in one batch, and so do all rows whose likelihoods
+are asked for, whatever their sub-dataset. What is asked is encoded once for all evaluations of a
+run. A row leaves its batch early where nothing that the model may still write changes what the row
+is worth (`Endings`). Scores are counts, so they are exact.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import repeat
 from math import exp, fsum
 from typing import Any, Literal, TypeVar
 
-from msft.data.corpus import ChoiceNorm, Task, generates
-from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts, texts_of
-from msft.data.generation_limits import limits_of
+from msft.benchmarks.grading import MARK, QUESTION, Grader
+from msft.data.corpus import ChoiceNorm, Task, generates, limits_of
+from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
-from msft.run.rows import LONGEST_ANSWER, LONGEST_PROMPT, Sample, cut, picked
-from msft.run.worker import Scored
-from msft.scoring.early_stop import Endings
-from msft.scoring.metrics import judged_by, normal, own_metric
-from msft.search.scores import SELECTION, Score, accuracy, nll, value
-
-
-def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
-    """The blank between prompt and choice belongs to neither, as in the harness."""
-    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1
-
-
-def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
-    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
-    that they are on the scale of whole choices."""
-    scale = fsum(lengths) / len(lengths)
-    highest = max(likelihoods)
-    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
-    return shares[choice] / fsum(shares)
-
-
-def reference_losses(
-    tasks: Mapping[str, Task], names: Sequence[str], split: str, predictor: Predictor
-) -> tuple[dict[str, float], int]:
-    """Mean loss of an answer token of each sub-dataset, as training has it: without exemplars.
-    Also the tokens that went through the model."""
-    parts = [tasks[name].splits[split].rows for name in names]
-    groups = [group for group, part in enumerate(parts) for _ in part]
-    found = predictor.measure([row for part in parts for row in part], groups)()
-    losses = iter(found.rows)
-    means = {
-        name: fsum(next(losses) for _ in part) / sum(row.answer_tokens for row in part)
-        for name, part in zip(names, parts, strict=True)
-    }
-    return means, found.tokens
-
+from msft.run.rows import Sample, Scored
+from msft.scoring.metrics import judged_by, own_metric
+from msft.search.curves import SELECTION, Score
 
 Made = TypeVar("Made")
+
+LONGEST_PROMPT = 1200
+LONGEST_ANSWER = 600
+"""Characters of a sample that are kept; the middle of a longer text is cut out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +96,7 @@ class Evaluator:
         samples: int = 0,
         selection: str = SELECTION,
     ) -> None:
-        """samples: rows per sub-dataset that a score of the split that selects comes with."""
+        """samples: rows of each sub-dataset that are kept to look at, of the split that selects."""
         self._tasks = tasks
         self._selection = selection
         self._most_samples = samples
@@ -138,29 +121,55 @@ class Evaluator:
         """Every row with the model's answer; `early`: a row may stop once its worth is known."""
         answers: dict[str, list[Answered]] = {}
         losses, tokens = self._losses(names, split)
-        generating = tuple(name for name in names if self._way(name, split) == "generate")
+        generating = tuple(name for name in names if self._scored_by(name, split) == "generate")
         weighing = tuple(name for name in names if name not in generating)
-        weighed = self._begun(weighing, split) if weighing else None
+        weighed = self._begin_weighing(weighing, split) if weighing else None
         if generating:
             answers, took = self._generated(generating, split, early)
             tokens += took
         if weighed is not None:
-            likely, took = self._likely(weighing, split, weighed())
+            likely, took = self._weighed(weighing, split, weighed())
             answers, tokens = {**answers, **likely}, tokens + took
         return Answers({name: answers[name] for name in names}, tokens, losses)
 
     def _losses(self, names: Sequence[str], split: str) -> tuple[dict[str, float], int]:
-        """Losses of the references, but for those whose score they are."""
-        asked = [n for n in names if self._tasks[n].loss and self._way(n, split) != "measure"]
+        """Losses of the references, but for sub-datasets whose score is this loss."""
+        asked = [n for n in names if self._tasks[n].loss and self._scored_by(n, split) != "measure"]
         if split != SELECTION or not asked:
             return {}, 0
         return reference_losses(self._tasks, asked, split, self._predictor)
 
     def scored(self, answers: Answers) -> Scored:
-        """Counts and verdicts of answers."""
-        return tallied(self._tasks, answers)
+        """Scores and verdicts. Where a metric of the user's own gives a number for any row, the
+        scores of all sub-datasets with this metric are sums of numbers."""
+        numeric = {
+            self._tasks[name].metric
+            for name, rows in answers.rows.items()
+            if not all(isinstance(row.worth, bool) for row in rows)
+        }
+        scores: dict[str, Score] = {}
+        verdicts: dict[str, str | list[float]] = {}
+        row_tokens: dict[str, list[int]] = {}
+        for name, rows in answers.rows.items():
+            task, worth = self._tasks[name], [row.worth for row in rows]
+            if task.metric == "nll":
+                row_tokens[name] = [row.weight for row in rows]
+                scores[name] = Score("nll", fsum(worth), sum(row_tokens[name]))
+            elif task.metric in numeric:
+                scores[name] = Score("value", fsum(worth), len(worth))
+            else:
+                scores[name] = Score("accuracy", int(sum(worth)), len(worth))
+                if task.soft:
+                    likely = fsum(row.probability or 0.0 for row in rows) / len(rows)
+                    scores[name] = replace(scores[name], probability=likely)
+            if scores[name].metric == "accuracy":
+                verdicts[name] = "".join("1" if right else "0" for right in worth)
+            else:
+                verdicts[name] = [float(number) for number in worth]
+        return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
 
-    def _way(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
+    def _scored_by(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
+        """In which of the three ways a sub-dataset is scored."""
         task = self._tasks[name]
         if generates(task.metric, task.splits[split]):
             return "generate"
@@ -169,7 +178,7 @@ class Evaluator:
     def _generated(
         self, names: tuple[str, ...], split: str, early: bool
     ) -> tuple[dict[str, list[Answered]], int]:
-        """All rows of several sub-datasets in one batch."""
+        """Written answers of all rows of several sub-datasets, in one batch."""
 
         def ask() -> tuple[list[_Question], list[Sequence[int]], list[int], list[int]]:
             rows = [row for name in names for row in self._questions(name, split)]
@@ -179,7 +188,13 @@ class Evaluator:
         rows, prompts, limits, groups = self._once(("ask", names, split), ask)
 
         def leaves(number: int, tokens: Sequence[int], known: int) -> int | None:
-            return self._leaves(rows[number], tokens, known, early)
+            """After how many tokens nothing that a row may still say changes its worth."""
+            row, task = rows[number], rows[number].task
+            if task.name in self._own or (task.grader is None and not early):
+                return None
+            if task.grader is not None:
+                return self._endings.graded(task.grader, tokens, known)
+            return self._endings.wrong(row.example.completion, row.reference, tokens, known)
 
         generated = self._predictor.generate(prompts, limits, leaves, groups)
         answers: dict[str, list[Answered]] = {name: [] for name in names}
@@ -189,15 +204,6 @@ class Evaluator:
             said = sum(max(0, len(tokens) - 1) for tokens in generated.rows)  # the last is not read
             return answers, sum(map(len, prompts)) + said
         return answers, generated.tokens
-
-    def _leaves(self, row: _Question, tokens: Sequence[int], known: int, early: bool) -> int | None:
-        """After how many tokens nothing that a row may still say changes its worth."""
-        task = row.task
-        if task.name in self._own or (task.grader is None and not early):
-            return None
-        if task.grader is not None:
-            return self._endings.graded(task.grader, tokens, known)
-        return self._endings.wrong(row.example.completion, row.reference, tokens, known)
 
     def _judged(self, row: _Question, said: str) -> Answered:
         task, example = row.task, row.example
@@ -211,8 +217,8 @@ class Evaluator:
         right = extracted is not None and extracted == task.grader.extracted(reference)
         return Answered(prompt, said, reference, right, extracted)
 
-    def _begun(self, names: tuple[str, ...], split: str) -> Callable[[], Likelihoods]:
-        """Begin with sub-datasets that are answered by likelihood, all in one batch."""
+    def _begin_weighing(self, names: tuple[str, ...], split: str) -> Callable[[], Likelihoods]:
+        """Begin to measure the likelihoods of several sub-datasets, all in one batch."""
 
         def weigh() -> tuple[list[Encoded], list[int]]:
             rows = [self._rows(name, split) for name in names]
@@ -221,12 +227,12 @@ class Evaluator:
 
         return self._predictor.measure(*self._once(("weigh", names, split), weigh))
 
-    def _likely(
+    def _weighed(
         self, names: tuple[str, ...], split: str, found: Likelihoods
     ) -> tuple[dict[str, list[Answered]], int]:
         losses = iter(found.rows)
         ways = {"choose": self._chosen, "measure": self._measured}
-        answers = {n: ways[self._way(n, split)](n, split, losses) for n in names}
+        answers = {n: ways[self._scored_by(n, split)](n, split, losses) for n in names}
         if any(self._tasks[name].counts_rows for name in names):
             rows = [row for name in names for row in self._rows(name, split)]
             return answers, sum(len(row.tokens) for row in rows)
@@ -234,7 +240,7 @@ class Evaluator:
 
     def _rows(self, name: str, split: str) -> Sequence[Encoded]:
         """The rows whose likelihoods are asked for: of a row with choices, one for each."""
-        if self._way(name, split) == "measure":
+        if self._scored_by(name, split) == "measure":
             return self._tasks[name].splits[split].rows
         return [row for _, options in self._options(name, split) for row in options]
 
@@ -292,11 +298,27 @@ class Evaluator:
         return self._once(("question", name, split), encode)
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
-        """What does not change from one evaluation to the next."""
+        """A value that is the same in every evaluation, made once."""
         if key not in self._known:
             self._known[key] = make()
         made: Made = self._known[key]
         return made
+
+
+def reference_losses(
+    tasks: Mapping[str, Task], names: Sequence[str], split: str, predictor: Predictor
+) -> tuple[dict[str, float], int]:
+    """Mean loss of an answer token of each sub-dataset, as training has it: without exemplars.
+    Also the tokens that went through the model."""
+    parts = [tasks[name].splits[split].rows for name in names]
+    groups = [group for group, part in enumerate(parts) for _ in part]
+    found = predictor.measure([row for part in parts for row in part], groups)()
+    losses = iter(found.rows)
+    means = {
+        name: fsum(next(losses) for _ in part) / sum(row.answer_tokens for row in part)
+        for name, part in zip(names, parts, strict=True)
+    }
+    return means, found.tokens
 
 
 def prompt_of(example: Example) -> str:
@@ -306,39 +328,27 @@ def prompt_of(example: Example) -> str:
     return example.prompt
 
 
-def tallied(tasks: Mapping[str, Task], answers: Answers) -> Scored:
-    """Scores and verdicts. Where a metric of the user's own gives a number for any row, the
-    scores of all sub-datasets with this metric are sums of numbers."""
-    numeric = {tasks[name].metric for name, rows in answers.rows.items() if not _truths(rows)}
-    scores: dict[str, Score] = {}
-    verdicts: dict[str, str | list[float]] = {}
-    row_tokens: dict[str, list[int]] = {}
-    for name, rows in answers.rows.items():
-        worth = [row.worth for row in rows]
-        if tasks[name].metric == "nll":
-            row_tokens[name] = [row.weight for row in rows]
-            scores[name] = nll(fsum(worth), sum(row_tokens[name]))
-        elif tasks[name].metric in numeric:
-            scores[name] = value(fsum(worth), len(worth))
-        else:
-            scores[name] = accuracy(int(sum(worth)), len(worth))
-            if tasks[name].soft:
-                scores[name] = replace(scores[name], probability=_mean_probability(rows))
-        right_or_wrong = scores[name].metric == "accuracy"
-        verdicts[name] = _marks(worth) if right_or_wrong else [float(number) for number in worth]
-    return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
+def normal(text: str) -> str:
+    """A text as answers are compared: trimmed and case folded."""
+    return text.strip().casefold()
 
 
-def _truths(rows: Sequence[Answered]) -> bool:
-    return all(isinstance(row.worth, bool) for row in rows)
+def length_of(choice: str, row: Encoded, norm: ChoiceNorm) -> float:
+    """By what a likelihood is divided. The blank before a choice does not count, as in the
+    harness."""
+    return {"chars": len(choice.strip()), "tokens": row.answer_tokens, "none": 1}[norm] or 1
 
 
-def _mean_probability(rows: Sequence[Answered]) -> float:
-    return fsum(row.probability or 0.0 for row in rows) / len(rows)
+def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[float]) -> float:
+    """The probability of a choice: a softmax over likelihoods by length, times the mean length, so
+    that they are on the scale of whole choices."""
+    scale = fsum(lengths) / len(lengths)
+    highest = max(likelihoods)
+    shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
+    return shares[choice] / fsum(shares)
 
 
-def _marks(worth: Sequence[float | bool]) -> str:
-    return "".join("1" if mark else "0" for mark in worth)
+# Rows to look at
 
 
 def sampled(task: Task, rows: Sequence[Answered], most: int) -> list[Sample]:
@@ -347,10 +357,96 @@ def sampled(task: Task, rows: Sequence[Answered], most: int) -> list[Sample]:
     return [
         Sample(
             number,
-            cut(rows[number].prompt.removeprefix(task.shots), LONGEST_PROMPT),
-            cut(rows[number].reference, LONGEST_ANSWER),
-            None if loss else cut(rows[number].prediction, LONGEST_ANSWER),
+            without_middle(rows[number].prompt.removeprefix(task.shots), LONGEST_PROMPT),
+            without_middle(rows[number].reference, LONGEST_ANSWER),
+            None if loss else without_middle(rows[number].prediction, LONGEST_ANSWER),
             rows[number].worth / rows[number].weight if loss else rows[number].worth,
         )
-        for number in picked(len(rows), most)
+        for number in evenly(len(rows), most)
     ]
+
+
+def evenly(rows: int, most: int) -> list[int]:
+    """Numbers of the rows that are shown: evenly over the split, whatever was answered."""
+    count = min(rows, most)
+    return [number * rows // count for number in range(count)]
+
+
+def without_middle(text: str, longest: int) -> str:
+    """A text without its middle, if it is too long."""
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    begin = longest - end
+    return f"{text[:begin]} [… {len(text) - longest:,} characters …] {text[-end:]}"
+
+
+# Where a generation may stop, since nothing that follows changes what it is worth
+#
+# Many rows are asked about after each of many tokens, so most of it is decided without decoding.
+
+NEAR = 4
+"""A question's start takes fewer tokens than this, since each of them has a character of it."""
+
+
+class Endings:
+    """After how many of its tokens a row is over.
+
+    known: how many of a row's tokens were looked at before.
+    text: the text of tokens.
+    vocabulary: the number of tokens there are.
+    """
+
+    def __init__(self, text: Callable[[Sequence[int]], str], vocabulary: int) -> None:
+        self._text = text
+        self._vocabulary = vocabulary
+
+    def graded(self, grader: Grader, tokens: Sequence[int], known: int) -> int | None:
+        """After how many tokens the text has all that a grader looks at."""
+        ends = self._breaks(tokens, known)
+        return next((end for end in ends if grader.finished(self._text(tokens[:end]))), None)
+
+    def wrong(
+        self, completion: str, reference: Sequence[int], tokens: Sequence[int], known: int
+    ) -> int | None:
+        """After how many tokens the text is no longer the start of the completion, whose tokens are
+        the reference."""
+        if tokens == reference[: len(tokens)]:
+            return None
+        whole = normal(completion)
+        for end in range(known + 1, len(tokens) + 1):
+            start = normal(self._text(tokens[:end]).rstrip("\ufffd"))  # half a character
+            if tokens[:end] != reference[:end] and not whole.startswith(start):
+                return end
+        return None
+
+    def _breaks(self, tokens: Sequence[int], known: int) -> Iterator[int]:
+        """After how many tokens a line ends behind a mark, or a next question starts."""
+        lines, marks, questions = self._signs
+        new = tokens[known:]
+        if lines.isdisjoint(new) and questions.isdisjoint(new):
+            return
+        for end, last in enumerate(new, known + 1):
+            near = tokens[max(0, end - NEAR) : end]
+            marked = last in lines and not marks.isdisjoint(tokens[:end])
+            if marked or (last in questions and QUESTION in self._text(near)):
+                yield end
+
+    @cached_property
+    def _signs(self) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+        """Tokens that end a line, that may belong to a mark, and with which a question starts."""
+        texts = [self._text([token]) for token in range(self._vocabulary)]
+
+        def with_any(of: str) -> frozenset[int]:
+            signs = set(of)
+            return frozenset(n for n, text in enumerate(texts) if not signs.isdisjoint(text))
+
+        return with_any("\r\n"), with_any(MARK), with_any(QUESTION[-1])
+
+
+def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
+    """The text of tokens, without special ones: the tokenizer's `decode`, or its faster core."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None or getattr(tokenizer, "clean_up_tokenization_spaces", True):
+        return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
+    return lambda tokens: str(core.decode(tokens, skip_special_tokens=True))

@@ -1,8 +1,7 @@
-"""Metrics: what one answer is worth.
+"""Metrics of the user's own: what one answer is worth.
 
-`accuracy` compares with the reference, by a benchmark's grader where there is one; a metric of
-the user's own, `package.module:function`, is called as `function(prompt, prediction, reference)`
-and gives a number or a truth value.
+`metric: package.module:function` in a recipe names a function, which is called as
+`function(prompt, prediction, reference)` and gives a number (higher is better) or a truth value.
 """
 
 from collections.abc import Callable
@@ -47,8 +46,3 @@ def _number(worth: Any) -> float | bool | None:
         return number if isfinite(number) and not isinstance(plain, str | bytes) else None
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
-
-
-def normal(text: str) -> str:
-    """Answers are compared after trimming and case folding."""
-    return text.strip().casefold()

@@ -21,7 +21,7 @@ def stream(seed: int, *place: Where) -> Random:
 
 
 def number(seed: int, *place: Where) -> int:
-    """A whole number below 2**53, to seed a generator that is not Python's."""
+    """A whole number below 2**53, to seed another generator, such as torch's."""
     return int(stream(seed, *place).random() * 2**53)
 
 

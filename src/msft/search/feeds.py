@@ -1,20 +1,149 @@
-"""Feeds: which rows come next inside a roll-out.
+"""Which rows are trained, and in which order: mixtures and feeds.
 
-The shuffled feed goes through the mixture epoch by epoch, as the paper does. DynamixSFT and IES
-are feeds too: they watch the losses and choose other rows. A feed asks for work by yielding
-batches and is shown the losses of each batch before the next one is asked for.
+A mixture says which rows of which sub-datasets make up one epoch. It is a value: a method never
+changes one, it asks for another: without a sub-dataset, with only one, or with other sizes.
+
+A feed says which rows come next inside a roll-out. The shuffled feed goes through the mixture epoch
+by epoch, as the paper does. DynamixSFT and IES are feeds too: they watch the losses and choose
+other rows. A feed asks for work by yielding batches and is shown the losses of each batch before
+the next one is asked for.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import fsum
+from math import ceil, fsum
 from typing import Any, Literal, Protocol
 
 from msft.search.draws import sampled, shuffled
-from msft.search.mixture import Mixture, Part
 
-Row = tuple[str, int]
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sub-dataset's share of an epoch.
+
+    size: rows that the sub-dataset has.
+    rows: rows taken from it in an epoch: whole copies, then a sample without replacement.
+    rehearsed: it was excluded and only a sample, drawn anew each epoch, is shown (see
+        `rehearsal_fraction`).
+    keep: it may never be excluded.
+    anew: its sample is drawn anew each epoch, as where the recipe gives it a weight; otherwise
+        once.
+    """
+
+    name: str
+    size: int
+    rows: int
+    rehearsed: bool = False
+    keep: bool = False
+    anew: bool = False
+
+    @staticmethod
+    def weighted(name: str, size: int, weight: float, keep: bool = False) -> "Part":
+        """A sub-dataset with `weight` rows an epoch for each that it has, one at least."""
+        rows = max(1, round(Fraction(repr(float(weight))) * size))
+        return Part(name, size, rows, keep=keep, anew=weight != 1)
+
+    def epoch(self, seed: int, rollout: int, epoch: int) -> list[int]:
+        """The row numbers of one epoch, before shuffling."""
+        copies, rest = divmod(self.rows, self.size)
+        numbers = list(range(self.size)) * copies
+        if rest:
+            when: tuple[str | int, ...] = ("once",)
+            if self.rehearsed or self.anew:
+                when = ("rehearsal" if self.rehearsed else "weight", rollout, epoch)
+            numbers += sampled(self.size, rest, seed, "sample", self.name, *when)
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Sub-datasets in recipe order. Truthy while at least one is active.
+
+    rehearsal_fraction: this share of each excluded sub-dataset's rows of an epoch stays in every
+        later one, against forgetting (0, the paper's setting: nothing stays).
+    """
+
+    parts: tuple[Part, ...]
+    rehearsal_fraction: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rehearsal_fraction < 1:
+            raise ValueError(
+                f"rehearsal_fraction is {self.rehearsal_fraction}; expected 0 or more, less than 1"
+            )
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], rehearsal_fraction: float = 0.0) -> "Mixture":
+        """Every row of every sub-dataset once an epoch."""
+        parts = tuple(Part(name, size, size) for name, size in sizes.items())
+        return Mixture(parts, rehearsal_fraction)
+
+    def __bool__(self) -> bool:
+        return any(not part.rehearsed for part in self.parts)
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The sub-datasets that are being learned, in recipe order."""
+        return tuple(part.name for part in self.parts if not part.rehearsed)
+
+    @property
+    def droppable(self) -> tuple[str, ...]:
+        """The active sub-datasets that may be excluded."""
+        return tuple(part.name for part in self.parts if not part.rehearsed and not part.keep)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Whose peaks decide: those that may leave; once only kept ones are left, theirs."""
+        return self.droppable or self.active
+
+    @property
+    def rows(self) -> int:
+        """Rows in one epoch, rehearsal included."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {part.name: part.size for part in self.parts}
+
+    def only(self, name: str, after: tuple[str, ...] = ()) -> "Mixture":
+        """Only this sub-dataset active, the ones in `after` rehearsed, the others gone."""
+        parts = (
+            part if part.name == name else self._rehearsed(part)
+            for part in self.parts
+            if part.name == name or part.name in after
+        )
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def without(self, names: tuple[str, ...]) -> "Mixture":
+        """These sub-datasets excluded: gone, or rehearsed where the recipe asks for it."""
+        unknown = set(names) - set(self.active)
+        if unknown:
+            raise ValueError(f"not active, cannot be excluded: {sorted(unknown)}")
+        parts = (self._rehearsed(part) if part.name in names else part for part in self.parts)
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def resized(self, rows: Mapping[str, int]) -> "Mixture":
+        """Other numbers of rows an epoch; a sub-dataset left with none is gone."""
+        parts = (replace(part, rows=rows[part.name]) for part in self.parts)
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def epoch(self, seed: int, rollout: int, epoch: int) -> list[tuple[str, int]]:
+        """Every row of an epoch as (sub-dataset, row number), before shuffling."""
+        return [
+            (part.name, number)
+            for part in self.parts
+            for number in part.epoch(seed, rollout, epoch)
+        ]
+
+    def _rehearsed(self, part: Part) -> Part:
+        share = Fraction(repr(float(self.rehearsal_fraction)))
+        return replace(part, rows=ceil(share * part.rows), rehearsed=True)
+
+
+# Feeds: which rows come next inside a roll-out.
+
+RowId = tuple[str, int]
 """Sub-dataset and row number."""
 
 Use = Literal["train", "look_ahead", "track"]
@@ -25,7 +154,7 @@ StepRule = Literal["optimizer", "sgd"]
 class Batch:
     """Rows, and what to do with them: one step, a look-ahead step, or only their losses."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RowId, ...]
     use: Use = "train"
     step: StepRule = "optimizer"
 
@@ -62,7 +191,7 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FeedContext:
     """Where a feed works: everything its choices are a function of, the losses apart."""
 
     mixture: Mixture
@@ -90,7 +219,18 @@ class Place:
             interval *= self.steps
         return step % max(interval, Fraction(1)) < 1
 
-    def sample(self, part: Part, size: int, *where: str | int) -> tuple[Row, ...]:
+    def shuffled_epoch(self, epoch: int) -> list[RowId]:
+        """An epoch's rows in training order."""
+        rows = self.mixture.epoch(self.seed, self.rollout, epoch)
+        order = shuffled(len(rows), self.seed, "order", self.rollout, epoch)
+        return [rows[number] for number in order]
+
+    def in_steps(self, rows: Sequence[RowId]) -> list[tuple[RowId, ...]]:
+        """The rows cut into steps, the last may be smaller."""
+        size = self.batch_size
+        return [tuple(rows[i : i + size]) for i in range(0, len(rows), size)]
+
+    def sample(self, part: Part, size: int, *where: str | int) -> tuple[RowId, ...]:
         """`size` rows of a sub-dataset (all, if it has fewer), without replacement."""
         numbers = sampled(part.size, size, self.seed, self.rollout, part.name, *where)
         return tuple((part.name, number) for number in numbers)
@@ -123,7 +263,7 @@ class Feed(Protocol):
 class FeedSpec(Protocol):
     """A feed's settings: a frozen dataclass, which the log records by name and fields."""
 
-    def open(self, place: Place) -> Feed: ...
+    def open(self, place: FeedContext) -> Feed: ...
 
 
 def steps_of(rows: int, batch_size: int) -> int:
@@ -144,23 +284,11 @@ def epoch_and_steps(tick: int, steps_per_epoch: int, evals_per_epoch: int) -> tu
     return epoch, range(first, last)
 
 
-def shuffled_epoch(place: Place, epoch: int) -> list[Row]:
-    """An epoch's rows in training order."""
-    rows = place.mixture.epoch(place.seed, place.rollout, epoch)
-    order = shuffled(len(rows), place.seed, "order", place.rollout, epoch)
-    return [rows[number] for number in order]
-
-
-def batches_of(rows: Sequence[Row], batch_size: int) -> list[tuple[Row, ...]]:
-    """The rows cut into steps, the last may be smaller."""
-    return [tuple(rows[i : i + batch_size]) for i in range(0, len(rows), batch_size)]
-
-
 @dataclass(frozen=True, slots=True)
 class Shuffled:
     """Every row of the mixture once an epoch, in a new order each epoch."""
 
-    def open(self, place: Place) -> "ShuffledFeed":
+    def open(self, place: FeedContext) -> "ShuffledFeed":
         return ShuffledFeed(place)
 
 
@@ -172,19 +300,18 @@ class ShuffledFeed:
 
     blind = True
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: FeedContext) -> None:
         self._place = place
         self._epoch = -1
-        self._batches: list[tuple[Row, ...]] = []
+        self._rows: list[RowId] = []
 
     def batches(self, tick: int) -> Iterator[Batch]:
-        place = self._place
+        place, size = self._place, self._place.batch_size
         epoch, steps = epoch_and_steps(tick, place.steps_per_epoch, place.evals_per_epoch)
         if epoch != self._epoch:
-            self._epoch = epoch
-            self._batches = batches_of(shuffled_epoch(place, epoch), place.batch_size)
+            self._epoch, self._rows = epoch, place.shuffled_epoch(epoch)
         for step in steps:
-            yield Batch(self._batches[step])
+            yield Batch(tuple(self._rows[step * size : (step + 1) * size]))
 
     def observe(self, batch: Batch, losses: Losses) -> None:
         pass
@@ -202,8 +329,8 @@ class Cycles:
     Of a part with a weight these are all rows that it has: its weight says how often it is drawn.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._rows: list[list[Row]] = []
+    def __init__(self, place: FeedContext) -> None:
+        self._rows: list[list[RowId]] = []
         for part in place.mixture.parts:
             every = range(part.size) if part.anew and not part.rehearsed else None
             rows = every or part.epoch(place.seed, place.rollout, 0)
@@ -211,14 +338,40 @@ class Cycles:
             self._rows.append([(part.name, rows[number]) for number in order])
         self.taken = [0] * len(self._rows)
 
-    def next(self, part: int) -> Row:
+    def next(self, part: int) -> RowId:
         self.taken[part] += 1
         return self._rows[part][(self.taken[part] - 1) % len(self._rows[part])]
 
 
-def described(spec: FeedSpec) -> dict[str, Any]:
-    """A feed spec's name and settings for the log."""
-    settings: dict[str, Any] = (
-        asdict(spec) if is_dataclass(spec) and not isinstance(spec, type) else {}
-    )
-    return {"name": type(spec).__name__.lower(), **settings}
+class RowLosses:
+    """The losses of each row over the epochs in which it was seen, for feeds that compare epochs.
+
+    A weight in the recipe may let a row come more than once in an epoch: its last loss counts.
+    """
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._repeats = any(part.rows > part.size for part in mixture.parts)
+        self._seen = set[RowId]()  # in this epoch; kept where rows come more than once
+        self.losses = dict[RowId, list[float]]()
+
+    def begin_epoch(self) -> None:
+        self._seen.clear()
+
+    def add(self, rows: Sequence[RowId], losses: Sequence[float]) -> None:
+        for row, loss in zip(rows, losses, strict=True):
+            looks = self.losses.setdefault(row, [])
+            if row in self._seen:
+                looks[-1] = loss
+            else:
+                looks.append(loss)
+            if self._repeats:
+                self._seen.add(row)
+
+    def state(self) -> dict[str, Any]:
+        """The losses as JSON, in a copy."""
+        losses = [[name, number, list(seen)] for (name, number), seen in self.losses.items()]
+        return {"losses": losses, **({"seen": sorted(self._seen)} if self._repeats else {})}
+
+    def restore(self, state: Any) -> None:
+        self.losses = {(name, number): list(seen) for name, number, seen in state["losses"]}
+        self._seen = {(name, number) for name, number in state.get("seen", ())}

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
-from msft.search.feeds import SHUFFLED, FeedSpec
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 from msft.search.methods import PreparedMethod
-from msft.search.mixture import Mixture
 from msft.search.rollout import (
     BASE,
     CONTENDERS,

@@ -11,11 +11,9 @@ from fractions import Fraction
 from typing import Literal, NewType, Protocol
 
 from msft.errors import OptionError
+from msft.search.curves import SELECTION, Curve, MeanRule, PeakRule, Scores, SelectionSplit
 from msft.search.falls import Fall
-from msft.search.feeds import SHUFFLED, FeedSpec
-from msft.search.mixture import Mixture
-from msft.search.peaks import Curve, PeakRule
-from msft.search.scores import SELECTION, MeanRule, Scores, SelectionSplit
+from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
 
 CheckpointId = NewType("CheckpointId", str)
 """`base`, `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1, or `a<n>`: the
@@ -56,22 +54,6 @@ def place_of(checkpoint: CheckpointId) -> tuple[int, int]:
         return (-1, 0)
     rollout, tick = checkpoint.split("-")
     return int(rollout[1:]), int(tick[1:])
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens worked through, by what was done with them."""
-
-    train: int = 0
-    evaluation: int = 0
-    lookahead: int = 0
-
-    def __add__(self, other: "Tokens") -> "Tokens":
-        return Tokens(
-            self.train + other.train,
-            self.evaluation + other.evaluation,
-            self.lookahead + other.lookahead,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Manifest:
 
     @staticmethod
     def from_bytes(text: bytes) -> "Manifest":
-        """ValueError if it is none."""
+        """The manifest in a file; ValueError where the content is no manifest."""
         try:
             raw = dict(json.loads(text))
             named = isinstance(raw.get("files"), dict)
@@ -80,6 +80,7 @@ class Manifest:
             raise ValueError(f"not a manifest: {error}") from error
 
 
+@dataclass(slots=True, eq=False)
 class Hashes:
     """Digests of files. One that has not changed since it was hashed is not hashed again, so a
     checkpoint is linked and handed out for the price of a look at its inode.
@@ -88,23 +89,22 @@ class Hashes:
     strict: a file whose time of writing was set back is another one, and so is one that was linked.
     """
 
-    def __init__(self, at_once: int = HASHED_AT_ONCE, strict: bool = False) -> None:
-        self._at_once = at_once
-        self._strict = strict
-        self._known: dict[_Identity, Digest] = {}
+    at_once: int = HASHED_AT_ONCE
+    strict: bool = False
+    _known: dict[_Identity, Digest] = field(default_factory=dict)
 
     def identity(self, path: Path) -> _Identity:
-        """Changes with whatever is written to a file; hard links have the same one."""
+        """A key that changes with every write to a file; hard links of a file share the key."""
         found = path.lstat()
-        times = (found.st_mtime_ns, found.st_ctime_ns) if self._strict else (found.st_mtime_ns,)
+        times = (found.st_mtime_ns, found.st_ctime_ns) if self.strict else (found.st_mtime_ns,)
         return found.st_dev, found.st_ino, found.st_size, *times
 
     def fresh(self, path: Path) -> Digest:
-        """In large pieces: a thread that trains waits at every border of two."""
+        """Hash a file, in large pieces: the training thread waits between two pieces."""
         digest = hashlib.sha256()
         before = self.identity(path)
         with open_to_read(path) as file:
-            while piece := file.read(self._at_once):
+            while piece := file.read(self.at_once):
                 digest.update(piece)
         found = before[2], digest.hexdigest()
         if before == self.identity(path) and time.time_ns() - before[-1] > SETTLED_NS:
@@ -114,16 +114,16 @@ class Hashes:
         return found
 
     def of(self, path: Path) -> Digest:
-        """The same, from memory where nothing has touched the file since."""
+        """The digest of a file, from memory where nothing has touched the file since."""
         return self._known.get(self.identity(path)) or self.fresh(path)
 
     def known(self, path: Path) -> list[int] | None:
-        """By what a file will be known again; None: it is too young for that."""
+        """The identity by which a file is recognised later; None: the file changed too recently."""
         identity = self.identity(path)
         return [*identity] if identity in self._known else None
 
     def remember(self, identity: Iterable[int], digest: Digest) -> None:
-        """What was hashed by another process."""
+        """Take over a digest that another process computed."""
         self._known[tuple(identity)] = digest
 
     def fault(self, folder: Path, owner: str | None, others: bool = False) -> str | None:
@@ -168,6 +168,7 @@ class Codec(Protocol):
     def read(self, folder: Path) -> Any: ...
 
 
+@dataclass(slots=True, eq=False)
 class MemoryTier:
     """Device or host memory, for at most `capacity` checkpoints.
 
@@ -175,31 +176,24 @@ class MemoryTier:
     arrive: is called before a payload is used, so that its copy is whole by then.
     """
 
-    def __init__(
-        self,
-        name: str,
-        capacity: int,
-        copy: Callable[[Any], Any] = lambda payload: payload,
-        arrive: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.name = name
-        self.capacity = capacity
-        self._copy = copy
-        self._arrive = arrive
-        self._held: dict[str, Any] = {}
+    name: str
+    capacity: int
+    copy: Callable[[Any], Any] = lambda payload: payload
+    arrive: Callable[[], None] = lambda: None
+    _held: dict[str, Any] = field(default_factory=dict)
 
     def __contains__(self, key: str) -> bool:
         return key in self._held
 
     def put(self, key: str, payload: Any) -> None:
-        self._held[key] = self._copy(payload)
+        self._held[key] = self.copy(payload)
 
     def get(self, key: str) -> Any | None:
-        self._arrive()
+        self.arrive()
         return self._held.get(key)
 
     def lend(self, key: str) -> Any | None:
-        """A payload for a writer, who waits for the copy by itself: the training need not."""
+        """A payload for a writer. The writer waits for the copy, so training does not."""
         return self._held.get(key)
 
     def drop(self, key: str) -> None:
@@ -219,7 +213,7 @@ class DiskTier:
         hashes: Hashes | None = None,
         part_bytes: int = 0,
     ) -> None:
-        """part_bytes: of the largest part, to say how much a full disk lacks."""
+        """part_bytes: size of the largest part, to say how much a full disk lacks."""
         self._folder = folder
         self._codec = codec
         self._notice = notice
@@ -263,7 +257,7 @@ class DiskTier:
             return None
 
     def is_whole(self, key: str) -> bool:
-        """Whether it is there as it was written; else what is there is set aside."""
+        """Whether a part is there as it was written; a damaged part is set aside."""
         folder = self._folder / key
         if kind_of(folder) is None:
             return False
@@ -286,7 +280,7 @@ class DiskTier:
             remove(self._folder / f".{key}.old")
 
     def _take_away(self, key: str) -> None:
-        """Let nothing have this name any more: a folder that is half removed would look damaged."""
+        """Rename a folder before it is removed: a half removed one would look damaged."""
         old = self._folder / f".{key}.old"
         remove(old)
         if kind_of(self._folder / key):
@@ -300,7 +294,7 @@ class DiskTier:
         """Nothing to wait for: here `put` returns when it is done."""
 
     def waiting(self) -> list[str]:
-        """What is still to be done: nothing."""
+        """Keys that wait to be written or removed: none."""
         return []
 
     def folders(self, key: str) -> list[Path]:
@@ -370,7 +364,7 @@ class BackgroundDisk:
         return payload is not None if known else key in self._disk
 
     def put(self, key: str, payload: Any) -> None:
-        """Have it written soon; waits while too much is waiting already."""
+        """Queue a payload for the writing thread; blocks while the queue is full."""
         payload = self._hand_over(payload)
         with self._changed:
             self._wait(lambda: self._num_writes(besides=key) < self._most_waiting)
@@ -382,13 +376,14 @@ class BackgroundDisk:
         return payload if known else self._disk.get(key)
 
     def is_whole(self, key: str) -> bool:
-        """Whether it is on disk as it was written; what is still to be done is not."""
+        """Whether a part is on disk as it was written; a part that still waits is not."""
         with self._changed:
             known, _ = self._pending(key)
         return not known and self._disk.is_whole(key)
 
     def drop(self, key: str) -> None:
-        """Have it removed once all that waits now is written; what was not begun never will be."""
+        """Queue a removal behind the writes that wait now, instead of a write of this key that has
+        not begun."""
         with self._changed:
             self._raise_error()
             self._place(key, _REMOVAL)
@@ -404,7 +399,7 @@ class BackgroundDisk:
             self._wait(lambda: not self._waiting and self._current is None)
 
     def waiting(self) -> list[str]:
-        """What is still to be done."""
+        """Keys that wait to be written or removed."""
         with self._changed:
             return [*self._waiting, *([self._current[0]] if self._current else [])]
 
@@ -422,7 +417,7 @@ class BackgroundDisk:
         return True, None if payload is _REMOVAL else payload
 
     def _place(self, key: str, payload: Any) -> None:
-        """Let this be the last that waits, in place of what waited for the key before.
+        """Put an entry at the end of the queue, in place of an earlier entry of its key.
 
         A removal may have waited for a write that is cancelled here, so then all of them wait for
         the writes that are left, and for what was put instead.
@@ -438,7 +433,7 @@ class BackgroundDisk:
         return sum(k != besides and waits is not _REMOVAL for k, waits in self._waiting.items())
 
     def _begin(self) -> None:
-        """A thread lives as long as there is work, so that nobody has to end it."""
+        """Start the thread if there is work; it ends with the work, so nobody has to end it."""
         if self._thread is None and self._waiting:
             self._thread = threading.Thread(target=self._work, name="msft-writer", daemon=True)
             self._thread.start()
@@ -448,7 +443,7 @@ class BackgroundDisk:
             pass
 
     def _step(self) -> bool:
-        """Do what has waited longest; False if there is nothing."""
+        """Do what has waited longest; False: nothing waits."""
         with self._changed:
             if not self._waiting:
                 self._thread = None

@@ -22,7 +22,7 @@ _PART = re.compile(r"(?P<key>.+\.(?:weights|training))(?:\.(?P<number>\d+)-of-(?
 
 
 class SharedCodec(Protocol):
-    """How what one rank owns becomes files, and comes back from the files of all."""
+    """Reads a checkpoint part back from the folders of all ranks."""
 
     def collect(self, folders: Sequence[Path]) -> Any: ...
 
@@ -96,7 +96,7 @@ class RankedDisk:
         return bool(parts) and self._are_whole(parts)
 
     def drop(self, key: str) -> None:
-        """Have it removed by rank 0, once all ranks have written what was put by now."""
+        """Have rank 0 remove a part, once all ranks have written what was put before."""
         self._ordered.discard(key)
         self._doomed[key] = self._orders
 
@@ -107,7 +107,7 @@ class RankedDisk:
         return [self._folder / name for name in parts]
 
     def listed(self) -> list[str]:
-        """What is there in all its parts; what a crash left of others is removed."""
+        """The checkpoint parts that are complete; what a crash left of others is removed."""
         self.flush()
         return from_first(self._ranks, "checkpoints on disk", self._cleaned)
 
@@ -118,7 +118,7 @@ class RankedDisk:
         self._ranks.gather("removals", None)  # rank 0 has removed
 
     def prune(self) -> None:
-        """Remove what may be removed by now; the ranks meet here."""
+        """Remove what was dropped, once every rank has written what was put before; ranks meet."""
         waiting = {*self._writer.waiting()}
         self._open = {name: order for name, order in self._open.items() if name in waiting}
         mine = min(self._open.values(), default=self._orders + 1) - 1
@@ -181,7 +181,7 @@ class RankedDisk:
 
 
 def _names(key: str, world: int) -> list[str]:
-    """The folders of a checkpoint part that so many ranks write."""
+    """The folders of a checkpoint part, one for each of `world` ranks."""
     if world == 1:
         return [key]
     return [f"{key}.{number}-of-{world}" for number in range(1, world + 1)]

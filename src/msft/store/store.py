@@ -1,10 +1,18 @@
 """The checkpoint store: which checkpoints are kept, where, and how they get there safely.
 
+    enter   a new checkpoint gets its place: the first memory tier with room, else the disk
+    put     its weights and its training state (moments, feed) go there
+    keep    what `retained` says stays, on disk where a crash may not lose it; the rest goes
+    get     the fastest tier that has a part gives it
+
 What must be kept is a pure function, `retained`. Per stage the paper keeps each active
 sub-dataset's present peak, the stage's start and the best so far; we keep the same, plus the newest
 tick with its optimizer moments. While memory has room, at most two sets of weights are on disk
 (`lean`), or all that the paper has there (`paper`). What only memory holds is trained again if the
 process dies, from the stage's start at worst.
+
+A ledger says what is where. While a log is replayed only the ledger moves, so a resumed run comes
+to the same places, and to the same numbers of copies in its log, as one that was never stopped.
 """
 
 import re
@@ -109,7 +117,7 @@ def retained(
 
 
 def parts_of(checkpoint: CheckpointId, with_moments: Collection[CheckpointId]) -> Sequence[Part]:
-    """What is kept of a checkpoint."""
+    """The parts of a checkpoint that are kept: its moments only where somebody needs them."""
     return PARTS if checkpoint in with_moments else WEIGHTS
 
 
@@ -128,8 +136,7 @@ class Disk:
 class CheckpointStore:
     """Checkpoints over tiers, fastest first, and a ledger of what is where.
 
-    While a log is replayed only the ledger moves; no file is touched until `go_live`. So a
-    resumed run places its checkpoints exactly as the uninterrupted one did.
+    No file is touched until `go_live`.
     """
 
     def __init__(
@@ -140,7 +147,7 @@ class CheckpointStore:
         training_bytes: int = 0,
         note: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """note: is told what is taken, so that ranks find out if they take different ones."""
+        """note: is told each key that is read, so that ranks notice if they read different ones."""
         if not memory and disk is None:
             raise ValueError("a store needs at least one tier")
         self._memory = memory
@@ -157,7 +164,7 @@ class CheckpointStore:
         self._peak = Disk()
 
     def ledger_alone(self) -> "CheckpointStore":
-        """A store with the same places and nothing in them: its ledger moves as this one's."""
+        """An empty store with the same tiers, whose ledger moves as that of this store."""
         memory = [MemoryTier(tier.name, tier.capacity) for tier in self._memory]
         disk = None if self._disk is None else NoDisk()
         return CheckpointStore(memory, disk, self._weights_bytes, self._training_bytes)
@@ -167,7 +174,8 @@ class CheckpointStore:
         return frozenset(self._ledger)
 
     def would_lose(self, start: CheckpointId, others: Iterable[CheckpointId]) -> bool:
-        """Whether a crash would lose one of these that could be trained again from this start."""
+        """Whether memory holds one of the others: a crash loses it, and training from the start
+        makes it again."""
         if self._disk is None or (start != BASE and start not in self._ledger):
             return False
         return any(self._ledger.get(other, set()) - {self._disk.name} for other in others)
@@ -183,12 +191,13 @@ class CheckpointStore:
         self._leftover = set()
         if self._disk is None:
             return
+        planned = self._planned()
         logged = {_key(checkpoint, part) for checkpoint in self._entered for part in PARTS}
         there = {key for key in self._disk.listed() if _OURS.fullmatch(key)}
         for key in sorted(there - logged):
             self._disk.drop(key)
         self._disk.flush()  # before one of them is trained again under the same name
-        self._leftover = (there & logged) - self._planned()
+        self._leftover = (there & logged) - planned
 
     def enter(self, checkpoint: CheckpointId, moments: bool = True) -> None:
         """Give a new checkpoint its place: the first memory tier with room, else the disk.
@@ -211,7 +220,7 @@ class CheckpointStore:
     def put(
         self, checkpoint: CheckpointId, weights: Callable[[], Any], training: Callable[[], Any]
     ) -> None:
-        """Bring a checkpoint that was entered to its places; a part is only made if it has one."""
+        """Write an entered checkpoint to its tiers; a part is only made if a tier takes it."""
         tiers = self._tiers(checkpoint)
         parts = parts_of(checkpoint, self._moments) if tiers else ()
         for part in parts:
@@ -220,28 +229,33 @@ class CheckpointStore:
                 tier.put(_key(checkpoint, part), payload)
 
     def get(self, checkpoint: CheckpointId, part: Part) -> Any | None:
-        """From the fastest tier that has it; None if no tier has it any more."""
+        """A part from the fastest tier that has it; None: no tier has it any more."""
         key = _key(checkpoint, part)
         self._note(key)
-        tiers = self._tiers(checkpoint)
-        if self._disk is not None and key in (self._leftover or ()):
-            tiers.append(self._disk)
+        tiers = self._sources(checkpoint, key)
         return next((held for tier in tiers if (held := tier.get(key)) is not None), None)
 
     def has(self, checkpoint: CheckpointId, part: Part) -> bool:
-        """Whether `get` would give it: a damaged one is found here, not where it is needed."""
+        """Whether `get` would give a part: damage is found here, not where the part is needed."""
         return self.get(checkpoint, part) is not None
 
     def lacks(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint that is needed was lost."""
         key = _key(checkpoint, "weights")
+        return checkpoint in self._ledger and not any(
+            key in tier for tier in self._sources(checkpoint, key)
+        )
+
+    def _sources(self, checkpoint: CheckpointId, key: str) -> list[Tier]:
+        """The tiers that may have a part, fastest first; after a resume also the disk, as long as
+        what an earlier process left there has not been pruned."""
         tiers = self._tiers(checkpoint)
         if self._disk is not None and key in (self._leftover or ()):
             tiers.append(self._disk)
-        return checkpoint in self._ledger and not any(key in tier for tier in tiers)
+        return tiers
 
     def is_whole(self, checkpoint: CheckpointId) -> bool:
-        """Whether its weights are on disk as they were written, so that they may be handed out.
+        """Whether a checkpoint's weights are on disk as they were written, fit to be handed out.
 
         Damaged ones are set aside, and written again where memory holds them. Without a disk there
         is nothing to damage.
@@ -254,11 +268,11 @@ class CheckpointStore:
         return whole
 
     def folders(self, checkpoint: CheckpointId) -> list[Path]:
-        """Where its weights are on disk, in one part or in several."""
+        """The folders of a checkpoint's weights on disk: one, or one for each rank that wrote."""
         return self._disk.folders(_key(checkpoint, "weights")) if self._disk else []
 
     def secure(self, checkpoint: CheckpointId, parts: Iterable[Part] = WEIGHTS) -> None:
-        """Have a checkpoint on disk too."""
+        """Have the disk hold a checkpoint as well."""
         tiers = self._ledger.get(checkpoint)
         if self._disk is None or tiers is None:
             return

@@ -6,23 +6,15 @@ from math import fsum
 from typing import Any
 
 from msft.run.history import History
-from msft.run.log import Log
+from msft.run.log import Log, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.worker import Question, Scored, Work
+from msft.run.rows import Scored
+from msft.run.worker import Question, Work
+from msft.search.curves import PeakRule, value
+from msft.search.feeds import Mixture
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture
 from msft.search.options import checked
-from msft.search.peaks import PeakRule
-from msft.search.rollout import (
-    BASE,
-    CheckpointId,
-    Method,
-    Settings,
-    Tokens,
-    checkpoint_id,
-    ticks_of,
-)
-from msft.search.scores import value
+from msft.search.rollout import BASE, CheckpointId, Method, Settings, checkpoint_id, ticks_of
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 

@@ -21,15 +21,13 @@ from typing import Any
 from msft.run.history import History
 from msft.run.log import Log
 from msft.run.recorded_run import RecordedRun
-from msft.run.rows import Sample, Samples, Verdicts
-from msft.run.worker import EngineWorker, Scored
-from msft.search.feeds import Batch, Losses, Row
+from msft.run.rows import Sample, Samples, Scored, Verdicts
+from msft.run.worker import EngineWorker
+from msft.search.curves import SELECTION, TEST, PeakRule, Score, SelectionSplit, accuracy
+from msft.search.feeds import Batch, Losses, Mixture, Part, RowId
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture, Part
 from msft.search.options import checked
-from msft.search.peaks import PeakRule
 from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings, ticks_of
-from msft.search.scores import SELECTION, TEST, Score, SelectionSplit, accuracy
 from msft.store.disk import DiskTier, MemoryTier
 from msft.store.ranked import DurableTier
 from msft.store.store import CheckpointStore
@@ -162,7 +160,7 @@ class SimulatedEngine:
         drift = self._learners[name].drift if split == TEST else 0.0
         return min(1.0, max(0.0, self._quality(name) - drift))
 
-    def _learn(self, rows: Sequence[Row], rate: float) -> None:
+    def _learn(self, rows: Sequence[RowId], rate: float) -> None:
         seen = Counter(name for name, _ in rows)
         passes = {name: rate * count / self._learners[name].rows for name, count in seen.items()}
         for name, own in passes.items():
@@ -182,7 +180,7 @@ class SimulatedEngine:
         learned = (learner.ceiling - learner.start) * (1 - exp(-skill))
         return learner.start + learned - learner.damage * max(0.0, mind.memory - learner.limit)
 
-    def _losses(self, rows: Sequence[Row]) -> list[float]:
+    def _losses(self, rows: Sequence[RowId]) -> list[float]:
         """A row's loss falls with its sub-dataset's skill; odd rows are harder than even ones."""
         level = {
             name: exp(-self._minds[name].skill / self._learners[name].passes)

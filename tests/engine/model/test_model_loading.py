@@ -2,6 +2,7 @@
 
 import importlib.util
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 import torch
 from families import model_of
 
-from msft.engine.model.loading import load_model
+from msft.benchmarks.grading import LETTER
+from msft.engine.decode.plans import GeneratedRows
+from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.shape import named_shape
 from msft.engine.model.tokenizers import load_tokenizer, tiny_tokenizer
 from msft.errors import RecipeError
+from msft.scoring.evaluation import texts_of
 
 CPU = torch.device("cpu")
 
@@ -47,6 +51,23 @@ def test_a_folder_loads_as_fp32_whatever_it_was_saved_as(tmp_path: Path) -> None
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
     size = sum(p.numel() for p in loaded.model.parameters())
     assert named_shape(str(tmp_path)).parameters == size
+
+
+@pytest.mark.parametrize("name", ["<|endoftext|>", "<|im_end|>", "</s>"])
+def test_an_answer_ends_with_the_token_of_a_base_or_of_a_template(name: str) -> None:
+    """Else `#### E<|endoftext|>Human` would be read as `#### EHuman`."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", name]})
+    loaded = LoadedModel(model_of("llama"), tokenizer, "a base")
+    loaded.model.generation_config.eos_token_id = None
+    assert end_tokens(loaded) == [0, tokenizer.convert_tokens_to_ids(name)]
+    assert end_tokens(replace(loaded, tokenizer=tiny_tokenizer())) == [0]
+    says = tokenizer.encode(f"is\n#### <think>E{name}Human:", add_special_tokens=False)
+    generated = GeneratedRows(frozenset(end_tokens(loaded)), [40], lambda *known: None)
+    generated.add(0, says)
+    said = texts_of(tokenizer)(generated.rows[0])
+    assert said == "is\n#### E"
+    assert LETTER.extracted(said) == "E"
 
 
 class _Payload:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from msft.engine.saving.checkpoint_sizes import Checkpoints
+from msft.engine.memory import Checkpoints
 
 
 @pytest.mark.parametrize("restored", [False, True])

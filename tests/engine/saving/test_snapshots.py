@@ -11,15 +11,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from toys import recipe_of, write_data
 
-from msft.app.train import train
+from msft.app.terminal.progress import ShownRun
 from msft.data.corpus import Corpus
 from msft.engine.build import engine_of
+from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.best_folder import BestFolder
-from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.safetensors_codec import MOMENTS, STATE, TorchCodec
 from msft.engine.simple import SimpleEngine
@@ -29,6 +29,7 @@ from msft.run.log import PointEvent, read_log
 from msft.run.worker import Step
 from msft.search.rollout import CheckpointId
 from msft.store.disk import DiskTier, Hashes
+from msft.training import train
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 
@@ -229,7 +230,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(options: dict[str, Any], tmp_pat
         known = points_of(out) if out.exists() else set()
         before = len(steps_of(out)) if out.exists() else 0
         with pytest.raises(Stopped):
-            train(recipe, out, Stopping(last))
+            train(recipe, out, [ShownRun(progress=Stopping(last))])
         assert not set(steps_of(out)[before:]) & known
         assert points_of(out) > known
         summary = json.loads((out / "summary.json").read_text())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from msft.run.summary import summary_of
+from msft.run.history import summary_of
 from msft.search.rollout import CheckpointId
 from msft.testing import Learner, Scripted, scripted, simulate
 

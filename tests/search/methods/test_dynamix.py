@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.run.summary import summary_of
-from msft.search.feeds import Batch, Losses, Place
+from msft.run.history import summary_of
+from msft.search.feeds import Batch, FeedContext, Losses, Mixture
 from msft.search.methods.dynamix import Dynamix, DynamixFeed, probabilities
-from msft.search.mixture import Mixture
 from msft.testing import Learner, scripted, simulate
 
 SIZES = {"a": 30, "b": 10, "c": 20}
@@ -33,8 +32,8 @@ def chosen(**options: Any) -> Dynamix:
     return Dynamix(**feed)
 
 
-def place(ticks: int = 4, sizes: Mapping[str, int] = SIZES, batch_size: int = 6) -> Place:
-    return Place(Mixture.of(sizes), ticks, 4, batch_size, seed=20, rollout=0)
+def place(ticks: int = 4, sizes: Mapping[str, int] = SIZES, batch_size: int = 6) -> FeedContext:
+    return FeedContext(Mixture.of(sizes), ticks, 4, batch_size, seed=20, rollout=0)
 
 
 def drive(feed: DynamixFeed, ticks: range, reward: Reward = lambda name: 0.0) -> list[Batch]:

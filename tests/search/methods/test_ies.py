@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msft.search.feeds import SHUFFLED, Batch, Losses, Place, Row
+from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, RowId
 from msft.search.methods.ies import Ies, IesFeed
-from msft.search.mixture import Mixture
 from msft.testing import Learner, scripted, simulate
 
 SPEC = Ies(threshold=0.01, smoothing_window=1, permanent=False, track_excluded=True)
@@ -31,7 +30,9 @@ def bending(row: int, epoch: int) -> float:
 
 def open_feed(spec: Ies = SPEC, rows: int = 8, batch_size: int = 2, epochs: int = 10) -> IesFeed:
     mixture = Mixture.of({"a": rows})
-    return spec.open(Place(mixture, epochs * PER_EPOCH, PER_EPOCH, batch_size, seed=20, rollout=0))
+    return spec.open(
+        FeedContext(mixture, epochs * PER_EPOCH, PER_EPOCH, batch_size, seed=20, rollout=0)
+    )
 
 
 @dataclass
@@ -222,7 +223,7 @@ def test_a_shrunken_epoch_is_still_one_epoch_with_its_steps_spread_over_its_tick
 
 @pytest.mark.parametrize("per_epoch", [1, 2, 3, 4])
 def test_while_nobody_rests_it_is_the_shuffled_feed(per_epoch: int) -> None:
-    place = Place(Mixture.of({"a": 11}), 3 * per_epoch, per_epoch, 2, seed=20, rollout=1)
+    place = FeedContext(Mixture.of({"a": 11}), 3 * per_epoch, per_epoch, 2, seed=20, rollout=1)
     feed, shuffled = SPEC.open(place), SHUFFLED.open(place)
     for tick in range(1, place.ticks + 1):
         assert [*feed.batches(tick)] == [*shuffled.batches(tick)]
@@ -230,7 +231,7 @@ def test_while_nobody_rests_it_is_the_shuffled_feed(per_epoch: int) -> None:
 
 def test_each_epoch_has_each_row_once_in_a_new_order() -> None:
     watched = drive(open_feed(), bending, 3)
-    order: list[Row] = [row for batch in watched.batches for row in batch.rows]
+    order: list[RowId] = [row for batch in watched.batches for row in batch.rows]
     first, second = order[:8], order[8:16]
     assert sorted(first) == sorted(second)
     assert first != second

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from msft.errors import BadScore
-from msft.run.history import History
-from msft.run.log import Log, ScoresEvent
+from msft.run.history import History, summary_of
+from msft.run.log import Log, ScoresEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.summary import summary_of
-from msft.run.worker import EngineWorker, Scored
-from msft.search.feeds import Batch, Losses
+from msft.run.rows import Scored
+from msft.run.worker import EngineWorker
+from msft.search.curves import SELECTION, MeanRule, Score, accuracy, nll
+from msft.search.feeds import Batch, Losses, Mixture
 from msft.search.methods import prepare
-from msft.search.mixture import Mixture
-from msft.search.rollout import BASE, CheckpointId, Settings, Tokens
-from msft.search.scores import SELECTION, MeanRule, Score, accuracy, nll
+from msft.search.rollout import BASE, CheckpointId, Settings
 from msft.store.disk import MemoryTier
 from msft.store.store import CheckpointStore
 from msft.testing import Learner, Scripted, SimulatedEngine, scripted, simulate

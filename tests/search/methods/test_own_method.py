@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from msft.run.log import EndEvent, Log
+from msft.search.curves import PeakRule
 from msft.search.methods import METHODS, prepare
 from msft.search.options import Ge
-from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 from msft.testing import Learner, Scripted, scripted, simulate
 

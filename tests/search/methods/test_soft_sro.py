@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msft.search.feeds import Mixture, Part
 from msft.search.methods.soft_sro import proportioned
-from msft.search.mixture import Mixture, Part
 from msft.testing import Learner, Scripted, scripted, simulate
 
 Curves = Mapping[str, Sequence[float]]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from msft.errors import OptionError
+from msft.run.history import summary_of
 from msft.run.log import Log, RolloutEvent
-from msft.run.summary import summary_of
 from msft.search.draws import sampled
 from msft.testing import Learner, Scripted, scripted, simulate
 

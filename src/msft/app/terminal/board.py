@@ -23,9 +23,9 @@ from msft.run.folder import first_loss_of
 from msft.run.history import History
 from msft.run.log import DecisionEvent, Event, PointEvent, RolloutEvent, ScoresEvent
 from msft.run.worker import Step
+from msft.search.curves import Score
 from msft.search.feeds import epoch_and_steps, steps_before, steps_of
 from msft.search.rollout import CheckpointId, checkpoint_id, ticks_of
-from msft.search.scores import Score
 
 RECENT = 4
 """Ticks whose speed is taken for that of the next ones."""

@@ -4,8 +4,8 @@ both ways to share a run, with `--side-by-side` every run of a comparison."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msft.search.curves import TEST
 from msft.search.rollout import LEAN
-from msft.search.scores import TEST
 from msft.text import SELECTED_ON_TEST, WIDTH, counted, duration, listed, plain, si, table
 
 Cost = Mapping[str, Any]

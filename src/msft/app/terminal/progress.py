@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
 from msft.app.terminal.screen import unguarded
+from msft.observers.observer import Observer, Watched
 from msft.report.wording import metric_name
 from msft.run.history import History
 from msft.run.log import (
@@ -23,8 +23,8 @@ from msft.run.log import (
     ScoresEvent,
 )
 from msft.run.worker import Step
+from msft.search.curves import TEST, Scores
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import TEST, Scores
 from msft.text import (
     NARROW_NAMES,
     SELECTED_ON_TEST,
@@ -37,6 +37,11 @@ from msft.text import (
     safe,
     screen_width,
 )
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.table import Table
 
 MOST_SCORES = 12
 """Sub-datasets that a plain line names; with more of them it says how many are left out."""
@@ -51,6 +56,44 @@ class Progress(Protocol):
     def event(self, event: Event, live: bool) -> None: ...
 
     def step(self, step: Step) -> None: ...
+
+
+class ShownRun(Observer):
+    """A run on a terminal, in a file or in a pipe; of a finished one nothing is shown.
+
+    kept: as of a Board. progress: what shows the run, where it is not ours.
+    """
+
+    def __init__(
+        self, title: str = "", kept: Collection[str] = (), progress: Progress | None = None
+    ) -> None:
+        self._title, self._kept, self.shown = title, kept, progress
+        self._live: Live | None = None
+
+    def begin(self, run: Watched) -> None:
+        if self.shown is not None or run.told:
+            return
+        out = sys.stdout
+        if not out.isatty():
+            self.shown = PlainLines(out, run.folder.path)
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(file=unguarded(out)), refresh_per_second=2)
+        self.shown = LiveTable(self._live, safe(self._title), Board(self._kept, run.folder.path))
+
+    def event(self, history: History, event: Event, live: bool) -> None:
+        if self.shown is not None:
+            self.shown.event(event, live)
+
+    def step(self, step: Step) -> None:
+        if self.shown is not None:
+            self.shown.step(step)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
 
 
 class PlainLines:
@@ -157,32 +200,6 @@ def _some(texts: list[str]) -> list[str]:
     rest = len(texts) - MOST_SCORES
     return [*texts[:MOST_SCORES], *([f"… {rest} more"] if rest > 0 else [])]
 
-
-@contextmanager
-def progress(
-    title: str, quiet: bool = False, kept: Collection[str] = (), folder: Path | None = None
-) -> Iterator[Progress | None]:
-    """The right one for where the output goes; None says nothing. kept, folder: as of a Board."""
-    out = sys.stdout
-    if quiet:
-        yield None
-    elif out.isatty():
-        from rich.console import Console
-        from rich.live import Live
-
-        live = Live(console=Console(file=unguarded(out)), refresh_per_second=2)
-        try:
-            yield LiveTable(live, safe(title), Board(kept, folder))
-        finally:
-            live.stop()
-    else:
-        yield PlainLines(out, folder)
-
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
-    from rich.table import Table
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_ROWS = 20

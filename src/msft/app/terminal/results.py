@@ -8,8 +8,8 @@ from typing import Any
 from msft.report.compare.statistics import Z95, Interval, wilson
 from msft.report.wording import metric_name
 from msft.scoring.evaluation import Answered, Answers
+from msft.search.curves import SELECTION, TEST, MeanRule, Metric, Score, Scores, mean
 from msft.search.rollout import BASE, CheckpointId, EndedBy, is_average
-from msft.search.scores import SELECTION, TEST, MeanRule, Metric, Score, Scores, mean
 from msft.text import SELECTED_ON_TEST, WIDTH, counted, named_mean, no_test_mean, table
 
 ENDINGS: dict[EndedBy, str] = {

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from msft.data.corpus import Corpus, SubDataset
+from msft.data.corpus import Corpus, SubDataset, epoch_notes
 from msft.data.encoding import Tokenizer
-from msft.data.notes import epoch_notes
 from msft.example import Encoded, Example
 from msft.recipe.recipe import Recipe
+from msft.search.curves import TEST
 from msft.search.feeds import steps_of
-from msft.search.scores import TEST
 from msft.text import WIDTH, broken, counted, fitted, table
 
 COLUMNS = (
@@ -46,10 +45,11 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
     trained = sum(dataset.epoch_rows for dataset in corpus.datasets.values())
     tokens = sum(dataset.epoch_tokens for dataset in corpus.datasets.values())
     lines = [*table([COLUMNS, *rows], width, COLUMNS.index("tokens")), ""]
-    parts = {"row": trained, "token": tokens, "step": steps_of(trained, recipe.train_batch_size)}
+    steps = steps_of(trained, recipe.train_batch_size)
+    parts = {"row": trained, "token": tokens, "step": steps}
     lines.append("one epoch: " + ", ".join(counted(n, noun) for noun, n in parts.items()))
     lines.append(ABOUT_COLUMNS)
-    lines += [f"note: {note}" for note in epoch_notes(recipe, trained)]
+    lines += [f"note: {note}" for note in epoch_notes(recipe, steps)]
     if any(dataset.exemplars for dataset in corpus.datasets.values()):
         lines.append(
             "shots: exemplars that stand before every scored row; they are rows of train which are "
@@ -82,18 +82,19 @@ def validation_content(
     datasets = corpus.datasets.values()
     trained = sum(len(dataset.train.rows) for dataset in datasets)
     per_epoch = sum(dataset.epoch_rows for dataset in datasets)
+    steps = steps_of(per_epoch, recipe.train_batch_size)
     return {
         "datasets": {dataset.name: _content(dataset, tokenizer, show) for dataset in datasets},
         "train_rows": trained,
         "train_tokens": sum(len(row.tokens) for d in datasets for row in d.train.rows),
         "epoch_rows": per_epoch,
         "epoch_tokens": sum(dataset.epoch_tokens for dataset in datasets),
-        "steps_per_epoch": steps_of(per_epoch, recipe.train_batch_size),
+        "steps_per_epoch": steps,
         "has_test": corpus.has_test,
         **({"selection_split": corpus.selection} if corpus.selection == TEST else {}),
         "notes": [
             *recipe.notes,
-            *epoch_notes(recipe, per_epoch),
+            *epoch_notes(recipe, steps),
             *([corpus.note] if corpus.note and corpus.selection == TEST else []),
         ],
     }

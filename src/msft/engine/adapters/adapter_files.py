@@ -12,11 +12,11 @@ import torch
 
 from msft.engine.adapters.injection import Adapted
 from msft.engine.adapters.merged import Weights, merged_weights
+from msft.engine.memory import memory_tiers
 from msft.engine.model.adapter_folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from msft.engine.model.base_files import HASHES, write_facts
 from msft.engine.model.loading import load_model
 from msft.engine.model.tokenizers import is_ours
-from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.model_files import Divided, codec_of, link_weights
 from msft.engine.saving.published import PublishedModel

@@ -42,7 +42,7 @@ from msft.engine.decode.step import (
     tokens_ahead,
 )
 from msft.engine.kernels import PLAIN_LAYERS, Layers, Recorder
-from msft.engine.memory import HEAD_TOKENS, RECORDED_UP_TO
+from msft.engine.memory import HEAD_TOKENS, LINE_TOKENS, RECORDED_UP_TO
 from msft.engine.packing import answer_losses
 from msft.example import Encoded
 from msft.run.engine import Likelihoods
@@ -139,8 +139,6 @@ def _line(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([answer_losses(*part) for part in zip(*parts, strict=True)])
 
 
-LINE_TOKENS = 65536
-"""A longer line makes nothing faster."""
 PLANS_KEPT = 16
 GROUPS = 4
 """Groups are filled up to a multiple of so many, since each number makes a graph."""

@@ -42,6 +42,17 @@ def wrong_class(model: Any) -> str | None:
     )
 
 
+def largest(config: Any, key: str) -> Any:
+    """What a config says under a key; the largest where its layers have one each, in a list
+    (Gemma3n) or in configs of their own (Gemma 4). None where it says nothing."""
+    if key in (getattr(config, "per_layer_attributes", None) or ()):
+        every = [getattr(layer, key, None) for layer in config.per_layer_config]
+    else:
+        found = getattr(config, key, None)
+        every = found if isinstance(found, list) else [found]
+    return max((each for each in every if each is not None), default=None)
+
+
 def _is_multimodal(config: Any) -> bool:
     if any(config.model_type in _names(f"MODEL_FOR_{task}") for task in _MULTIMODAL):
         return True

@@ -41,6 +41,12 @@ CHECKED = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """What a result can be written in."""
+ENDS = (
+    *("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>"),
+    *("<|return|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+    *("<EOT>", "</s>", "<eos>", "[EOS]"),
+)
+"""Names of tokens that end a text or a turn, whatever model they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,12 @@ def _checked_model(name: str, trust: bool, options: dict[str, Any]) -> Any:
 
 
 def end_tokens(loaded: LoadedModel) -> list[int]:
-    """The tokens that end a text."""
+    """The tokens that end a text: those that tokenizer and model name, and those that models end
+    texts and turns with. A chat model may end with the token of its base, and a base with that of a
+    template; its answer is over there, and what it says behind is no part of it."""
     ends = {loaded.tokenizer.eos_token_id}
+    added = getattr(loaded.tokenizer, "get_added_vocab", dict)  # not every tokenizer has it
+    ends |= {token for name, token in added().items() if name in ENDS}
     configured = getattr(loaded.model.generation_config, "eos_token_id", None)
     ends |= set(configured if isinstance(configured, list) else [configured])
     return sorted(end for end in ends if end is not None)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from msft.engine.model.kinds import largest
 from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
 from msft.engine.model.tokenizers import TINY, gguf_header, pretrained, tiny_tokenizer, unloadable
 from msft.engine.saving.published import PublishedModel
@@ -103,18 +104,17 @@ def _is_named(name: str, target: str) -> bool:
 def shape_of(model: Any) -> ModelShape:
     """The shape of a model that is there, if only on the meta device."""
     text = model.config.get_text_config()
-    hidden, heads = int(text.hidden_size), int(getattr(text, "num_attention_heads", 0))
-    dim = getattr(text, "head_dim", None) or hidden // max(1, heads)
-    key_heads = getattr(text, "num_key_value_heads", None) or heads
+    hidden, heads = int(text.hidden_size), largest(text, "num_attention_heads") or 0
+    dim = largest(text, "head_dim") or hidden // max(1, heads)
+    key_heads = largest(text, "num_key_value_heads") or heads
     layers = int(text.num_hidden_layers)
-    inner = getattr(text, "intermediate_size", None) or 4 * hidden
     linears = list(_linears(model))
     head = next((each for each, module in linears if module is model.get_output_embeddings()), None)
     return ModelShape(
         sum(parameter.numel() for parameter in model.parameters()),
         layers,
         hidden,
-        int(max(inner) if isinstance(inner, list) else inner),  # Gemma3n has one for each layer
+        largest(text, "intermediate_size") or 4 * hidden,
         int(text.vocab_size),
         int(2 * layers * key_heads * dim),
         tuple(each for each, _ in linears if each is not head),

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from msft.data.hub import ask_only_where_it_is
+from msft.data.sources import stay_offline_without_hub
 from msft.engine.model.adapter_folders import base_of, is_adapter
 from msft.engine.model.folders import (
     CONFIG,
@@ -115,7 +115,7 @@ def pretrained(kind: str, name: str, trust: bool, options: dict[str, Any]) -> An
         return pretrained(kind, base_of(name), trust, options)
     where, gguf = located(name)
     if not Path(where).is_dir():
-        ask_only_where_it_is()
+        stay_offline_without_hub()
     elif not gguf:
         _refuse_broken(Path(where), kind)
     import transformers

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.model.loading import LoadedModel
-from msft.engine.saving.checkpoint_sizes import memory_tiers
 from msft.engine.saving.host_copies import Copies
 from msft.engine.saving.published import PublishedModel
 from msft.engine.saving.safetensors_codec import TorchCodec

@@ -35,8 +35,8 @@ from msft.report.compare.statistics import (
     sample_sd,
 )
 from msft.report.wording import Unit, height, points
+from msft.search.curves import SELECTION, TEST, Number, mean_gain
 from msft.search.rollout import BASE
-from msft.search.scores import SELECTION, TEST, Number, mean_gain
 from msft.text import counted, listed, no_test_mean
 
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 
-from msft.run.history import Exclusion, History
-from msft.run.summary import train_flops
+from msft.run.history import Exclusion, History, train_flops
+from msft.search.curves import TEST
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import TEST
 from msft.text import listed
 
 

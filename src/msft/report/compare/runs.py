@@ -20,11 +20,10 @@ from msft.report.compare.statistics import (
 from msft.report.wording import method_name
 from msft.run.environment import read_groups, rollout_from
 from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
-from msft.run.history import History, history_in
+from msft.run.history import History, history_in, summary_of
 from msft.run.rows import Verdict
-from msft.run.summary import summary_of
+from msft.search.curves import Number, overall
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import Number, overall
 from msft.text import epochs, listed, si
 
 _FOLDER = re.compile(r"[^+]+\+(?P<settings>[^+]+=[^+]*)-s\d+")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 from msft.report.wording import number
 from msft.run.history import History
 from msft.run.rows import RowTokens, Verdict, VerdictsByKey
+from msft.search.curves import Number, Score
 from msft.search.draws import stream
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.search.scores import Number, Score
 from msft.search.student import t_survival
 
 if TYPE_CHECKING:

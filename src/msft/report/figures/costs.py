@@ -33,8 +33,7 @@ from msft.report.figures.chart import (
     new_figure,
 )
 from msft.run.folder import StepLosses, step_losses_of
-from msft.run.history import History
-from msft.run.summary import adapter_of, disk_of, flops_of, path_tokens, train_flops
+from msft.run.history import History, adapter_of, disk_of, flops_of, path_tokens, train_flops
 from msft.search.rollout import CheckpointId
 from msft.text import si
 

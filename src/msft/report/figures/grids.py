@@ -31,10 +31,13 @@ from msft.report.figures.costs import (
     loss_entries,
     loss_line,
 )
-from msft.report.figures.peaks import peak_rows, peaks_of
-from msft.report.page import Section
-from msft.run.summary import disk_of
-from msft.text import epochs
+from msft.report.figures.peaks import (
+    peak_rows,
+    peaks_of,
+)
+from msft.report.page import Section, marked
+from msft.run.history import disk_of
+from msft.text import SELECTED_ON_TEST, epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +117,7 @@ def _titles(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def grid_section(kind: GridKind, panels: Sequence[RunPanel]) -> Section:
-    """The grid with what it shows."""
+    """The grid with what it shows; a grid that shows scores says if test rows selected."""
     title, text = {
         "peaks": (
             "Where each sub-dataset peaks, run by run",
@@ -133,7 +136,9 @@ def grid_section(kind: GridKind, panels: Sequence[RunPanel]) -> Section:
         ),
     }[kind]
     draw = {"peaks": peaks_grid, "loss": loss_grid, "disk": disk_grid}[kind]
-    return Section(f"{kind}-grid", title, text, partial(draw, panels))
+    section = Section(f"{kind}-grid", title, text, partial(draw, panels))
+    on_test = any(panel.run.history.selected_on_test for panel in panels)
+    return marked([section], SELECTED_ON_TEST if on_test else "", ("loss", "disk"))[0]
 
 
 def peaks_grid(panels: Sequence[RunPanel], width: float) -> "Figure":

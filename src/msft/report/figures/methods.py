@@ -58,7 +58,7 @@ from msft.report.figures.chart import (
 from msft.report.figures.costs import flops_shares
 from msft.report.page import Section
 from msft.report.wording import Unit, difference, gain_unit, points, score_unit
-from msft.search.scores import TEST, Number
+from msft.search.curves import TEST, Number
 from msft.text import epochs, label, si
 
 if TYPE_CHECKING:

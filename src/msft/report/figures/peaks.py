@@ -29,8 +29,8 @@ from msft.report.figures.chart import (
 )
 from msft.report.wording import points, score_unit
 from msft.run.history import History
+from msft.search.curves import mean_gain
 from msft.search.rollout import BASE
-from msft.search.scores import mean_gain
 from msft.text import epochs
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import Any
 
 from msft.errors import OptionError
 from msft.own_code import BadCode, imported
+from msft.search.curves import PeakRule
 from msft.search.falls import FEWEST_TICKS
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
@@ -29,7 +30,6 @@ from msft.search.options import (
     option_names,
     refuse_unknown,
 )
-from msft.search.peaks import PeakRule
 from msft.search.rollout import EndedBy, Method, Run
 
 METHODS: dict[str, Method] = {

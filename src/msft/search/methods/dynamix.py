@@ -10,7 +10,7 @@ from math import exp, fsum
 from typing import Annotated, Any, Literal
 
 from msft.search.draws import picked
-from msft.search.feeds import Batch, Cycles, Losses, Place, StepRule
+from msft.search.feeds import Batch, Cycles, FeedContext, Losses, StepRule
 from msft.search.options import Ge, Gt, Interval
 from msft.search.rollout import Run
 
@@ -27,7 +27,7 @@ class Dynamix:
     min_max: bool
     virtual_step: StepRule = "sgd"
 
-    def open(self, place: Place) -> "DynamixFeed":
+    def open(self, place: FeedContext) -> "DynamixFeed":
         return DynamixFeed(self, place)
 
 
@@ -64,7 +64,7 @@ def probabilities(q: Sequence[float], p0: Sequence[float], g: float, b: float) -
 class DynamixFeed:
     """Each slot of a batch draws k ~ p, then the next row of D_k's shuffled cyclic order."""
 
-    def __init__(self, spec: Dynamix, place: Place) -> None:
+    def __init__(self, spec: Dynamix, place: FeedContext) -> None:
         self._spec, self._place, self._parts = spec, place, place.mixture.parts
         self._prior = [part.rows / place.mixture.rows for part in self._parts]
         self._cycles = Cycles(place)

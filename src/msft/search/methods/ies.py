@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msft.errors import OptionError
-from msft.search.feeds import Batch, Losses, Place, Row, batches_of, epoch_and_steps, shuffled_epoch
-from msft.search.looks import Looks
+from msft.search.feeds import Batch, FeedContext, Losses, RowId, RowLosses, epoch_and_steps
 from msft.search.options import Ge, Gt
 from msft.search.rollout import Run
 
@@ -24,7 +23,7 @@ class Ies:
     permanent: bool
     track_excluded: bool
 
-    def open(self, place: Place) -> "IesFeed":
+    def open(self, place: FeedContext) -> "IesFeed":
         return IesFeed(self, place)
 
 
@@ -57,26 +56,26 @@ def ies(
 class IesFeed:
     """The shuffled feed without the rows that rest in this epoch."""
 
-    def __init__(self, spec: Ies, place: Place) -> None:
+    def __init__(self, spec: Ies, place: FeedContext) -> None:
         self._spec, self._place = spec, place
-        self._looks, self._resting = Looks(place.mixture), set[Row]()
-        self._epoch, self._rows = -1, list[Row]()
+        self._looks, self._resting = RowLosses(place.mixture), set[RowId]()
+        self._epoch, self._rows = -1, list[RowId]()
 
     def batches(self, tick: int) -> Iterator[Batch]:
-        per_epoch, size = self._place.evals_per_epoch, self._place.batch_size
+        per_epoch = self._place.evals_per_epoch
         epoch, within = divmod(tick - 1, per_epoch)
         if within == 0:
             self._looks.begin_epoch()
             stopped = {row for row, losses in self._looks.losses.items() if self._stops(losses)}
             self._resting = stopped | self._resting if self._spec.permanent else stopped
         if epoch != self._epoch:
-            everybody = shuffled_epoch(self._place, epoch)
+            everybody = self._place.shuffled_epoch(epoch)
             self._epoch, self._rows = epoch, [r for r in everybody if r not in self._resting]
-        batches = batches_of(self._rows, size)
+        batches = self._place.in_steps(self._rows)
         for step in epoch_and_steps(tick, len(batches), per_epoch)[1]:
             yield Batch(batches[step])
         if within == per_epoch - 1 and self._spec.track_excluded:
-            for rows in batches_of(sorted(self._resting), size):
+            for rows in self._place.in_steps(sorted(self._resting)):
                 yield Batch(rows, "track")
 
     def _stops(self, losses: list[float]) -> bool:

@@ -2,9 +2,9 @@
 
 Algorithm 1 of the paper, line by line; Algorithm 4 adds the checkpoint that is returned and the
 ones that may be deleted, which are rules of the log and of the store and need no code here. What
-the paper leaves open is decided elsewhere: where a curve peaks in `peaks.PeakRule`, when a
+the paper leaves open is decided elsewhere: where a curve peaks in `curves.PeakRule`, when a
 roll-out ends early and what the optimizer starts from in `options.RolloutOptions`, what remains
-of an excluded sub-dataset in `mixture.Mixture`. Ours is `exclude`: whose fall is real is decided
+of an excluded sub-dataset in `feeds.Mixture`. Ours is `exclude`: whose fall is real is decided
 in `falls.falls`; among those the paper's order stands.
 """
 

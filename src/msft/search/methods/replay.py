@@ -8,7 +8,7 @@ schedule names.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msft.search.mixture import Mixture, Part
+from msft.search.feeds import Mixture, Part
 from msft.search.rollout import OptimizerStart, Run, ticks_of
 
 

@@ -5,7 +5,7 @@ Algorithm 3 of the paper: nobody is dropped, the early ones are only seen less o
 
 from collections.abc import Mapping
 
-from msft.search.mixture import Mixture
+from msft.search.feeds import Mixture
 from msft.search.rollout import Run
 
 

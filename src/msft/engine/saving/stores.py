@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from msft.engine.memory import refuse_full_disk
-from msft.engine.saving.checkpoint_sizes import Checkpoints, models_beside
+from msft.engine.memory import Checkpoints, models_beside, refuse_full_disk
 from msft.ranks import Ranks, together
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine, HoldsCheckpoints, LinksWeights
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
-from msft.search.rehearsal import most_held
 from msft.search.rollout import LEAN, Settings
 from msft.store.disk import MOST_WAITING, BackgroundDisk, DiskTier, Hashes
 from msft.store.ranked import RankedDisk
@@ -22,11 +20,12 @@ from msft.store.store import CheckpointStore
 class RunStore:
     """A store, its disk, and what it would take to lend every tick to others.
 
-    settle: lets the ranks' disk remove what no rank needs any more.
+    prune_ranked: lets the ranks' disk remove what no rank needs any more; None: with one lane there
+        is one rank, which removes by itself.
     """
 
     store: CheckpointStore
-    settle: Callable[[], None]
+    prune_ranked: Callable[[], None] | None
     lent_bytes: int
 
 
@@ -39,13 +38,15 @@ def store_of(
     hashes: Hashes,
     notice: Callable[[str], None],
     ranks: Ranks,
+    most: int | None,
 ) -> RunStore:
     """Memory for what is needed at a time, and a disk that is written beside training.
 
     Sizes are those of whole checkpoints, whose parts the ranks have between them.
+
+    most: checkpoints that the method needs at a time, as `most_held` says.
     """
     rollback = method.rollout_options.on_rollback
-    most = most_held(method, settings)
     averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
     trainable = engine.num_trainable
     links = isinstance(engine, LinksWeights) and ranks.world == 1  # of parts, a result is written
@@ -81,13 +82,9 @@ def store_of(
     lent = on_disk + ticks * needed.weights
     sizes = (needed.weights, needed.moments)
     if settings.lanes == 1:
-        return RunStore(CheckpointStore(tiers, writer, *sizes), _nothing, lent)
+        return RunStore(CheckpointStore(tiers, writer, *sizes), None, lent)
     shared = RankedDisk(folder.checkpoints, disk, writer, codec, ranks)
     return RunStore(CheckpointStore(tiers, shared, *sizes, note=ranks.note), shared.prune, lent)
-
-
-def _nothing() -> None:
-    """One lane has one rank, which removes by itself."""
 
 
 def _fewer_copies(method: PreparedMethod, recipe: Recipe) -> str:

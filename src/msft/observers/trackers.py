@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from msft.errors import RecipeError, UsageError
 from msft.files import DAMAGED, read_text, remove
+from msft.observers.observer import Observer, Watched
 from msft.report.branches import epochs_to
 from msft.run.history import History
 from msft.run.log import (
@@ -33,8 +34,8 @@ from msft.run.log import (
 )
 from msft.run.rows import Sample, SamplesByName, read_samples
 from msft.run.worker import Step
+from msft.search.curves import TEST
 from msft.search.rollout import BASE, CheckpointId
-from msft.search.scores import TEST
 from msft.text import SELECTED_ON_TEST, counted
 
 
@@ -299,6 +300,30 @@ def read_told(memory: Path) -> dict[str, Told]:
         return {str(name): Told(**told) for name, told in raw.items()}
     except DAMAGED:
         return {}
+
+
+class TrackedRun(Observer):
+    """The trackers that a recipe names in `report_to`, told of a run."""
+
+    _trackers: Trackers | None = None
+
+    def begin(self, run: Watched) -> None:
+        self._run = run
+        self._trackers = open_trackers(
+            run.recipe.report_to, run.folder.path, run.settings, run.told, run.notice
+        )
+
+    def step(self, step: Step) -> None:
+        if self._trackers is not None:
+            self._trackers.step(step)
+
+    def event(self, history: History, event: Event, live: bool) -> None:
+        if self._trackers is not None:
+            self._trackers.event(history, event, live, self._run.losses())
+
+    def close(self) -> None:
+        if self._trackers is not None:
+            self._trackers.close()
 
 
 PROJECT = "msft"

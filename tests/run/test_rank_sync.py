@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from thread_ranks import ThreadRanks, in_threads
 
-from msft.app.meetings import Meetings
 from msft.errors import FAILED, WRONG, LogError, RankFailed, RanksDisagree, UsageError
 from msft.ranks import from_first, together
-from msft.run.log import DecisionEvent, Log, read_log
+from msft.run.log import DecisionEvent, Log, RankSync, read_log
 from msft.search.rollout import CheckpointId
 
 
@@ -20,7 +19,7 @@ def test_a_line_that_differs_between_ranks_is_not_written(tmp_path: Path) -> Non
     path, settled = tmp_path / "run.jsonl", list[int]()
 
     def work(ranks: ThreadRanks) -> list[str]:
-        meetings = Meetings(ranks, lambda: settled.append(ranks.rank))
+        meetings = RankSync(ranks, lambda: settled.append(ranks.rank))
         log = meetings.log(path)
         log.append(decision(2))
         with pytest.raises((RanksDisagree, RankFailed)) as error:
@@ -43,7 +42,7 @@ def test_every_rank_has_the_events_that_rank_0_has_read(tmp_path: Path) -> None:
     log.close()
 
     def work(ranks: ThreadRanks) -> tuple[int, bool]:
-        found = Meetings(ranks, lambda: None).log(path)
+        found = RankSync(ranks, lambda: None).log(path)
         events, writes = len(found.events), found.path is not None
         found.close()
         return events, writes
@@ -56,7 +55,7 @@ def test_a_log_that_is_in_use_is_refused_in_all_ranks(tmp_path: Path) -> None:
 
     def work(ranks: ThreadRanks) -> str:
         with pytest.raises((LogError, RankFailed)) as error:
-            Meetings(ranks, lambda: None).log(tmp_path / "run.jsonl")
+            RankSync(ranks, lambda: None).log(tmp_path / "run.jsonl")
         return str(error.value)
 
     said = in_threads(2, work)

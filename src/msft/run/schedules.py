@@ -1,18 +1,84 @@
-"""Schedules: what a schedule.json must have before `msft replay` trains it."""
+"""Schedules: from a schedule.json to the method `replay`, which trains it in one run."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
 from msft.errors import RecipeError
 from msft.run.folder import RunFolder
+from msft.search.curves import SELECTION, TEST
+from msft.search.methods import PreparedMethod
+from msft.search.methods.replay import replay
+from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import OptimizerStart, ticks_of
 from msft.text import shown
 
 MOST_EPOCHS = 10_000
 MOST_COPIES = 1000
 """Rows of a stage per row of its sub-dataset; a weight of 1000 means the sub-dataset alone."""
+
+
+def prepared_replay(
+    file: Path, names: Sequence[str], evals_per_epoch: int, selection: str = SELECTION
+) -> PreparedMethod:
+    """The method `replay` with the schedule of a file; RecipeError where it cannot be used.
+
+    file: a schedule.json, or the folder of a finished run.
+    selection: the split whose rows select in the replay.
+    """
+    if file.is_dir():
+        file = found_schedule(file)
+    try:
+        schedule = json.loads(file.read_text())
+        stages, sizes = schedule["stages"], schedule["rows"]
+        feeds = {stage["feed"]["name"] for stage in stages}
+        averaged = schedule.get("average_of") or []
+        selected_on = schedule.get("selection_split", SELECTION)
+    except OSError as error:
+        raise RecipeError(
+            f"{file} cannot be read: {error.strerror}; expected the schedule.json of a finished run"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RecipeError(
+            f"{file} is not a schedule; expected the schedule.json of a finished run"
+        ) from error
+    if feeds - {"shuffled"}:
+        raise RecipeError(
+            f"{file} is of {schedule['method']}, which chooses its rows while it trains; such a "
+            "run cannot be replayed as a schedule"
+        )
+    unknown = sorted(set(sizes) ^ set(names))
+    if unknown:
+        raise RecipeError(
+            f"{file} is a schedule of {sorted(sizes)}, but the recipe has {sorted(names)}: "
+            f"{unknown[0]!r} is not in both"
+        )
+    if selected_on == TEST != selection:
+        raise RecipeError(
+            f"{file} was selected on test rows (selection_split: test), so the test scores of its "
+            "replay are optimistic too; add --set selection_split=test, which says so beside them"
+        )
+    refuse_wrong_stages(file, schedule, evals_per_epoch)
+    if None in averaged:
+        raise RecipeError(
+            f"{file} is of an average over roll-outs that do not follow each other; one straight "
+            "run does not come by all of its checkpoints, so it cannot be replayed"
+        )
+    options = {"stages": stages, "sizes": sizes}
+    if averaged:
+        options["average_of"] = averaged
+    carry_out = partial(replay, **options)
+    return PreparedMethod(
+        "replay",
+        options,
+        carry_out,
+        RolloutOptions(),
+        MixtureOptions(),
+        averages=1 if averaged else 0,
+    )
 
 
 def found_schedule(folder: Path) -> Path:

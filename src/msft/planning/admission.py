@@ -1,4 +1,7 @@
-"""Admission: what a run is refused for before anything heavy is loaded; no torch is needed."""
+"""Admission: what a run is refused for before anything heavy is loaded; no torch is needed.
+
+Recipe, folder and packages are looked at first, then what the processes of a run mean.
+"""
 
 import os
 from collections.abc import Sequence
@@ -6,11 +9,11 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from msft.app.hub import refuse_unpushable
-from msft.app.trackers import refuse_missing
-from msft.data.data_files import fixed_name
-from msft.data.loading import may_have, refuse_missing_files
-from msft.data.sources import SPLITS
+import yaml
+
+from msft.data.corpus import Corpus
+from msft.data.readers import fixed_name
+from msft.data.sources import SPLITS, may_have, refuse_missing_files
 from msft.engine.model.adapter_folders import (
     base_of,
     is_adapter,
@@ -19,14 +22,20 @@ from msft.engine.model.adapter_folders import (
 )
 from msft.engine.model.tokenizers import TINY, gguf_header
 from msft.errors import RecipeError, UsageError
-from msft.files import FOLDER, read_text, refuse_other_kind
+from msft.files import FOLDER, expanded, read_text, refuse_other_kind
+from msft.observers.hub import refuse_unpushable
+from msft.observers.trackers import refuse_missing
+from msft.ranks import Ranks
 from msft.recipe.dataset import DatasetSpec, names_files
-from msft.recipe.recipe import Recipe
+from msft.recipe.recipe import Recipe, packages_of
 from msft.recipe.values import is_template
 from msft.recipe.yaml import parse
+from msft.run.environment import versions
 from msft.run.folder import RunFolder
+from msft.run.log import RunEvent
 from msft.scoring.metrics import own_metric
-from msft.search.scores import SELECTION, TEST
+from msft.search.curves import SELECTION, TEST
+from msft.text import counted
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
 DEFAULTS |= {"options_by_method": {}}
@@ -54,7 +63,7 @@ PLACES = (*SPLITS, "path", "data_dir", "chat_template")
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
     """Where a run goes."""
-    return RunFolder(Path(out or recipe.output_dir or f"runs/{recipe.method}"))
+    return RunFolder(expanded(str(out or recipe.output_dir or f"runs/{recipe.method}")))
 
 
 def refuse_run(recipe: Recipe, folder: RunFolder) -> None:
@@ -66,10 +75,39 @@ def refuse_run(recipe: Recipe, folder: RunFolder) -> None:
     refuse_changed(recipe, folder)
 
 
+def refuse_engine(recipe: Recipe, own: bool, shared: Path | None, world: int) -> None:
+    """UsageError where engine, processes and recipe do not go together.
+
+    own: an engine of the user's own was given.
+    """
+    if own and recipe.engine != "auto":
+        raise UsageError(
+            f"an engine of your own was given, but the recipe says engine: {recipe.engine}; keep "
+            "the one you mean"
+        )
+    if own and recipe.lanes not in ("auto", 1):
+        raise UsageError(
+            f"an engine of your own was given, which has one lane, but the recipe says lanes: "
+            f"{recipe.lanes}; leave lanes out"
+        )
+    if world > 1 and (own or recipe.engine == "simple"):
+        kind = "an engine of your own" if own else "engine: simple"
+        raise UsageError(
+            f"{world} processes were started, but {kind} works in one; start one process, or leave "
+            "the engine to msft"
+        )
+    if world > 1 and shared is not None:
+        raise UsageError(
+            f"{world} processes were started, but runs that share a roll-out have one each; use "
+            "`msft compare --devices` for runs side by side"
+        )
+
+
 def refuse_untrainable(recipe: Recipe) -> None:
     """Refuse what `msft train` cannot do in any folder."""
     refuse_missing(recipe.report_to)
-    refuse_unpushable(recipe)
+    if recipe.push_to_hub:
+        refuse_unpushable(recipe)
     refuse_no_packages(recipe)
     refuse_absent(recipe, recipe.model())
 
@@ -84,14 +122,14 @@ def refuse_no_packages(recipe: Recipe) -> None:
 def refuse_absent(recipe: Recipe, model: str) -> None:
     """RecipeError or DataError where something that is named is not there: a model, the data
     folder, a file of rows, a metric. What the hub should have is not looked for."""
-    if is_adapter(model):
+    recipe.template()
+    if recipe.data_dir is not None:
+        recipe.data_folder()
+    if model != TINY and is_adapter(model):
         base_of(model)
         refuse_broken_adapter(Path(model))
     elif model != TINY:
         gguf_header(model)
-    if recipe.data_dir is not None:
-        recipe.data_folder()
-    recipe.template()
     refuse_missing_files(recipe)
     for spec in recipe.datasets:
         if ":" in spec.metric:
@@ -237,3 +275,82 @@ def refuse_places(folders: Sequence[Path]) -> None:
             raise UsageError(f"{folder} is named twice; name each run once")
     for place in [*folders, folders[0].parent] if len(folders) > 1 else folders:
         refuse_unwritable(place)
+
+
+# What the processes of a run settle before it starts: its lanes, and that they mean one run.
+
+MOST_SHOWN = 5
+
+
+def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
+    """The lanes that a run has, or will have; UsageError where so many processes cannot share them.
+
+    `auto` is what the run was begun with, and at first one lane for each process.
+    """
+    begun = next(
+        (e.settings.get("lanes", 1) for e in folder.events() if isinstance(e, RunEvent)), 0
+    )
+    lanes: int = recipe.lanes if recipe.lanes != "auto" else begun or world
+    if begun not in (0, lanes):
+        raise UsageError(
+            f"{folder.path} holds a run with lanes: {begun}, but the recipe says lanes: {lanes}; "
+            "leave lanes out, or begin in another folder"
+        )
+    rows = recipe.train_batch_size
+    if world > rows or lanes > rows:
+        raise UsageError(
+            f"{world} processes were started, but a step has {counted(rows, 'row')} "
+            f"(train_batch_size), and each process needs one; start at most {rows}"
+        )
+    if world > lanes:
+        raise UsageError(
+            f"{world} processes were started, but this run has lanes: {lanes}, and each process "
+            f"needs one; start at most {lanes}, or begin in another folder with lanes: {world}"
+        )
+    if recipe.sharding == "full" and lanes % world:
+        raise UsageError(
+            f"{world} processes were started, and this run has lanes: {lanes}; sharding: full "
+            f"needs a number of processes that divides the lanes; use sharding: optimizer, or "
+            f"start {max(n for n in range(1, world) if lanes % n == 0)}"
+        )
+    return lanes
+
+
+def refuse_disagreement(
+    ranks: Ranks, recipe: Recipe, folder: RunFolder, corpus: Corpus, schedule: Any
+) -> None:
+    """UsageError where the processes mean different runs; nothing has been started by then."""
+    keys = yaml.safe_load(resolved(recipe).to_yaml())
+    specs = {
+        f"datasets.{spec['name']}.{key}": value
+        for spec in keys.pop("datasets")
+        for key, value in spec.items()
+    }
+    packages = {k: v for k, v in versions(packages_of(recipe)).items() if k != "system"}
+    mine = {
+        "recipe": {**keys, **specs},
+        "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},
+        "packages": packages,
+        "folder": {"--out": str(folder.path.resolve()), "schedule": schedule and str(schedule)},
+    }
+    first, *others = ranks.gather("recipe, data and packages", mine)
+    for rank, theirs in enumerate(others, start=1):
+        for kind, words in _KINDS.items():
+            changed = [
+                f"{key} is {first[kind].get(key)!r} on rank 0 and {theirs[kind].get(key)!r} there"
+                for key in {**first[kind], **theirs[kind]}
+                if first[kind].get(key) != theirs[kind].get(key)
+            ]
+            if changed:
+                raise UsageError(
+                    f"rank {rank} has {words[0]} than rank 0: {'; '.join(changed[:MOST_SHOWN])}. "
+                    f"Nothing was started; {words[1]}"
+                )
+
+
+_KINDS = {
+    "packages": ("other packages", "install the same ones everywhere"),
+    "folder": ("another run folder", "give every process the same one, on a disk that all share"),
+    "recipe": ("another recipe", "give every process the same one"),
+    "data": ("other data", "give every process the same files"),
+}

@@ -1,0 +1,626 @@
+"""The program. Read this file first, from top to bottom.
+
+    recipe → rows → plan → engine → run → best
+
+`train` calls one stage after the other. A stage gets what the stages before it have made, and
+returns one frozen value; nothing is computed twice, and nothing below calls up. What a stage does
+is at home in its room: `planning/` refuses what cannot be done, `data/` reads rows, `engine/`
+loads the model, `run/` records every answer in `run.jsonl`, and `search/methods/` decides.
+
+Where a run has several processes (`ranks`), each of them goes through this file at the same time.
+They meet inside `together` and `from_first`: if a stage fails in one process, it fails in all.
+
+torch takes seconds to load, so what needs it is imported where the first stage needs it, after all
+that can be refused without it.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from msft import process
+from msft.data.corpus import Corpus, settings_for
+from msft.engine.rows import Rows, load_rows
+from msft.errors import BadScore, NotANumber, Stopped, StoreError
+from msft.observers.files import LossesFile, StepsFile, SummaryFile
+from msft.observers.hub import push
+from msft.observers.observer import Observer, Watched
+from msft.observers.trackers import TrackedRun
+from msft.own_code import in_words, source_digest
+from msft.planning.admission import (
+    lanes_of_run,
+    refuse_disagreement,
+    refuse_engine,
+    refuse_run,
+    resolved,
+    run_folder,
+)
+from msft.process import graceful
+from msft.ranks import (
+    ALONE,
+    Patience,
+    Ranks,
+    attempt,
+    from_first,
+    lost_ranks_named,
+    settled,
+    together,
+)
+from msft.recipe.agreements import ADAPTER_KEYS
+from msft.recipe.recipe import Recipe, packages_of, with_rows
+from msft.report import write_report
+from msft.report.card import card_of
+from msft.report.findings import Findings, findings_content, findings_in
+from msft.run.engine import Engine
+from msft.run.environment import (
+    ROLLOUT_FROM,
+    BaseRecord,
+    environment,
+    read_base,
+    record_environment,
+    refuse_other_base,
+    refuse_others,
+)
+from msft.run.folder import RunFolder, write_json, write_text
+from msft.run.history import History, schedule_of, summary_of
+from msft.run.log import EndEvent, Event, Log, RankSync
+from msft.run.recorded_run import RecordedRun, as_begun
+from msft.run.rows import Samples, Scored, Verdicts
+from msft.run.schedules import prepared_replay
+from msft.run.sharing import SharedRollout
+from msft.run.worker import EngineWorker, Step, Worker
+from msft.scoring.evaluation import Evaluator
+from msft.search.methods import PreparedMethod
+from msft.search.rehearsal import most_held
+from msft.search.rollout import BASE, FAST, CheckpointId, Settings
+from msft.store.disk import Hashes
+
+if TYPE_CHECKING:
+    from msft.engine.memory import Demand
+    from msft.engine.model.shape import ModelShape
+
+Notice = Callable[[str], None]
+"""Is told what a person should know."""
+EngineSource = Engine | Callable[[Recipe, Corpus], Engine]
+"""An engine of the user's own, or a function that makes one."""
+
+
+def train(
+    recipe: Recipe,
+    out: Path | str | None = None,
+    observers: Sequence[Observer] = (),
+    notice: Notice = lambda text: None,
+    schedule: Path | str | None = None,
+    engine: EngineSource | None = None,
+    shared: Path | None = None,
+    datasets: Mapping[str, Any] | None = None,
+    ranks: Ranks | None = None,
+) -> "Result":
+    """Train a recipe, or go on with it: the same call on the same folder resumes.
+
+    out: the run folder (default: the recipe's `output_dir`).
+    observers: who watches the run, besides its files, its trackers and the hub.
+    notice: receives notes about the data and the engine before training starts.
+    schedule: a schedule.json to train in one run, instead of the recipe's method.
+    engine: an engine of your own, or a function that makes one; see `msft.run.engine`.
+    shared: a folder through which the runs of a comparison share their first roll-out.
+    datasets: rows in place of the recipe's files, such as {"mine": {"train": rows, "test": rows}};
+        rows are dicts, or a `datasets.Dataset`. A resume with other rows is refused.
+    ranks: the processes of the run, where the caller has brought them together.
+    """
+    with lost_ranks_named():
+        ranks = ranks or meet(lambda: recipe)[0]
+        asked = with_rows(recipe, datasets) if datasets is not None else recipe
+        job = admit(asked, out, notice, schedule, engine, shared, ranks)
+        rows = read(job)
+        plan = fit(job, rows)
+        built = build(job, rows, plan)
+        for note in rows.notes:
+            job.notice(note)
+        return carry_out(job, rows, plan, built, observers)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for, and can be done as far as that is known without rows and model.
+
+    lanes: parts of each batch whose gradients are summed in a fixed order; a process has one or
+        several of them.
+    """
+
+    recipe: Recipe
+    folder: RunFolder
+    notice: Notice
+    schedule: Path | None = None
+    engine: EngineSource | None = None
+    shared: Path | None = None
+    ranks: Ranks = ALONE
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be searched for, and how that fits into this machine.
+
+    most_held: checkpoints that the method needs at a time; None where it does not say.
+    shape, demand: the sizes of the model, and what its training asks of the memory; None for an
+        engine of the user's own.
+    """
+
+    method: PreparedMethod
+    settings: Settings
+    most_held: int | None
+    shape: "ModelShape | None" = None
+    demand: "Demand | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The engine, the name that the log has for it, and the files that its model came from."""
+
+    engine: Engine
+    name: str
+    base: BaseRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run.
+
+    summary: the content of summary.json.
+    best: the folder of the best model; it loads in transformers.
+    schedule: the content of schedule.json, which `msft replay` can train again.
+    folder: the run folder.
+    was_finished: the run had ended before; nothing was trained.
+    """
+
+    summary: dict[str, Any]
+    best: Path
+    schedule: dict[str, Any]
+    folder: Path
+    was_finished: bool = False
+
+
+# The stages, in their order.
+
+
+def admit(
+    recipe: Recipe,
+    out: Path | str | None,
+    notice: Notice,
+    schedule: Path | str | None,
+    engine: EngineSource | None,
+    shared: Path | None,
+    ranks: Ranks,
+) -> Job:
+    """Refuse what cannot be done, before anything heavy is loaded."""
+    folder = run_folder(recipe, out)
+
+    def refuse() -> None:
+        refuse_run(recipe, folder)
+        refuse_engine(recipe, engine is not None, shared, ranks.world)
+
+    together(ranks, "what is asked for", refuse)
+    lanes = from_first(ranks, "lanes", lambda: lanes_of_run(recipe, folder, ranks.world))
+    told = _silent if ranks.rank else notice  # only rank 0 prints
+    replayed = Path(schedule) if schedule else None
+    return Job(recipe, folder, told, replayed, engine, shared, ranks, lanes)
+
+
+def read(job: Job) -> Rows:
+    """The tokenizer and the rows in its tokens: what is wrong with them comes up before weights."""
+    rows = together(job.ranks, "data", lambda: load_rows(job.recipe))
+    if job.ranks.world > 1:
+        meant = (job.recipe, job.folder, rows.corpus, job.schedule)
+        together(job.ranks, "the same run", lambda: refuse_disagreement(job.ranks, *meant))
+    return rows
+
+
+def fit(job: Job, rows: Rows) -> Plan:
+    """The method with its options, and the memory that it needs; NoRoom where that is not there."""
+    from msft.engine.memory import demand_of, refuse_no_room, room_of
+    from msft.engine.model.shape import shape_for
+    from msft.engine.ranks import device_here
+    from msft.planning.counting import refuse_wrong_method
+
+    recipe, corpus = job.recipe, rows.corpus
+    if job.schedule is None:
+        method = recipe.prepared()
+    else:
+        names, evals = [*corpus.datasets], recipe.evals_per_epoch
+        method = prepared_replay(job.schedule, names, evals, recipe.selection_split)
+    settings = settings_for(recipe, corpus, method)
+    if ":" in method.name:
+        rehearsed = (settings, method, recipe.train_batch_size)
+        together(job.ranks, "method", lambda: refuse_wrong_method(*rehearsed))
+    most = most_held(method, settings)
+    if job.engine is not None:
+        return Plan(method, settings, most)
+
+    def fitted() -> Plan:
+        device = device_here()
+        shape, room = shape_for(recipe, len(rows.tokenizer)), room_of(device)
+        demand = demand_of(recipe, corpus, device, shape, room.total)
+        refuse_no_room(recipe, corpus, method, shape, room, demand, most)
+        return Plan(method, settings, most, shape, demand)
+
+    return together(job.ranks, "room in memory", fitted)
+
+
+def build(job: Job, rows: Rows, plan: Plan) -> Built:
+    """The engine with the base model loaded. The files of the model are hashed beside that."""
+    from msft.engine.build import engine_of
+    from msft.engine.model.base_files import BaseHashing
+    from msft.engine.ranks import device_here
+    from msft.engine.simple import SimpleEngine
+
+    recipe = job.recipe
+    if job.engine is not None:
+        own: Any = job.engine
+        made = own if hasattr(own, "work") or not callable(own) else own(recipe, rows.corpus)
+        return Built(made, f"{type(made).__module__}:{type(made).__qualname__}", {})
+    if recipe.deterministic:
+        _compute_the_same_bits_again()
+    hashing = None
+    if job.ranks.rank == 0 and not job.folder.is_finished():
+        hashing = BaseHashing(recipe.model(), read_base(job.folder.environment) or {})
+    with_lanes, sizes = replace(recipe, lanes=job.lanes), (plan.shape, plan.demand)
+    engine = together(
+        job.ranks,
+        "engine",
+        lambda: engine_of(
+            with_lanes, rows.corpus, rows.tokenizer, device_here(), job.notice, job.ranks, *sizes
+        ),
+    )
+    base = from_first(job.ranks, "base", lambda: hashing.record() if hashing else {})
+    return Built(engine, "simple" if isinstance(engine, SimpleEngine) else FAST, base)
+
+
+def carry_out(
+    job: Job,
+    rows: Rows,
+    plan: Plan,
+    built: Built,
+    observers: Sequence[Observer] = (),
+    result_is_loaded: bool = False,
+) -> Result:
+    """Let the method search, with every answer in the log; then leave the result in `best/`.
+
+    result_is_loaded: the caller reads the result's checkpoint, so a finished run needs it too.
+    """
+    run = TrainingRun(job, rows, plan, built, observers, result_is_loaded)
+    summary, schedule = run.carry_out()
+    if job.recipe.push_to_hub and job.ranks.rank == 0:
+        push(job.recipe, job.folder, summary["best"]["checkpoint"], job.notice)
+    return Result(summary, job.folder.best, schedule, job.folder.path, run.was_finished)
+
+
+# What the last stage puts together.
+
+SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)
+"""Errors that come to every rank at the same place, so that all can still work together."""
+
+
+class TrainingRun:
+    """One run: log, store, evaluator, worker, observers and result folder."""
+
+    def __init__(
+        self,
+        job: Job,
+        rows: Rows,
+        plan: Plan,
+        built: Built,
+        observers: Sequence[Observer],
+        result_is_loaded: bool,
+    ) -> None:
+        from msft.engine.saving.best_folder import BestFolder
+        from msft.engine.saving.stores import store_of
+
+        self._job, self._plan, self._base = job, plan, built.base
+        self._recipe, self._folder, self._ranks = job.recipe, job.folder, job.ranks
+        self._engine = engine = built.engine
+        recipe, folder, ranks, corpus = job.recipe, job.folder, job.ranks, rows.corpus
+        tasks, samples = corpus.tasks(recipe), recipe.samples
+        self._evaluator = Evaluator(
+            tasks, engine.predictor(), rows.tokenizer, samples, corpus.selection
+        )
+        self._settings = settings_of(job, rows, plan, built)
+        self._samples = Samples(
+            folder.samples if samples else None, ranks.rank == 0, corpus.selection
+        )
+        self._shared = (
+            SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
+        )
+        self._rollout_from: str | None = None
+        hashes = Hashes()
+        made = store_of(
+            recipe,
+            plan.method,
+            self._settings,
+            engine,
+            folder,
+            hashes,
+            job.notice,
+            ranks,
+            plan.most_held,
+        )
+        self._store = store = made.store
+        self._lent_bytes = made.lent_bytes
+        self._sync = RankSync(ranks, made.prune_ranked)
+        places = (folder.best, folder.checkpoints)
+        self._best_folder = BestFolder(
+            *places, engine, store.is_whole, hashes, job.notice, store.folders, ranks
+        )
+        self._best_on_disk: CheckpointId | None = None
+        self._has_result = (
+            (lambda best: False) if result_is_loaded else self._best_folder.has_export
+        )
+        self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
+        self.was_finished = False
+        self._losses = LossesFile()
+        files = [self._losses, StepsFile(), SummaryFile(), TrackedRun()]
+        self.observers = [*observers, *files] if ranks.rank == 0 else []
+
+    def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Train to the end, or go on; the summary and the schedule."""
+        log = self._sync.log(self._folder.log)
+        try:
+            with graceful():
+                history = self._searched(log)
+                log.close()
+                self._show_result(history)
+                return from_first(self._ranks, "result", lambda: self._written(history))
+        except OSError:
+            log.refuse_gone()  # which says more than that a file is not there
+            raise
+        finally:
+            log.close()
+
+    def _searched(self, log: Log) -> History:
+        """Call the method; what the log has answered already is not done again."""
+        self._settings = as_begun(self._settings, log.events)
+        ended = log.events[-1] if log.events else None
+        self.was_finished = isinstance(ended, EndEvent)
+        if log.events and not self.was_finished:
+            self._refuse_other_circumstances()
+        if self._ranks.rank == 0:
+            write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
+        worker = self._worker(log)
+        if isinstance(ended, EndEvent):
+            self._best_folder.give_back(ended.best)
+        else:
+            self._record_environment()
+            self._job.notice(how_of(self._engine))
+        notice, first = self._job.notice, self._ranks.rank == 0
+        run = RecordedRun(
+            self._settings,
+            self._plan.method,
+            worker,
+            log,
+            self._store,
+            Verdicts(self._folder.verdicts, notice, first, self._settings.selection_split),
+            lambda event, live: self._event(run.history, event, live),
+            self._samples,
+            self._has_result,
+        )
+        try:
+            with ExitStack() as watching:
+                self._begin_watching(log, watching)
+                self._ranks.gather("files of the log", None)  # the files are as the log has them
+                history = run.carry_out()
+            if run.is_live:
+                self._record_environment()
+        except BaseException as reason:
+            alike = self._ranks.world == 1 or isinstance(reason, SAME_IN_ALL_RANKS)
+            started = run.is_live and run.history.opened is not None
+            if alike and started:  # a refused call leaves all as it is
+                self._park(run.history, reason)
+            raise
+        return history
+
+    def _refuse_other_circumstances(self) -> None:
+        """Say that a run goes on elsewhere than it began; refuse what would change its result."""
+        recorded, here = self._folder.environment, environment(packages_of(self._recipe))
+        strict, notice = self._recipe.deterministic, self._job.notice
+        together(self._ranks, "environment", lambda: refuse_others(recorded, here, strict, notice))
+        together(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
+
+    def _worker(self, log: Log) -> Worker:
+        """What trains. Where others share the first roll-out, it is taken over now if it is there,
+        and else left for them."""
+        worker = EngineWorker(
+            self._engine,
+            self._score,
+            seed=self._recipe.seed,
+            batch_size=self._recipe.train_batch_size,
+            evals_per_epoch=self._recipe.evals_per_epoch,
+            on_step=self._step,
+        )
+        if self._shared is None or self.was_finished:
+            return worker
+        from msft.engine.memory import free_disk
+
+        joined, source = self._shared.join(
+            self._settings,
+            self._plan.method,
+            worker,
+            self._engine.codec(),
+            log,
+            self._store,
+            may_lend=free_disk(self._folder.path) >= self._lent_bytes,
+        )
+        if source is not None:
+            self._rollout_from = source
+            self._job.notice(f"the first roll-out is that of {source}, which asked the same")
+        return joined
+
+    def _record_environment(self) -> None:
+        """Versions, device, and how the engine computes; again at the end, since a path that
+        fails on the way is left for a slower one."""
+        if self._ranks.rank:
+            return
+        how = {"engine": how_of(self._engine)}
+        how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
+        now = environment(packages_of(self._recipe))
+        record_environment(self._folder.environment, now | how, self._groups, self._base)
+
+    def _begin_watching(self, log: Log, watching: ExitStack) -> None:
+        recipe, folder = self._recipe, self._folder
+        settings = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
+        told = len(log.events) if self.was_finished else 0
+        watched = Watched(folder, recipe, settings, told, self._job.notice, self._losses.latest)
+        for observer in self.observers:
+            watching.callback(observer.close)
+            observer.begin(watched)
+
+    # What happens while the method searches.
+
+    def _step(self, step: Step) -> None:
+        self._sync.stop_if_asked(f"step of r{step.rollout}-t{step.tick}")
+        for observer in self.observers:
+            observer.step(step)
+
+    def _score(self, names: Sequence[str], split: str) -> Scored:
+        with self._ranks.busy("evaluation"):
+            scored = self._evaluator(names, split)
+        self._losses.gather(scored.losses)
+        return scored
+
+    def _event(self, history: History, event: Event, live: bool) -> None:
+        for observer in self.observers:
+            observer.event(history, event, live)
+        if live:
+            self._show_best(history, last=history.ended is not None)
+
+    def _show_best(self, history: History, last: bool) -> None:
+        """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the
+        model that was given. last: at once, however long it takes."""
+        best = history.best
+        if best is None or best == self._best_on_disk or history.missing(best):
+            return
+        if best == BASE and history.ended is None:
+            return
+        with self._ranks.busy("best/"):
+            if self._best_folder.update(best, self._card(history), last):
+                self._best_on_disk = best
+
+    def _card(self, history: History, found: Findings | None = None) -> str:
+        recipe = self._recipe
+        how = (recipe.report_split, recipe.merge_adapter, recipe.load_in_4bit)
+        return card_of(history, recipe.model(), found, *how)
+
+    # What is left behind.
+
+    def _park(self, history: History, reason: BaseException) -> None:
+        """Before a stop, bring to disk what a resume can use; else it is trained again."""
+        try:
+            self._store.park()
+            self._show_best(history, last=True)
+        except Exception as error:
+            if error is not reason:
+                self._job.notice(
+                    f"not all could be saved, it will be trained again: {in_words(error)}"
+                )
+        if self._ranks.rank:
+            return
+        try:
+            write_json(self._folder.summary, summary_of(history, stopped=True))
+        except OSError as error:  # the log has all of it
+            self._job.notice(f"summary.json could not be written: {in_words(error)}")
+
+    def _show_result(self, history: History) -> None:
+        """The last look at `best/`: what it hands out is what was trained."""
+        if self._best_folder.is_damaged():
+            self._best_on_disk = None
+        self._show_best(history, last=True)
+        if self._best_on_disk != history.best:
+            raise StoreError(
+                f"{self._folder.best} was damaged as it was made; run the same command again to "
+                "make it anew"
+            )
+
+    def _written(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+        found = findings_in(self._folder.path, history)
+        summary = {**summary_of(history), "findings": findings_content(found)}
+        schedule = schedule_of(history)
+        self._best_folder.card(self._card(history, found))
+        write_json(self._folder.schedule, schedule)
+        write_json(self._folder.summary, summary)
+        write_report(self._folder.path)
+        return summary, schedule
+
+
+def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
+    """What the log is a function of: the settings, with digests of what they do not spell out."""
+    recipe, engine = job.recipe, built.engine
+    fingerprint = {
+        "data": rows.corpus.fingerprint(),
+        "model": fingerprint_of(engine),
+        "training": sha256(repr(training_keys(recipe)).encode()).hexdigest(),
+    }
+    for path in {
+        d.spec.metric: None for d in rows.corpus.datasets.values() if ":" in d.spec.metric
+    }:
+        digest = source_digest(path)  # older logs do not have it and are not asked
+        fingerprint |= {} if digest is None else {f"metric {path}": digest}
+    frozen: int = getattr(engine, "num_frozen", 0)  # a Trainer has an adapter of its own
+    return replace(
+        plan.settings,
+        fingerprint=fingerprint,
+        engine=built.name,
+        adapter=engine.num_trainable if recipe.use_peft or frozen else 0,
+        lanes=job.lanes,
+    )
+
+
+def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
+    """The keys that change the weights, with their values. A key that is younger than the run
+    folders of earlier versions counts where it is set."""
+    keys = ["learning_rate", "lr_scheduler_type", "train_batch_size", "weight_decay"]
+    keys += ["max_grad_norm", "warmup_steps", "bf16", "optim"]
+    keys += ["ema_decay"] if recipe.ema_decay is not None else []
+    keys += ADAPTER_KEYS if recipe.use_peft else ()
+    return [(key, getattr(recipe, key)) for key in keys]
+
+
+def _patience_of(recipe: Recipe) -> Patience:
+    return Patience(recipe.rendezvous_timeout, recipe.ddp_timeout, recipe.saving_timeout)
+
+
+def how_of(engine: Any) -> str:
+    return str(engine.how()) if hasattr(engine, "how") else ""
+
+
+def fingerprint_of(engine: Any) -> str:
+    if hasattr(engine, "fingerprint"):
+        return str(engine.fingerprint())
+    return sha256(repr((type(engine).__qualname__, engine.num_parameters)).encode()).hexdigest()
+
+
+def meet(recipe: Callable[[], Recipe]) -> tuple[Ranks, Recipe]:
+    """The processes that do a run together, and its recipe, which says how long they wait for each
+    other. Where one of them cannot read the recipe, all end."""
+    if process.world() == 1:
+        return ALONE, recipe()
+    from msft.engine.ranks import joined
+
+    tried = attempt(recipe)
+    ranks = joined(_patience_of(*tried[0]) if tried[0] else Patience())
+    return ranks, settled(ranks, "the recipe", tried)
+
+
+def _silent(text: str) -> None:
+    """Rank 0 says it."""
+
+
+def _compute_the_same_bits_again() -> None:
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
