@@ -19,8 +19,9 @@ from mortal import quick_folder
 from msft.app.analyses import divergence
 from msft.cli import main
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.report.compare.comparison import Comparison, compared_runs, comparison_of
+from msft.report.compare.comparison import Comparison, comparison_of
 from msft.report.compare.paper import decomposition, mean_parts
+from msft.report.compare.runs import compared_runs
 from msft.report.figures.costs import moving_losses, path_losses, rows_per_epoch
 from msft.report.figures.methods import gains
 from msft.report.figures.peaks import peaks_of

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from msft.report.card import card_of
-from msft.report.findings import Departure, Findings
-from msft.report.run_page import notes
+from msft.report.findings import Departure, Findings, notes
 from msft.run.history import History
 from msft.run.log import Event, PointEvent, RolloutEvent, RunEvent, ScoresEvent, Tokens
 from msft.search.curves import Score, Scores, accuracy, nll

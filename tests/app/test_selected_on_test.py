@@ -18,12 +18,8 @@ from msft.cli import main
 from msft.errors import UsageError
 from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
-from msft.report.compare.comparison import (
-    compared_runs,
-    comparison_of_each,
-    comparisons_of,
-    model_comparisons,
-)
+from msft.report.compare.comparison import comparison_of_each, comparisons_of, model_comparisons
+from msft.report.compare.runs import compared_runs
 from msft.run.environment import rollout_from
 from msft.run.folder import RunFolder, read_history
 from msft.run.log import PointEvent, to_json

@@ -25,7 +25,8 @@ from msft.observers.trackers import described
 from msft.recipe.recipe import Recipe
 from msft.report import write_report
 from msft.report.card import card_of
-from msft.report.compare.comparison import compared_runs, comparison_of
+from msft.report.compare.comparison import comparison_of
+from msft.report.compare.runs import compared_runs
 from msft.report.comparison_tables import average_names, averages_table, run_averages_table
 from msft.run.folder import read_history
 from msft.run.history import History, summary_of

@@ -10,7 +10,7 @@ from msft.app.variants import Variant, variants_of
 from msft.cli import build_parser, main
 from msft.errors import UsageError
 from msft.recipe.recipe import load_recipe
-from msft.report.compare.comparison import folder_name, settings_in
+from msft.report.compare.runs import folder_name, settings_in
 
 RECIPE = """
 model_name_or_path: tiny

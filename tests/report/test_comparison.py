@@ -28,21 +28,20 @@ from msft.process import IS_JOB
 from msft.recipe.recipe import load_recipe
 from msft.report.compare.comparison import (
     Comparison,
-    compared_runs,
     comparison_of,
     comparison_of_each,
     comparisons_of,
     rounds_of,
-    rows_apart,
     spread_of,
 )
+from msft.report.compare.runs import compared_runs, rows_apart
 from msft.report.comparison_page import (
     headline,
     margin_of,
     page_tables,
     report_of,
-    report_text,
     tables_of,
+    text_of,
     write_files,
 )
 from msft.report.comparison_tables import (
@@ -532,15 +531,15 @@ def test_the_papers_protocol_reports_on_what_selected(three: Comparison) -> None
     comparison = comparison_of(runs, "selection")
     assert comparison.split == "validation"
     assert cells(main_tables(comparison)[0])["mSFT"][-2] == "*65.0* +12.5"
-    assert "They flatter, and the more so" in " ".join(report_text(comparison).split())
+    assert "They flatter, and the more so" in " ".join(text_of(report_of([comparison])).split())
 
 
 def test_a_base_model_that_nobody_beats_is_said(tmp_path: Path) -> None:
     test, base = right(1, 1, 1, 1), right(1, 1, 1, 2)
     beaten = lined_up([made(tmp_path, "sft", 20, right(3, 3, 3, 3), test, base=base)])
-    assert "No method is better than the base model on test." in report_text(beaten)
+    assert "No method is better than the base model on test." in text_of(report_of([beaten]))
     ahead = lined_up([made(tmp_path / "2", "sft", 20, right(3, 3, 3, 3), right(2, 2, 2, 2), base)])
-    assert "No method is better" not in report_text(ahead)
+    assert "No method is better" not in text_of(report_of([ahead]))
 
 
 def test_lower_is_better_for_a_loss(tmp_path: Path) -> None:
@@ -731,7 +730,7 @@ def test_variants_are_methods_with_names_of_their_own(tmp_path: Path) -> None:
         "Soup[of=[span,all]], seed 1",
         "Soup[of=[span,all]], seed 2",
     ]
-    shown = report_text(comparison)
+    shown = text_of(report_of([comparison]))
     assert "SFT[lr_scheduler_type=cosine] " in shown
     assert r"SFT\[lr\_scheduler\_type=cosine\]" in markdown(flops_table(comparison))
 
@@ -848,7 +847,7 @@ def test_hostile_names_are_text_in_all_five_formats(tmp_path: Path) -> None:
     assert not any(cell.startswith(("=", "@", "+")) for line in found for cell in line[:3])
     assert f"'{FORMULA}" in {line[1] for line in found}
 
-    text = report_text(comparison)
+    text = text_of(report_of([comparison]))
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
     assert max(map(len, text.splitlines())) <= 80
 
@@ -1184,7 +1183,7 @@ def test_only_a_run_that_is_nobodys_job_says_how_to_go_on(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     method = "from msft.errors import Stopped\n\n\ndef stops(run):\n    raise Stopped('SIGTERM')\n"
-    Path("process.py").write_text(method)
+    Path("stopping.py").write_text(method)
     command = ["train", str(recipe), "--out", "out", "--set", "method=stopping:stops"]
     command += ["--set", "method_options={}"]
     assert main(command) == 4

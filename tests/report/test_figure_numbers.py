@@ -21,8 +21,9 @@ from test_paper_figures import run_of, written
 
 from mortal import quick_folder
 from msft.report.branches import branches_of
-from msft.report.compare.comparison import compared_runs, comparisons_of
+from msft.report.compare.comparison import comparisons_of
 from msft.report.compare.paper import Parts
+from msft.report.compare.runs import compared_runs
 from msft.report.compare.statistics import Intervals
 from msft.report.figures.chart import (
     BEST,

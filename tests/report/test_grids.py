@@ -14,10 +14,10 @@ from test_paper_figures import assert_drawn, run_of
 
 from mortal import quick_folder
 from msft.cli import main
-from msft.report.compare.comparison import ComparedRun, compared_runs
+from msft.report.compare.runs import ComparedRun, compared_runs
 from msft.report.figures.chart import BEST, WENT_ON
 from msft.report.figures.costs import path_losses
-from msft.report.figures.grids import GridKind, Panel, grid_section, panels_of
+from msft.report.figures.grids import GridKind, RunPanel, grid_section, panels_of
 from msft.report.figures.peaks import peaks_of
 from msft.run.history import disk_of
 
@@ -48,7 +48,7 @@ def last_loss(run: ComparedRun) -> float:
     return [loss for loss in path_losses(run.history)[0][1] if not isnan(loss)][-1]
 
 
-def titles(panels: list[Panel]) -> list[str]:
+def titles(panels: list[RunPanel]) -> list[str]:
     return [panel.title for panel in panels]
 
 

@@ -10,12 +10,8 @@ from test_comparison import RECIPE, made
 
 from msft.app.older_folders import groups_by_recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import (
-    compared_runs,
-    model_comparisons,
-    over_in_words,
-    titles_of,
-)
+from msft.report.compare.comparison import model_comparisons, over_in_words, titles_of
+from msft.report.compare.runs import compared_runs
 from msft.report.comparison_page import headline_of_models, report_of, text_of, write_files
 from msft.report.comparison_tables import model_tables
 from msft.report.tables import Table

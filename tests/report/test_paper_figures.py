@@ -15,15 +15,9 @@ from matplotlib.patches import Rectangle
 from mortal import quick_folder
 from msft.cli import main
 from msft.errors import UsageError
-from msft.report.compare.comparison import (
-    ComparedRun,
-    Comparison,
-    compared_runs,
-    comparisons_of,
-    rounds_of,
-    spread_of,
-)
+from msft.report.compare.comparison import Comparison, comparisons_of, rounds_of, spread_of
 from msft.report.compare.paper import Parts
+from msft.report.compare.runs import ComparedRun, compared_runs
 from msft.report.compare.statistics import first_places
 from msft.report.comparison_page import write_all_figures
 from msft.report.figures.chart import WIDE, drawing, rows_of

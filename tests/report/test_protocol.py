@@ -11,11 +11,8 @@ from msft.app.analyses import budgets, sizes
 from msft.cli import main
 from msft.report import write_comparison, write_report
 from msft.report.card import card_of
-from msft.report.compare.comparison import (
-    compared_runs,
-    comparison_of_each,
-    comparisons_of,
-)
+from msft.report.compare.comparison import comparison_of_each, comparisons_of
+from msft.report.compare.runs import compared_runs
 from msft.report.sections import comparison_figures
 from msft.run.folder import recipe_text
 from msft.run.history import summary_of

@@ -16,7 +16,8 @@ import msft
 from mortal import Case, quick_folder
 from msft.errors import UsageError
 from msft.report import comparison_text, write_comparison, write_report
-from msft.report.compare.comparison import compared_runs, comparison_of_each
+from msft.report.compare.comparison import comparison_of_each
+from msft.report.compare.runs import compared_runs
 from msft.report.compare.statistics import RecordedRows, paired, sign_test, wilson
 from msft.report.comparison_tables import dataset_tables
 from msft.report.findings import stage_tests
@@ -144,6 +145,7 @@ def test_every_method_gets_a_report_with_all_sections(method: str, folder: Path)
     for section in ("timeline", "curves", "loss", "flops", "disk"):
         between = page.html.split(f'<section id="{section}">')[1].split("</section>")[0]
         assert "<svg" in between
+        assert ("<summary><h2>" in between) == (section in ("loss", "flops", "disk"))
 
 
 def test_the_decision_table_says_who_left_where_and_how_sure_that_is(folder: Path) -> None:

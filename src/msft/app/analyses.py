@@ -21,13 +21,7 @@ from msft.errors import UsageError
 from msft.planning.admission import refuse_untrainable, refuse_unwritable
 from msft.recipe.recipe import Recipe
 from msft.report import write_comparison
-from msft.report.compare.comparison import (
-    ReportSplit,
-    budget_of,
-    compared_runs,
-    comparisons_of,
-    refuse_mixed_selection,
-)
+from msft.report.compare.comparison import comparisons_of
 from msft.report.compare.paper import (
     BASE_STAGES,
     OLMO_2,
@@ -40,8 +34,14 @@ from msft.report.compare.paper import (
     fork_of,
     mean_shift,
 )
+from msft.report.compare.runs import (
+    ReportSplit,
+    budget_of,
+    compared_runs,
+    refuse_mixed_selection,
+)
 from msft.report.figures.costs import path_losses
-from msft.report.figures.grids import Panel, grid_section, panels_of
+from msft.report.figures.grids import RunPanel, grid_section, panels_of
 from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
@@ -132,7 +132,7 @@ def divergence(recipe: Recipe, out: Path, run: Runner) -> Analysis:
 def _diverged(
     with_all: History, without: History, excluded: str, forked: int
 ) -> tuple[dict[str, Any], list[tuple[str, ...]], list[str]]:
-    """What is found, its table, and the notes below it."""
+    """The content for programs, the table, and the notes below it."""
     moved = changes(with_all, without, excluded)
     per_epoch = with_all.evals_per_epoch
     optima = {name: _optima(with_all, without, name, forked) for name in moved}
@@ -283,7 +283,7 @@ def _as(recipe: Recipe, method: str) -> Recipe:
 
 
 def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
-    """What is compared: the reported split's mean, epochs and FLOPs.
+    """The numbers of a run that are compared: the reported split's mean, epochs and FLOPs.
 
     unit: accuracy, nll or value; none where metrics are mixed and the mean is one of gains.
     """
@@ -306,7 +306,7 @@ def _measured(history: History, recipe: Recipe) -> dict[str, Any]:
 
 
 def _about(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the scores of a table are."""
+    """Notes on the scores of a table: their split and their unit."""
     splits = sorted({str(result["split"]) for result in results})
     notes = [f"scores on {' and '.join(splits)}"]
     if any("selection_split" in result for result in results):
@@ -475,7 +475,7 @@ def _runs_below(folder: Path) -> list[Path]:
     return shown
 
 
-def _panel(kind: str, panel: Panel) -> dict[str, Any]:
+def _panel(kind: str, panel: RunPanel) -> dict[str, Any]:
     """What a panel says, for a program."""
     run = panel.run
     history = run.history

@@ -248,7 +248,7 @@ def report(options: argparse.Namespace) -> None:
     """Rebuild reports from logs."""
     from msft.app.older_folders import groups_by_recipe
     from msft.report import write_comparison, write_report
-    from msft.report.compare.comparison import compared_runs, refuse_mixed_selection
+    from msft.report.compare.runs import compared_runs, refuse_mixed_selection
 
     folders = [Path(folder) for folder in options.folders]
     formats = _figure_formats(options)

@@ -89,7 +89,8 @@ def shared_places(recipes: Mapping[str, Recipe], out: Path) -> dict[str, Path]:
 
 
 def side_by_side(names: Sequence[str], places: Mapping[str, Path]) -> list[str]:
-    """The same names, those that share right after each other, so that little lies on disk."""
+    """The names in an order in which runs that share a roll-out follow each other, so that few
+    roll-outs lie on disk at a time."""
     firsts = {name: names.index(_first(name, names, places)) for name in names}
     return sorted(names, key=lambda name: (firsts[name], names.index(name)))
 
@@ -197,7 +198,7 @@ def seeds_of(seeds: str | Sequence[int] | None, recipe: Recipe) -> list[int]:
 
 
 if TYPE_CHECKING:
-    from msft.report.compare.comparison import FolderRuns
+    from msft.report.compare.runs import FolderRuns
 
 
 @explaining()
@@ -233,7 +234,7 @@ def compare(
     shown: whether the tables are printed.
     """
     from msft.app.older_folders import groups_by_recipe
-    from msft.report.compare.comparison import runs_in
+    from msft.report.compare.runs import runs_in
     from msft.report.page import formats_of
     from msft.text import counted
 
@@ -300,7 +301,7 @@ def commands(
 
 
 def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
-    """What is not done; what is wrong is refused before anything starts."""
+    """The runs that are not done; wrong rows, models and places are refused before any starts."""
     from msft.engine.rows import load_rows
     from msft.planning.admission import refuse_changed, refuse_untrainable
 
@@ -334,7 +335,7 @@ def _run(
     places = shared_places({each.name: each.recipe for each in asked}, out)
 
     def tidy() -> None:
-        """What all have that need it is removed."""
+        """Remove a shared roll-out once all runs that need it are done."""
         for place in {*places.values()}:
             if all(each.is_done for each in asked if places.get(each.name) == place):
                 remove_shared(place)
@@ -384,8 +385,8 @@ def _tables(
 
 
 def folders_in(out: Path) -> list[Path]:
-    """What has the name of a run's folder, in the order of the methods and seeds: in this folder,
-    then in those of models."""
+    """Folders with the name of a run, in the order of methods and seeds: in this folder, then in
+    those of models."""
     inside = sorted(out.iterdir()) if out.is_dir() else []
     models = [each for each in inside if each.is_dir() and not each.name.startswith(".")]
     return [each for place in (out, *models) for each in _runs_in(place)]

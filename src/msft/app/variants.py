@@ -10,7 +10,7 @@ from msft.errors import UsageError
 from msft.recipe.foreign_keys import ALIASES
 from msft.recipe.recipe import Recipe, recipe_keys
 from msft.recipe.yaml import value_of
-from msft.report.compare.comparison import folder_name, variant_text
+from msft.report.compare.runs import folder_name, variant_text
 from msft.search.methods import METHODS, SHARED_OPTIONS, known_options
 from msft.search.options import refuse_unknown
 
@@ -44,7 +44,7 @@ class Variant:
         return folder_name(self.method, self.settings, seed)
 
     def overrides(self, recipe: Recipe) -> tuple[str, ...]:
-        """What makes its recipe of the one that all of them have, as `--set` takes it."""
+        """The changes that make the variant's recipe from the common one, as `--set` takes them."""
         options, more = options_of(self.method, recipe), list[str]()
         known = known_options(self.method)
         for key, text in self.settings.items():

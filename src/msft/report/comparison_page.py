@@ -17,23 +17,24 @@ from typing import Any
 from urllib.parse import quote
 
 from msft.report.compare.comparison import (
-    ComparedRun,
     Comparison,
-    GroupsOf,
     MethodRuns,
-    ReportSplit,
-    compared_runs,
     comparison_of_each,
     labels_in,
-    minus,
     model_comparisons,
+    titles_of,
+)
+from msft.report.compare.runs import (
+    ComparedRun,
+    GroupsOf,
+    ReportSplit,
+    compared_runs,
     no_groups,
     rows_apart,
     runs_by_model,
     same_datasets,
-    titles_of,
 )
-from msft.report.compare.statistics import mean, paired_interval, paired_t
+from msft.report.compare.statistics import mean, minus, paired_interval, paired_t
 from msft.report.comparison_tables import (
     SURE,
     ablation_table,
@@ -103,7 +104,7 @@ class Margin:
 
     @property
     def sure(self) -> bool:
-        """Whether both the interval and p tell it from nothing."""
+        """Whether the interval leaves out 0 and p is small."""
         if self.interval is None or self.p is None:
             return False
         low, high = self.interval
@@ -262,7 +263,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def _means(comparison: Comparison) -> dict[str, Number]:
-    """Of the methods that are scored on everything."""
+    """The means of the methods that are scored on every sub-dataset."""
     scores = {
         e.label: comparison.score(e, comparison.names, comparison.split) for e in comparison.methods
     }
@@ -315,7 +316,7 @@ class ComparisonReport:
 
     @property
     def mark(self) -> str:
-        """What stands beside every score where test rows selected; else nothing."""
+        """The mark of every score where test rows chose the checkpoints; else empty."""
         return SELECTED_ON_TEST if self.selection == TEST else ""
 
     @property
@@ -329,7 +330,7 @@ class ComparisonReport:
 
 
 def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
-    """Of one comparison, or of one for each of several models."""
+    """The report of one comparison, or of several that differ in their model."""
     first, several = comparisons[0], len(comparisons) > 1
     titles = titles_of(comparisons)
     suffixes = [f"-{number}" if several else "" for number in range(1, len(comparisons) + 1)]
@@ -365,8 +366,8 @@ def report_of(comparisons: Sequence[Comparison]) -> ComparisonReport:
 def page_tables(
     comparisons: Sequence[Comparison], tables: Sequence[Table], figures: Sequence[Section]
 ) -> list[Table]:
-    """What a page leaves out: what selected and the means of single tables join the results, the
-    ablation is rows of the results, and first places are a figure."""
+    """The tables of a page, on which no number stands twice: what selected and the means of other
+    tables join the results, the ablation is rows of the results, first places are a figure."""
     if not comparisons[0].has_mean:
         return [*tables]
     elsewhere = {"honesty", "ablation"} | ({"places"} & {figure.key for figure in figures})
@@ -467,14 +468,8 @@ def _link_to(folder: Path, place: Path) -> str | None:
     return "./" + quote(os.path.relpath(report.resolve(), place.resolve()))
 
 
-def report_text(comparison: Comparison, width: int = WIDTH, tables: Sequence[Table] = ()) -> str:
-    """The tables for a terminal, all of them or these."""
-    report = report_of([comparison])
-    return text_of(replace(report, short=tables or report.short), width)
-
-
 def content_of(report: ComparisonReport) -> dict[str, Any]:
-    """The same for programs: what is said, every run, and every cell of every table."""
+    """The report for programs: its sentences, every run, and every cell of every table."""
     return {
         "title": report.title,
         "headline": report.headline,
@@ -509,7 +504,7 @@ def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
     comparison = comparison_of_each(compared_runs(folders))
     honesty = honesty_table(comparison)
     tables = [*reversed(dataset_tables(comparison)), *([honesty] if honesty else [])]
-    return report_text(comparison, width, tables)
+    return text_of(replace(report_of([comparison]), short=tables), width)
 
 
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:

@@ -10,18 +10,23 @@ from msft.report.compare.comparison import (
     Ends,
     MethodRuns,
     ends_of,
-    known_mean,
-    mean_at,
-    minus,
     places_text,
     rounds_of,
-    rows_apart,
     scores_by_seed,
     spread_of,
     titles_of,
 )
 from msft.report.compare.paper import disk_bounds
-from msft.report.compare.statistics import DRAWS, first_places, mean, paired_t, sample_sd
+from msft.report.compare.runs import mean_at, rows_apart
+from msft.report.compare.statistics import (
+    DRAWS,
+    first_places,
+    known_mean,
+    mean,
+    minus,
+    paired_t,
+    sample_sd,
+)
 from msft.report.tables import EMPTY, Cell, Rank, Table, TableRow, ranked, table_of
 from msft.report.wording import (
     NOTHING,
@@ -146,10 +151,9 @@ def ablation_table(comparison: Comparison) -> Table | None:
         "ablation",
         f"Ablation on {comparison.split}",
         "SRO SFT and Soft SRO SFT find every peak in one roll-out on the whole mixture. mSFT "
-        "searches again after each exclusion.",
+        f"searches again after each exclusion. {_how(comparison)}",
         [method.label for method in chosen],
         {_mean_name(comparison): scores, "Ep.": _epochs_column(comparison, chosen)},
-        reading=_how(comparison),
     )
 
 
@@ -462,7 +466,7 @@ FLOPS = ("train", "evaluation", "look-ahead", "total", "kept", "discarded")
 
 
 def flops_table(comparison: Comparison) -> Table:
-    """What was computed, and for what."""
+    """FLOPs by what they were for."""
     columns: Columns = {
         kind: [
             Cell(si(float(amount)), value=float(amount))
@@ -484,7 +488,7 @@ def flops_table(comparison: Comparison) -> Table:
 
 
 def _flops_note(comparisons: Sequence[Comparison]) -> str:
-    """What is counted."""
+    """What the FLOPs count."""
     adapter = any(adapter_of(run.history) for each in comparisons for run in each.runs)
     return (
         f"{flops_counted(adapter)}. Kept is the training on the path to the reported checkpoint, "
@@ -494,7 +498,7 @@ def _flops_note(comparisons: Sequence[Comparison]) -> str:
 
 
 def _shared_text(comparisons: Sequence[Comparison]) -> str:
-    """What was computed once for several runs, where some of them took it over."""
+    """A sentence on the first roll-outs that several runs share; empty where none is shared."""
     runs = [run for comparison in comparisons for run in comparison.runs]
     takers = [run for run in runs if run.rollout_from]
     if not takers:

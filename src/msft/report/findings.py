@@ -6,7 +6,7 @@ test of `search/falls.py` at 95 %, over the sub-datasets of a roll-out together.
 that test, the log has its answer; otherwise it is made from the rows.
 
 In this file, in order: a training loss that grows, the shortfall of an average, sub-datasets whose
-rows moved away from the base model, declines and departures, the words.
+rows moved away from the base model, declines and departures, what the scores are worth, the words.
 
 **A training loss that grows** means that the learning rate is too high. The rule is applied within
 one roll-out, since another mixture has another loss: two ticks in a row whose mean loss is half as
@@ -29,15 +29,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msft.report.branches import epochs_to, head_of
+from msft.report.compare.runs import mean_at
 from msft.report.compare.statistics import Z95, RecordedRows, paired_together, sign_test
-from msft.report.wording import Unit, difference, difference_in_words, height, number, p_value
+from msft.report.wording import (
+    MEAN_OF_GAINS,
+    Unit,
+    difference,
+    difference_in_words,
+    height,
+    number,
+    p_value,
+)
 from msft.run.folder import first_loss_of, row_tokens_of, verdicts_of
 from msft.run.history import Exclusion, History, Stage
 from msft.run.rows import RowVerdicts, rollout_falls, row_scores
-from msft.search.curves import SELECTION, Metric, Number, overall_height
+from msft.search.curves import SELECTION, TEST, Metric, Number, overall_height
 from msft.search.falls import FEWEST_TICKS, Fall, RowScores, at_confidence, falls, joint_p
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id, place_of
-from msft.text import counted, epochs_in_words, listed
+from msft.text import counted, epochs_in_words, listed, no_test_mean
 
 GROWTH = 0.5
 ERRORS = 5
@@ -178,7 +187,7 @@ Untested = Literal["short", "rows"]
 
 @dataclass(frozen=True, slots=True)
 class StageTest:
-    """How everybody fell in a roll-out; or nothing, and why.
+    """The tested falls of all sub-datasets of a roll-out, or the reason why there is no test.
 
     moved: who did not learn by the test of falls, and is off the base model by its rows alone.
     """
@@ -231,7 +240,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Of a run; what can only be said of a finished one is empty before.
+    """The findings of a run; those of finished runs are empty while it goes on.
 
     departures: everybody who left because of a peak, sure or not.
     unlearned: who is still neither surely above nor surely below the base model at the end.
@@ -344,7 +353,8 @@ def _departures(history: History, tests: Tests) -> tuple[Departure, ...]:
 
 
 def unlearned_before(tests: Tests, before: int) -> dict[str, None]:
-    """Who was tested in the roll-outs before this one and never found off the base model."""
+    """Sub-datasets that were tested before a roll-out and never found above or below the base
+    model."""
     tested = [test for number, test in sorted(tests.items()) if number < before]
     learned = {n for test in tested for n, fall in test.falls.items() if fall.learned}
     learned |= {name for test in tested for name in test.moved}
@@ -443,6 +453,39 @@ _WHY = {
 _SHORT_WHY: dict[Untested, str] = {"short": "too few ticks to test", "rows": "no row verdicts"}
 
 
+def notes(history: History, status: str, reports: str = TEST) -> list[str]:
+    """What a reader must know before believing the numbers. reports: the split that does."""
+    found: list[str] = []
+    if status == "stopped":
+        found.append(
+            "This run is not finished, and no process works on it. Run the same command again to "
+            "go on where it stopped."
+        )
+    best = history.best
+    if best and reports == SELECTION and mean_at(history, best, TEST) is not None:
+        chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
+        found.append(
+            "The reported scores are from validation, as in the paper (report_split: selection)."
+            f"{chosen}"
+        )
+    if best and history.known(best, TEST) and (without := history.untested(best)):
+        text = no_test_mean(without)
+        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
+    elif best and history.ended and mean_at(history, best, TEST) is None:
+        chosen = (
+            " The checkpoint was chosen because its validation score is high, so that score "
+            "flatters it."
+        )
+        found.append(
+            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
+        )
+    if history.mixed:
+        found.append(MEAN_OF_GAINS)
+    elif history.mean_unit == "nll":
+        found.append("Scores are negative log-likelihoods per token: lower is better.")
+    return found
+
+
 def finding_texts(found: Findings, headline: bool = False) -> list[str]:
     """Every finding of a run, one sentence or two each.
 
@@ -463,7 +506,7 @@ def finding_texts(found: Findings, headline: bool = False) -> list[str]:
 
 
 def departure_texts(left: Departure) -> list[str]:
-    """What there is to say at once of one that left; nothing if its fall is sure."""
+    """Sentences for the live table about a sub-dataset that left; none if its fall is sure."""
     texts: list[str] = []
     if left.untested:
         texts.append(f"how sure that is cannot be said: {_WHY[left.untested]}")
@@ -506,7 +549,8 @@ def certainty(test: StageTest | None, name: str, unit: Unit, unlearned: bool) ->
 
 
 def certainty_of(departures: Sequence[Departure], name: str) -> str:
-    """How sure the fall of one that left is, in a few words; nothing if that was not asked."""
+    """How sure the fall of a sub-dataset that left is, in a few words; empty if it is not among the
+    departures."""
     for each in departures:
         if each.name == name:
             if each.fall is None:
@@ -562,7 +606,7 @@ def _departure_content(left: Departure) -> dict[str, Any]:
 
 
 def result_texts(found: Findings, headline: bool = False) -> list[str]:
-    """What the result is; headline: as of `finding_texts`."""
+    """Sentences about the result; headline: as in `finding_texts`."""
     texts: list[str] = []
     if found.base_is_best and not headline:
         texts.append(
@@ -622,7 +666,7 @@ def _unlearned_texts(names: Sequence[str]) -> list[str]:
 
 
 def _measured(fall: Fall, p: float, unit: Unit) -> str:
-    """What the rows that did not choose the peak say of a fall."""
+    """A fall and its p, measured on rows that did not choose the peak."""
     if fall.fall <= 0:
         return "no fall from the peak to the last three ticks"
     sign = 1 if unit == "nll" else -1

@@ -40,7 +40,7 @@ SPLITS = 100
 """Splits into halves; each half chooses for the other one."""
 
 WIDER = 1.5
-"""What the variance is multiplied by."""
+"""A factor of the variance: the two halves are not independent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def headroom_of(history: History, verdicts: VerdictsByKey, tokens: RowTokens) ->
 
 
 def shares_of(history: History) -> dict[str, float]:
-    """What a sub-dataset's height counts in the mean: see `scores.overall`."""
+    """The weight of each sub-dataset in the mean: see `scores.overall`."""
     base = history.known(BASE)
     if history.mixed:
         relative = {n: float(s.value) if s.metric == "nll" else 1.0 for n, s in base.items()}
@@ -302,7 +302,8 @@ def headroom_content(history: History, found: Headroom) -> dict[str, Any]:
 def headroom_section(
     history: History, verdicts: VerdictsByKey, tokens: RowTokens
 ) -> HeadroomSection | None:
-    """Of a run that has headroom; none of one sub-dataset, whose peak is the mean's."""
+    """The headroom of a run; None where it has none, and of one sub-dataset, whose peak is the
+    mean's."""
     if len(history.start.datasets) < 2:
         return None
     try:

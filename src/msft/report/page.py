@@ -165,7 +165,7 @@ class RunOnDisk:
 
 
 def facts_of(runs: Sequence[RunOnDisk]) -> list[Fact]:
-    """Of one run, or of several that are compared; what no file says is left out."""
+    """The facts of one run, or of several that are compared; unknown facts are left out."""
     starts = [run.history.start for run in runs]
     total, scored = (
         sum(run.summary["flops"][kind] for run in runs) for kind in ("total", "evaluation")
@@ -221,7 +221,7 @@ def _written(run: RunOnDisk, key: str) -> str:
 
 
 def _model(run: RunOnDisk) -> str:
-    """By its name; of a folder of somebody's own the last part."""
+    """The model's name; of a local folder only the last part of its path."""
     name = _written(run, "model_name_or_path")
     path = PurePath(name)
     return masked(path.name if path.is_absolute() or name.startswith((".", "~")) else name)

@@ -14,8 +14,8 @@ from msft.report.branches import (
     is_derived,
     rolled_back,
 )
-from msft.report.compare.comparison import mean_at, minus, report_split_of
-from msft.report.compare.statistics import Intervals, RecordedRows
+from msft.report.compare.runs import mean_at, report_split_of
+from msft.report.compare.statistics import Intervals, RecordedRows, minus
 from msft.report.comparison_tables import average_in_words, run_averages_table
 from msft.report.figures import search
 from msft.report.figures.chart import drawing
@@ -25,6 +25,7 @@ from msft.report.findings import (
     certainty,
     finding_texts,
     findings_of,
+    notes,
     search_of,
     unlearned_before,
 )
@@ -42,7 +43,6 @@ from msft.report.page import (
 from msft.report.sections import page_figures, run_sections
 from msft.report.tables import EMPTY, Cell, Table, TableRow
 from msft.report.wording import (
-    MEAN_OF_GAINS,
     NOTHING,
     Unit,
     difference,
@@ -65,9 +65,9 @@ from msft.run.folder import (
 from msft.run.history import History, adapter_of, disk_of, summary_of
 from msft.run.log import is_being_written
 from msft.run.rows import VerdictsByKey
-from msft.search.curves import SELECTION, TEST, Number, mean_gain
+from msft.search.curves import TEST, Number, mean_gain
 from msft.search.rollout import BASE, CheckpointId
-from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, no_test_mean, si
+from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, si
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -120,7 +120,7 @@ def versions_of(environments: Sequence[Environment]) -> list[tuple[str, str]]:
 
 
 def command_of(method: str) -> str:
-    """What makes such a run, in the folder of its recipe."""
+    """The command that makes such a run in the folder of its recipe."""
     if method == "replay":
         return "msft replay schedule.json recipe.yaml --out again"
     return "msft train recipe.yaml --out again"
@@ -181,7 +181,7 @@ def _peak_cells(
 
 
 def _runner_up(history: History, stage: int, search: Branch, left: Sequence[str]) -> Cell:
-    """Who would have left next, and where it peaked."""
+    """The sub-dataset that would have left next, and where it peaked."""
     active, peaks = history.stages[stage].asked.active, search.peaks
     others = [name for name in peaks if name in active and name not in left]
     if not others:
@@ -263,7 +263,7 @@ def _over_base(history: History, best: CheckpointId, split: str, unit: Unit) -> 
 
 
 def choice_text(history: History, summary: Mapping[str, Any]) -> str:
-    """How the reported checkpoint came to be the one, and how long training went on."""
+    """How the reported checkpoint was chosen, and how long training went on."""
     best = history.best
     if best is None:
         return ""
@@ -291,41 +291,8 @@ def choice_text(history: History, summary: Mapping[str, Any]) -> str:
 
 
 def _is_continual(history: History) -> bool:
-    """Its epochs are a mean over the stops, not a path."""
+    """Whether the epochs of the best are a mean over the stops and not the length of a path."""
     return history.start.method == "continual"
-
-
-def notes(history: History, status: str, reports: str = TEST) -> list[str]:
-    """What a reader must know before believing the numbers. reports: the split that does."""
-    found: list[str] = []
-    if status == "stopped":
-        found.append(
-            "This run is not finished, and no process works on it. Run the same command again to "
-            "go on where it stopped."
-        )
-    best = history.best
-    if best and reports == SELECTION and mean_at(history, best, TEST) is not None:
-        chosen = "" if history.reported else " It also chose the checkpoint, so the scores flatter."
-        found.append(
-            "The reported scores are from validation, as in the paper (report_split: selection)."
-            f"{chosen}"
-        )
-    if best and history.known(best, TEST) and (without := history.untested(best)):
-        text = no_test_mean(without)
-        found.append(f"{text[0].upper()}{text[1:]}. Validation reports the mean, and it chose.")
-    elif best and history.ended and mean_at(history, best, TEST) is None:
-        chosen = (
-            " The checkpoint was chosen because its validation score is high, so that score "
-            "flatters it."
-        )
-        found.append(
-            f"The result was not scored on a test split.{'' if history.average_of else chosen}"
-        )
-    if history.mixed:
-        found.append(MEAN_OF_GAINS)
-    elif history.mean_unit == "nll":
-        found.append("Scores are negative log-likelihoods per token: lower is better.")
-    return found
 
 
 def score_table(history: History, intervals: Intervals) -> Table:

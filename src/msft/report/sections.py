@@ -7,18 +7,16 @@ from pathlib import Path
 
 from msft.report.branches import Branch, branches_of, deciding_words
 from msft.report.compare.comparison import (
-    ComparedRun,
     Comparison,
     MethodRuns,
-    ReportSplit,
     comparisons_of,
-    model_labels,
     over_in_words,
     places_text,
     spread_of,
     titles_of,
 )
 from msft.report.compare.paper import Parts, changes, left_out, mean_shift
+from msft.report.compare.runs import ComparedRun, ReportSplit, model_labels
 from msft.report.figures import costs
 from msft.report.figures.costs import loss_runs, losses_figure, rows_figure, rows_per_epoch
 from msft.report.figures.methods import (

@@ -26,7 +26,7 @@ LEGEND = "* best, ° second best, equal ones alike."
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table.
+    """One cell of a table.
 
     more: set small behind the text, such as a difference.
     value, difference: the same as unrounded numbers, for a program to read.
@@ -79,7 +79,7 @@ class Table:
 
     @property
     def blocks(self) -> list[tuple[str, list[TableRow]]]:
-        """Its rows by block, in order; of a table without blocks one, which has no name."""
+        """The rows by block, in order; a table without blocks has one block without a name."""
         return [(name, [*rows]) for name, rows in groupby(self.rows, lambda row: row.block)]
 
 

@@ -155,7 +155,8 @@ def _optimum(history: History, stage: int, name: str) -> float:
 
 
 def fork_of(history: History, candidates: Sequence[str]) -> tuple[str, list[int]] | None:
-    """Who overfitted first in a run of `with_everybody`, and the legs of its trunk."""
+    """The sub-dataset that overfitted first in a run of `with_everybody`, and the ticks of each
+    roll-out up to its peak."""
     legs: list[int] = []
     for number, stage in enumerate(history.stages):
         last = max((tick for tick, point in enumerate(stage.points, 1) if point.steps), default=0)

@@ -43,6 +43,18 @@ def mean(values: Sequence[Number]) -> Number:
     return fsum(values) / len(values)
 
 
+def minus(one: Number | None, two: Number | None) -> Number | None:
+    """A difference, if both are known."""
+    return None if one is None or two is None else one - two
+
+
+def known_mean(values: Iterable[Number | None]) -> Number | None:
+    """The mean, if there are values and all are known."""
+    found = [*values]
+    known = [value for value in found if value is not None]
+    return mean(known) if known and len(known) == len(found) else None
+
+
 def sample_sd(values: Sequence[Number]) -> float | None:
     """The standard deviation over n − 1; None of fewer than two values."""
     if len(values) < 2:
@@ -154,7 +166,7 @@ def _binomial_bounds(rows: int, moved: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How often somebody came first, and how often of these with others."""
+    """First places of a method, and how many of them it shares with another method."""
 
     first: int = 0
     shared: int = 0
@@ -201,7 +213,7 @@ def sign_test(wins: int, losses: int) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The same rows, looked at twice: on how many the first was better, and on how many worse."""
+    """Two models on the same rows: on how many the first is better, and on how many worse."""
 
     better: int
     worse: int
@@ -294,7 +306,7 @@ class Intervals:
         self._shares: dict[int, NDArray[np.float64]] = {}
 
     def at(self, checkpoint: CheckpointId, name: str) -> Interval | None:
-        """Of a sub-dataset at a checkpoint; None without a score, or without its rows."""
+        """The interval of a sub-dataset at a checkpoint; None without its score or its rows."""
         key = (checkpoint, name)
         if key not in self._known:
             score = self.history.known(checkpoint).get(name)

@@ -73,7 +73,7 @@ _TIDIED = [
         (r" $", ""),
     )
 ]
-"""What the page wants otherwise in attributes."""
+"""Rewrites of matplotlib's attributes: the page sets the font, and needs fewer digits."""
 WIDE, NARROW = 1000, 360
 """Pixels that figures are drawn for: a screen and a phone."""
 
@@ -114,7 +114,7 @@ _RC: dict[str, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Within it, figures look as they should, whatever the user's matplotlibrc says."""
+    """A context in which figures use our style, whatever the user's matplotlibrc says."""
     from matplotlib import style
 
     with style.context(["default", _RC]), warnings.catch_warnings():
@@ -405,7 +405,7 @@ def stacked_axes(
     row: float,
     entries: Sequence[Entry],
 ) -> tuple["Figure", list["Axes"]]:
-    """The same with several axes below each other, each with names of its own."""
+    """A figure with a legend and several axes below each other, each with names of its own."""
     longest = 15 if width <= NARROW else 24
     labels = [rows.labels(names, longest) for names, rows in parts]
     margin = name_margin([text for texts in labels for text in texts])
@@ -490,15 +490,16 @@ def horizontal_dots(width: float, panels: Sequence[Panel], zero: bool = True) ->
 def _dots(axes: "Axes", series: Sequence[Series], rows: RowLayout) -> None:
     step = 0.7 / max(len(series), 3)
     for number, one in enumerate(series):
+        below = (number - (len(series) - 1) / 2) * step
         known = [
-            (value, y + (number - (len(series) - 1) / 2) * step)
+            (value, y + below)
             for y, place in rows.places
             if (value := one.values[place]) is not None and isfinite(value)
         ]
         xs, ys = [x for x, _ in known], [y for _, y in known]
         axes.plot(xs, ys, "o", markersize=7, color=one.colour, markeredgecolor=PAPER)
         spans = [
-            (*span, y + (number - (len(series) - 1) / 2) * step)
+            (*span, y + below)
             for y, place in rows.places
             if one.intervals and (span := one.intervals[place]) is not None
         ]

@@ -8,8 +8,9 @@ from math import fsum, isnan, nan
 from typing import TYPE_CHECKING
 
 from msft.report.branches import Branch, Polyline, branches_of, rolled_back
-from msft.report.compare.comparison import ComparedRun, Comparison, MethodRuns
+from msft.report.compare.comparison import Comparison, MethodRuns
 from msft.report.compare.paper import disk_bounds
+from msft.report.compare.runs import ComparedRun
 from msft.report.figures.chart import (
     BEST,
     DASHED,
@@ -152,7 +153,7 @@ def loss(history: History, branches: Sequence[Branch], steps: StepLosses, width:
 
 
 def flops_shares(history: History) -> list[tuple[str, int, str]]:
-    """What the FLOPs went into, adding up to all of them: name, amount, colour."""
+    """The shares of all FLOPs by what they were for: name, amount, colour."""
     all_of = flops_of(history)
     path = path_tokens(history, history.best).train if history.best else 0
     kept = train_flops(history.start.num_parameters, path, adapter_of(history))
@@ -297,7 +298,7 @@ def losses_figure(comparison: Comparison, width: float) -> "Figure":
 
 
 def loss_entries(lines: Sequence[LossLine]) -> list[Entry]:
-    """What is drawn beside the lines themselves."""
+    """Legend entries for the moving average and for the places where sub-datasets left."""
     entries: list[Entry] = []
     if any(places for places, _ in (line.moving for line in lines)):
         entries.append(Entry(f"thin: moving average over {WINDOW} steps", MUTED, "line"))
@@ -367,7 +368,7 @@ def path_steps(history: History, steps: StepLosses) -> Polyline:
 
 
 def _rollbacks(history: History) -> list[tuple[float, int]]:
-    """Where a roll-out began after a roll-back in which somebody left, and with how many."""
+    """The epoch of each roll-back after which a sub-dataset left, and how many stayed."""
     return [
         (branch.start, len(history.stages[branch.number].asked.active))
         for branch in branches_of(history)[1:]

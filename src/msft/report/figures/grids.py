@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from msft.report.branches import branches_of
-from msft.report.compare.comparison import ComparedRun, budget_of, model_labels
+from msft.report.compare.runs import ComparedRun, budget_of, model_labels
 from msft.report.figures.chart import (
     BEST,
     FAINT,
@@ -58,7 +58,7 @@ DISK_ENTRIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class RunPanel:
     """One run of a grid. title: model, C and N. sft: what its loss is drawn beside."""
 
     title: str
@@ -66,7 +66,7 @@ class Panel:
     sft: ComparedRun | None = None
 
 
-def panels_of(kind: GridKind, runs: Sequence[ComparedRun]) -> list[Panel]:
+def panels_of(kind: GridKind, runs: Sequence[ComparedRun]) -> list[RunPanel]:
     """The panels that finished runs have: of peaks those of SFT, or of whatever has peaks where
     none is SFT's; of losses and disk those of mSFT, the largest C first."""
     finished = [run for run in runs if run.history.ended is not None]
@@ -78,7 +78,7 @@ def panels_of(kind: GridKind, runs: Sequence[ComparedRun]) -> list[Panel]:
         shown.sort(key=lambda run: -budget_of(run.history))
     straight = [run for run in finished if run.method == "sft"]
     return [
-        Panel(title, run, _beside(run, straight))
+        RunPanel(title, run, _beside(run, straight))
         for title, run in zip(_titles(shown), shown, strict=True)
     ]
 
@@ -116,7 +116,7 @@ def _titles(runs: Sequence[ComparedRun]) -> list[str]:
     ]
 
 
-def grid_section(kind: GridKind, panels: Sequence[Panel]) -> Section:
+def grid_section(kind: GridKind, panels: Sequence[RunPanel]) -> Section:
     """The grid with what it shows; a grid that shows scores says if test rows selected."""
     title, text = {
         "peaks": (
@@ -141,12 +141,12 @@ def grid_section(kind: GridKind, panels: Sequence[Panel]) -> Section:
     return marked([section], SELECTED_ON_TEST if on_test else "", ("loss", "disk"))[0]
 
 
-def peaks_grid(panels: Sequence[Panel], width: float) -> "Figure":
+def peaks_grid(panels: Sequence[RunPanel], width: float) -> "Figure":
     """Curves with their peaks, and distances to the peak of the mean: a row of each run."""
     return peak_rows([(each.title, each.run.history) for each in panels], width, TITLE, PANEL)
 
 
-def loss_grid(panels: Sequence[Panel], width: float) -> "Figure":
+def loss_grid(panels: Sequence[RunPanel], width: float) -> "Figure":
     """The loss of mSFT beside that of SFT, and where sub-datasets left."""
     lines: list[list[LossLine]] = []
     for panel in panels:
@@ -164,7 +164,7 @@ def loss_grid(panels: Sequence[Panel], width: float) -> "Figure":
     return _grid(len(panels), entries, draw, width)
 
 
-def disk_grid(panels: Sequence[Panel], width: float) -> "Figure":
+def disk_grid(panels: Sequence[RunPanel], width: float) -> "Figure":
     """Copies of the weights on disk, their mean, and the paper's bounds."""
 
     def draw(axes: "Axes", number: int) -> None:

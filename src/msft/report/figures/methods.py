@@ -108,7 +108,7 @@ def _score(comparison: Comparison, method: MethodRuns, name: str) -> float | Non
 
 
 def _interval(comparison: Comparison, method: MethodRuns, name: str) -> tuple[float, float] | None:
-    """Of a count under one seed."""
+    """Wilson's interval of a count under one seed; None of other scores and of several seeds."""
     run, *others = method.over(comparison.seeds)
     score = run.history.known(run.best, comparison.split).get(name)
     if others or score is None or score.metric != "accuracy":
@@ -199,7 +199,7 @@ PREVENTED, ADDED, FORGOTTEN, TRANSFERRED, UNDEFINED = (
 
 
 def bars_of(part: Parts) -> list[tuple[Entry, Number]]:
-    """What the parts of a gain are, and their lengths, those that are nothing left out."""
+    """The kinds and the lengths of the parts of a gain; parts of length 0 are left out."""
     prevention, forgetting = part.prevention or 0, part.forgetting or 0
     found = [
         (PREVENTED if prevention > 0 else ADDED, prevention),

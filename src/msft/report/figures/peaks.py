@@ -92,7 +92,7 @@ def peaks(history: History, width: float) -> "Figure":
 def peak_rows(
     panels: Sequence[tuple[str, History]], width: float, title: float, panel: float
 ) -> "Figure":
-    """The same for several runs below each other, each under its title.
+    """Fig. 2 of several runs below each other, each under its title.
 
     title, panel: pixels of the title above each and of the curves.
     """
@@ -122,7 +122,8 @@ def peak_rows(
             below = add_axes(figure, 0.52 * width + margin, 10, above, under)
         _draw_curves(curves, history, peaked)
         _draw_distances(below, peaked, labels)
-        name_panel(curves, text, 0.48 * width)
+        if text:
+            name_panel(curves, text, 0.48 * width)
         begin += row
     draw_legend(figure, PEAK_ENTRIES)
     return figure

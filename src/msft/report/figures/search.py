@@ -61,7 +61,7 @@ class _StageRows:
 
     @property
     def middle(self) -> float:
-        """Of the pressed rows."""
+        """The middle of the pressed rows."""
         return (self.at[self.pressed[0]] + self.at[self.pressed[-1]]) / 2
 
 
@@ -122,7 +122,8 @@ def _parts(axes: "Axes", branches: Sequence[Branch], rows: _StageRows) -> None:
 
 
 def _jumps(axes: "Axes", history: History, branches: Sequence[Branch], rows: _StageRows) -> None:
-    """From each roll-out to the next one: down from where it begins, dashed if that is back."""
+    """Lines from each roll-out to the next: down to where the next one begins, dashed if it begins
+    at an earlier epoch."""
     down: dict[str, Polyline] = {colour: ([], []) for colour in (FAINT, WENT_ON, BEST)}
     for branch, following in pairwise(branches):
         x, y, below = following.start, rows.at[branch.number], rows.at[following.number]
@@ -281,7 +282,7 @@ def curve(
 def small_curve(
     history: History, branches: Sequence[Branch], name: str, exclusion: Exclusion | None
 ) -> str:
-    """The same without axes, band and peaks, where there are very many of them.
+    """The curve without axes, band and peaks, for runs of very many sub-datasets.
 
     An SVG element as text: matplotlib takes ten times as long.
     """
