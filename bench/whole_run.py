@@ -46,8 +46,7 @@ from msft.run.log import Log
 from msft.run.rows import Verdicts
 from msft.run.worker import EngineWorker
 from msft.scoring.evaluation import Evaluator
-from msft.store.disk import BackgroundDisk, DiskTier
-from msft.store.store import CheckpointStore
+from msft.store.store import BackgroundDisk, CheckpointStore, DiskTier
 
 PARTS = {
     "training": [(EngineWorker, "advance")],

@@ -40,7 +40,6 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from msft.engine.kernels import HALF, NO_CUDA, NO_LABEL, KernelChoice, short_rows, varlen
-from msft.engine.model.tokenizers import largest
 from msft.example import Encoded
 
 
@@ -291,6 +290,8 @@ def suits(q: Tensor, v: Tensor) -> bool:
 
 def attention_way(model: Any, longest: int) -> KernelChoice:
     """The attention kernel of training for rows of up to `longest` tokens, by the config."""
+    from msft.engine.model.shape import largest  # which loads models, and so this file
+
     config, weight = model.config.get_text_config(), next(model.parameters())
     dim = largest(config, "head_dim") or config.hidden_size // largest(
         config, "num_attention_heads"

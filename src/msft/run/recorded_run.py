@@ -109,13 +109,15 @@ class RecordedRun:
         self._next: Event | None = next(self._recorded, None)
         self._watch = watch
         self._has_result = has_result
+        settings = as_begun(settings, log.events)
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
         self._selection = settings.selection_split
         self._method = method
         self._worker = worker
         self._store = store
         self._verdicts = verdicts or Verdicts(selection=self._selection)
-        self._verdicts.resume(scored_rows(log.events))
+        if log.events:
+            self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
         self._recovery = Recovery(worker, store, self.history)
 
