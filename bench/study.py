@@ -29,13 +29,14 @@ from study_logs import LINES, keep_logs
 from study_rows import KINDS, Row, rows_of
 
 import msft
-from msft.app import session, stores
+from msft import training
 from msft.data.corpus import Corpus
 from msft.engine import build
 from msft.engine import memory as checkpoint_sizes
 from msft.engine.fast import FastEngine
 from msft.engine.memory import FreeMemory
 from msft.engine.packing import TrainingRow
+from msft.engine.saving import best_folder, stores
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
@@ -139,8 +140,8 @@ def keep_in_memory(on_device: int) -> None:
         return stores.RunStore(Weights(tiers, None, weights), lambda: None, 0)
 
     checkpoint_sizes.held_in = held_in
-    session.store_of = store_of  # type: ignore[assignment]
-    session.BestFolder = NoFolder  # type: ignore[assignment, misc]
+    stores.store_of = store_of  # type: ignore[assignment]
+    best_folder.BestFolder = NoFolder  # type: ignore[assignment, misc]
 
 
 def memory_left() -> float:
@@ -242,7 +243,7 @@ def main() -> None:
         smaller_card(options.gb)
     options.out.mkdir(parents=True, exist_ok=True)
     build.engine_of = SharedEngines(build.engine_of)  # type: ignore[assignment]
-    session.write_report = lambda folder: None  # `msft report` makes it from the logs
+    training.write_report = lambda folder: None  # `msft report` makes it from the logs
     if options.in_memory is not None:
         keep_in_memory(options.in_memory)
     compiled = ["torch_compile=true"] if torch.cuda.is_available() else []

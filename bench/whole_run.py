@@ -38,7 +38,7 @@ from common import (
 )
 
 import msft
-from msft.app import session, train
+from msft import training
 from msft.engine import build
 from msft.engine.fast import FastEngine
 from msft.engine.saving.best_folder import BestFolder
@@ -59,9 +59,9 @@ PARTS = {
     "disk": [(DiskTier, verb) for verb in ("put", "get", "drop")],
     "best/": [(BestFolder, verb) for verb in ("update", "card")],
     "loading": [(build, "load_model"), (build, "leak_of"), (train, "load_corpus")],
-    "preparing": [(build, "engine_over"), (session, "settings_of")],
+    "preparing": [(build, "engine_over"), (training, "settings_of")],
     "log": [(Log, "append"), (Verdicts, "add")],
-    "report": [(session, "write_report")],
+    "report": [(training, "write_report")],
 }
 """What is timed as what; a verb that is not there (any more) is named and left out."""
 
