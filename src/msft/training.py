@@ -231,7 +231,7 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
         ),
     )
     mine = together(job.ranks, "hashes of the base", lambda: hashing.record() if hashing else {})
-    base = job.ranks.gather("base", mine)[0]
+    base = mine if job.ranks.world == 1 else job.ranks.gather("base", mine)[0]
     return Built(engine, "simple" if isinstance(engine, SimpleEngine) else FAST, base)
 
 
@@ -382,7 +382,8 @@ class TrainingRun:
                 for observer in self.observers:
                     watching.callback(observer.close)
                     observer.begin(watched)
-                self._ranks.gather("files of the log", None)  # the files are as the log has them
+                if self._ranks.world > 1:  # the files of all are as the log has them
+                    self._ranks.gather("files of the log", None)
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
@@ -446,10 +447,10 @@ class TrainingRun:
         return scored
 
     def _event(self, history: History, event: Event, live: bool) -> None:
+        if live:  # an observer finds the best so far in `best/`
+            self._show_best(history, last=history.ended is not None)
         for observer in self.observers:
             observer.event(history, event, live)
-        if live:
-            self._show_best(history, last=history.ended is not None)
 
     def _show_best(self, history: History, last: bool) -> None:
         """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the

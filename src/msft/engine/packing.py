@@ -28,7 +28,7 @@ products on a CPU, and it is exact: padding stands at the end and causality hide
 says which kernels this machine has.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -162,32 +162,6 @@ def packed(rows: Sequence[TrainingRow], device: torch.device) -> PackedRows:
     buffer = np.empty(shape.size, dtype=np.int64)
     fill(buffer, rows, shape)
     return PackedRows.over(to_device_async(torch.from_numpy(buffer), device), shape)
-
-
-def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
-    """Places in batches of at most `most` in size (a larger one stands alone)."""
-    groups: list[list[int]] = []
-    filled = most
-    for place, size in enumerate(sizes):
-        if filled + size > most:
-            groups.append([])
-            filled = 0
-        groups[-1].append(place)
-        filled += size
-    return groups
-
-
-def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """As few batches as `batches` makes, the largest of them as small as it can be."""
-    count = len(batches(sizes, most))
-    least = max(sizes) if count > 1 else most
-    while least < most:
-        middle = (least + most) // 2
-        if len(batches(sizes, middle)) > count:
-            least = middle + 1
-        else:
-            most = middle
-    return batches(sizes, most)
 
 
 def row_means(nll: Tensor, line: PackedRows) -> Tensor:

@@ -105,7 +105,7 @@ def admit(
     folder = run_folder(recipe, out)
     refuse_run(recipe, folder)
     refuse_engine(recipe, engine is not None, shared, ranks.world)
-    events = folder.events()
+    events = folder.events() if folder.log.exists() else []
     return Job(
         recipe,
         folder,

@@ -102,6 +102,7 @@ class RecordedRun:
         self.train_ticks = settings.train_ticks
         self.evals_per_epoch = settings.evals_per_epoch
         self.seed = settings.seed
+        settings = as_begun(settings, log.events)
         self.history = History()
         self.is_live = False
         self._log = log
@@ -109,7 +110,6 @@ class RecordedRun:
         self._next: Event | None = next(self._recorded, None)
         self._watch = watch
         self._has_result = has_result
-        settings = as_begun(settings, log.events)
         self._settings = replace(settings, peaks=method.peaks or settings.peaks)
         self._selection = settings.selection_split
         self._method = method
