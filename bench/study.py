@@ -29,13 +29,13 @@ from study_logs import LINES, keep_logs
 from study_rows import KINDS, Row, rows_of
 
 import msft
-from msft.app import session, stores
+from msft import training
 from msft.data.corpus import Corpus
-from msft.engine import build
-from msft.engine import memory as checkpoint_sizes
+from msft.engine import build, memory
 from msft.engine.fast import FastEngine
 from msft.engine.memory import FreeMemory
 from msft.engine.packing import TrainingRow
+from msft.engine.saving import best_folder, stores
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.feeds import steps_of
@@ -133,14 +133,14 @@ def keep_in_memory(on_device: int) -> None:
     def store_of(
         recipe: Recipe, method: Any, settings: Any, engine: Any, folder: RunFolder, *rest: Any
     ) -> stores.RunStore:
-        weights = checkpoint_sizes.FP32 * engine.num_trainable
+        weights = memory.FP32 * engine.num_trainable
         tiers, _ = engine.memory(weights, 0, most_held(method, settings))
         folder.path.mkdir(parents=True, exist_ok=True)
         return stores.RunStore(Weights(tiers, None, weights), lambda: None, 0)
 
-    checkpoint_sizes.held_in = held_in
-    session.store_of = store_of  # type: ignore[assignment]
-    session.BestFolder = NoFolder  # type: ignore[assignment, misc]
+    memory.held_in = held_in
+    stores.store_of = store_of  # type: ignore[assignment]
+    best_folder.BestFolder = NoFolder  # type: ignore[assignment, misc]
 
 
 def memory_left() -> float:
@@ -242,7 +242,7 @@ def main() -> None:
         smaller_card(options.gb)
     options.out.mkdir(parents=True, exist_ok=True)
     build.engine_of = SharedEngines(build.engine_of)  # type: ignore[assignment]
-    session.write_report = lambda folder: None  # `msft report` makes it from the logs
+    training.write_report = lambda folder: None  # `msft report` makes it from the logs
     if options.in_memory is not None:
         keep_in_memory(options.in_memory)
     compiled = ["torch_compile=true"] if torch.cuda.is_available() else []

@@ -38,8 +38,8 @@ from common import (
 )
 
 import msft
-from msft.app import session, train
-from msft.engine import build
+from msft import training
+from msft.engine import build, rows
 from msft.engine.fast import FastEngine
 from msft.engine.saving.best_folder import BestFolder
 from msft.run.log import Log
@@ -59,10 +59,10 @@ PARTS = {
     "waiting for the disk": [(CheckpointStore, "flush"), (BackgroundDisk, "_wait")],
     "disk": [(DiskTier, verb) for verb in ("put", "get", "drop")],
     "best/": [(BestFolder, verb) for verb in ("update", "card")],
-    "loading": [(build, "load_model"), (build, "leak_of"), (train, "load_corpus")],
-    "preparing": [(build, "engine_over"), (session, "settings_of")],
+    "loading": [(build, "load_model"), (build, "leak_of"), (rows, "load_corpus")],
+    "preparing": [(build, "engine_over"), (training, "settings_of")],
     "log": [(Log, "append"), (Verdicts, "add")],
-    "report": [(session, "write_report")],
+    "report": [(training, "write_report")],
 }
 """What is timed as what; a verb that is not there (any more) is named and left out."""
 
