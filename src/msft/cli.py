@@ -30,17 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
+    _expand(options)
     take_rank(options.command, parser.error)
-    from msft.app.terminal.screen import say_first
-
-    say_first(options)
-    from msft.app import commands
-
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`
     try:
         with stop_on_signals(), signals_wait(), explaining():
-            _expand(options)
+            from msft.app.terminal.screen import say_first
+
+            say_first(options)
+            from msft.app import commands
+
             getattr(commands, options.function)(options)
     except BrokenPipeError:
         return DONE

@@ -25,21 +25,21 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from msft import process
-from msft.data.corpus import Corpus, settings_for
+from msft.data.corpus import settings_for
 from msft.engine.rows import Rows, load_rows
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
 from msft.observers.hub import push
-from msft.observers.observer import Observer, Watched
+from msft.observers.observer import Losses, Observer, Watched
 from msft.observers.trackers import TrackedRun
 from msft.own_code import in_words, source_digest
 from msft.planning.admission import (
-    lanes_of_run,
+    EngineSource,
+    Job,
+    Notice,
+    admit,
     refuse_disagreement,
-    refuse_engine,
-    refuse_run,
     resolved,
-    run_folder,
 )
 from msft.process import graceful
 from msft.ranks import (
@@ -56,7 +56,7 @@ from msft.recipe.recipe import ADAPTER_KEYS, Recipe, with_rows
 from msft.report import write_report
 from msft.report.card import card_of
 from msft.report.findings import Findings, findings_content, findings_in
-from msft.run.engine import Engine, HasVerbs, completed
+from msft.run.engine import Engine, completed
 from msft.run.environment import (
     ROLLOUT_FROM,
     BaseRecord,
@@ -66,7 +66,7 @@ from msft.run.environment import (
     refuse_other_base,
     refuse_others,
 )
-from msft.run.folder import RunFolder, write_json, write_text
+from msft.run.folder import write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import EndEvent, Event, Log, RankSync
 from msft.run.recorded_run import RecordedRun, as_begun
@@ -82,11 +82,6 @@ from msft.store.disk import Hashes
 if TYPE_CHECKING:
     from msft.engine.memory import Demand
     from msft.engine.model.shape import ModelShape
-
-Notice = Callable[[str], None]
-"""Is told what a person should know."""
-EngineSource = HasVerbs | Callable[[Recipe, Corpus], HasVerbs]
-"""An engine of the user's own, or a function that makes one."""
 
 
 def train(
@@ -122,24 +117,6 @@ def train(
         for note in rows.notes:
             job.notice(note)
         return carry_out(job, rows, plan, built, observers)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What was asked for, and can be done as far as that is known without rows and model.
-
-    lanes: parts of each batch whose gradients are summed in a fixed order; a process has one or
-        several of them.
-    """
-
-    recipe: Recipe
-    folder: RunFolder
-    notice: Notice
-    schedule: Path | None = None
-    engine: EngineSource | None = None
-    shared: Path | None = None
-    ranks: Ranks = ALONE
-    lanes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,35 +165,11 @@ class Result:
 # The stages, in their order.
 
 
-def admit(
-    recipe: Recipe,
-    out: Path | str | None,
-    notice: Notice,
-    schedule: Path | str | None,
-    engine: EngineSource | None,
-    shared: Path | None,
-    ranks: Ranks,
-) -> Job:
-    """Refuse what cannot be done, before anything heavy is loaded."""
-    folder = run_folder(recipe, out)
-
-    def refuse() -> None:
-        refuse_run(recipe, folder)
-        refuse_engine(recipe, engine is not None, shared, ranks.world)
-
-    together(ranks, "what is asked for", refuse)
-    lanes = from_first(ranks, "lanes", lambda: lanes_of_run(recipe, folder, ranks.world))
-    told = _silent if ranks.rank else notice  # only rank 0 prints
-    replayed = Path(schedule) if schedule else None
-    return Job(recipe, folder, told, replayed, engine, shared, ranks, lanes)
-
-
 def read(job: Job) -> Rows:
     """The tokenizer and the rows in its tokens: what is wrong with them comes up before weights."""
     rows = together(job.ranks, "data", lambda: load_rows(job.recipe))
     if job.ranks.world > 1:
-        meant = (job.recipe, job.folder, rows.corpus, job.schedule)
-        together(job.ranks, "the same run", lambda: refuse_disagreement(job.ranks, *meant))
+        together(job.ranks, "the same run", lambda: refuse_disagreement(job, rows.corpus))
     return rows
 
 
@@ -266,8 +219,9 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
     if recipe.deterministic:
         _compute_the_same_bits_again()
     hashing = None
-    if job.ranks.rank == 0 and not job.folder.is_finished():
-        hashing = BaseHashing(recipe.model(), read_base(job.folder.environment) or {})
+    if job.ranks.rank == 0 and not job.finished:
+        recorded = read_base(job.folder.environment) if job.begun else {}
+        hashing = BaseHashing(recipe.model(), recorded or {})
     with_lanes, sizes = replace(recipe, lanes=job.lanes), (plan.shape, plan.demand)
     engine = together(
         job.ranks,
@@ -324,11 +278,11 @@ class TrainingRun:
         self._recipe, self._folder, self._ranks = job.recipe, job.folder, job.ranks
         self._engine = engine = built.engine
         recipe, folder, ranks, corpus = job.recipe, job.folder, job.ranks, rows.corpus
+        self._settings = settings_of(job, rows, plan, built)
         tasks, samples = corpus.tasks(recipe), recipe.samples
         self._evaluator = Evaluator(
             tasks, engine.predictor(), rows.tokenizer, samples, corpus.selection
         )
-        self._settings = settings_of(job, rows, plan, built)
         self._samples = Samples(
             folder.samples if samples else None, ranks.rank == 0, corpus.selection
         )
@@ -361,8 +315,10 @@ class TrainingRun:
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
-        self._losses = LossesFile()
-        files = [self._losses, StepsFile(), SummaryFile(), TrackedRun()]
+        self._losses = LossesFile() if recipe.validation_loss else None
+        files: list[Observer] = [StepsFile(), SummaryFile()]
+        files[:0] = [self._losses] if self._losses else []  # trackers are told of its losses
+        files += [TrackedRun()] if recipe.report_to != "none" else []
         self.observers = [*observers, *files] if ranks.rank == 0 else []
 
     def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -473,10 +429,13 @@ class TrainingRun:
         recipe, folder = self._recipe, self._folder
         settings = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
         told = len(log.events) if self.was_finished else 0
-        watched = Watched(folder, recipe, settings, told, self._job.notice, self._losses.latest)
+        watched = Watched(folder, recipe, settings, told, self._job.notice, self._latest_losses)
         for observer in self.observers:
             watching.callback(observer.close)
             observer.begin(watched)
+
+    def _latest_losses(self) -> Losses:
+        return self._losses.latest if self._losses is not None else {}
 
     # What happens while the method searches.
 
@@ -488,7 +447,8 @@ class TrainingRun:
     def _score(self, names: Sequence[str], split: str) -> Scored:
         with self._ranks.busy("evaluation"):
             scored = self._evaluator(names, split)
-        self._losses.gather(scored.losses)
+        if self._losses is not None:
+            self._losses.gather(scored.losses)
         return scored
 
     def _event(self, history: History, event: Event, live: bool) -> None:
@@ -557,23 +517,19 @@ class TrainingRun:
 
 def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
     """What the log is a function of: the settings, with digests of what they do not spell out."""
-    recipe, engine = job.recipe, built.engine
-    fingerprint = {
-        "data": rows.corpus.fingerprint(),
-        "model": engine.fingerprint(),
-        "training": sha256(repr(training_keys(recipe)).encode()).hexdigest(),
-    }
-    for path in {
-        d.spec.metric: None for d in rows.corpus.datasets.values() if ":" in d.spec.metric
-    }:
+    recipe, engine, corpus = job.recipe, built.engine, rows.corpus
+    training = sha256(repr(training_keys(recipe)).encode()).hexdigest()
+    model = engine.fingerprint()
+    fingerprint = {"data": corpus.fingerprint(), "model": model, "training": training}
+    for path in {d.spec.metric: None for d in corpus.datasets.values() if ":" in d.spec.metric}:
         digest = source_digest(path)  # older logs do not have it and are not asked
         fingerprint |= {} if digest is None else {f"metric {path}": digest}
-    has_adapter = recipe.use_peft or engine.num_frozen  # a Trainer has an adapter of its own
+    with_adapter = recipe.use_peft or engine.num_frozen  # a Trainer has an adapter of its own
     return replace(
         plan.settings,
         fingerprint=fingerprint,
         engine=built.name,
-        adapter=engine.num_trainable if has_adapter else 0,
+        adapter=engine.num_trainable if with_adapter else 0,
         lanes=job.lanes,
     )
 
@@ -602,10 +558,6 @@ def meet(recipe: Callable[[], Recipe]) -> tuple[Ranks, Recipe]:
     tried = attempt(recipe)
     ranks = joined(_patience_of(*tried[0]) if tried[0] else Patience())
     return ranks, settled(ranks, "the recipe", tried)
-
-
-def _silent(text: str) -> None:
-    """Rank 0 says it."""
 
 
 def _compute_the_same_bits_again() -> None:

@@ -157,9 +157,11 @@ def replay(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -> None:
     from msft.app.interface import shown_run
     from msft.app.terminal.results import result_text
+    from msft.recipe.recipe import load_recipe
     from msft.training import meet, train
 
-    ranks, recipe = meet(lambda: recipe_of(options))
+    file, overrides = options.recipe, overrides_of(options)
+    ranks, recipe = meet(lambda: load_recipe(file, overrides))
     options.quiet = options.quiet or ranks.rank > 0
     for note in recipe.notes:
         say(f"note: {note}", options.quiet)

@@ -21,7 +21,8 @@ from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 if TYPE_CHECKING:
-    from msft.training import EngineSource, Result
+    from msft.planning.admission import EngineSource
+    from msft.training import Result
 
 AnyRecipe = Recipe | Path | str
 """A recipe, or where its file is."""

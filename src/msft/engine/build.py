@@ -138,7 +138,9 @@ def engine_over(
     """An engine over a model that is loaded already; the simple one takes small batches, and saves
     memory only where it is told to."""
     settings = _settings(recipe, corpus, device, ranks)
-    loaded, options = loaded.exported_in(recipe.export_dtype), recipe.adapter
+    if recipe.export_dtype != "auto":
+        loaded = loaded.exported_in(recipe.export_dtype)
+    options = recipe.adapter
     with_adapter = None if options is None else adapted(loaded, options, device, settings.bf16)
     rows = {name: dataset.train.rows for name, dataset in corpus.datasets.items()}
     if not fast:
@@ -152,7 +154,9 @@ def engine_over(
     if shape is None or demand is None:
         shape = shape_of(loaded.model) if with_adapter is None else with_adapter.shape
         demand = demand_of(recipe, corpus, device, shape)
-    fit = agreed(ranks, fit_of(loaded.model, shape, device, demand, recipe.gradient_checkpointing))
+    fit = fit_of(loaded.model, shape, device, demand, recipe.gradient_checkpointing)
+    if ranks.world > 1:
+        fit = agreed(ranks, fit)
     settings = replace(
         settings,
         gradient_checkpointing=fit.gradient_checkpointing,

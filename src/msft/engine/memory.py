@@ -11,7 +11,7 @@ come `MemoryParts`, bytes by what they are for, and `Needs`, which adds checkpoi
 """
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -99,13 +99,14 @@ def no_room(name: str, least: int, room: FreeMemory, cures: Mapping[str, int]) -
     )
 
 
-def refuse_full_disk(folder: Path, needed: int, cure: str = "") -> None:
+def refuse_full_disk(folder: Path, needed: int, cured_by: Callable[[], str] = str) -> None:
     """NoRoom if the disk under `folder` has fewer bytes left than the run can need at once.
 
-    cure: what helps this method, besides what helps every one.
+    cured_by: what helps this method, besides what helps every one.
     """
     free = free_disk(folder)
     if free < needed:
+        cure = cured_by()
         raise NoRoom(
             f"{folder} has {_gb(free)} free, but this run can need {_gb(needed)} on disk "
             "at once; free some space, use another --out, "

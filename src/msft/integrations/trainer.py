@@ -39,7 +39,7 @@ from msft.integrations.rows import (
     prepared_rows,
 )
 from msft.observers.observer import Observer
-from msft.planning.admission import refuse_run
+from msft.planning.admission import Job, refuse_run
 from msft.recipe.recipe import Recipe
 from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, selection_of
@@ -49,7 +49,7 @@ from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
-from msft.training import Built, Job, Plan, Result, carry_out
+from msft.training import Built, Plan, Result, carry_out
 
 
 class TrainerLog(Observer):

@@ -78,16 +78,18 @@ class StepsFile(Observer):
 
 class LossesFile(Observer):
     """`losses.jsonl`: the losses of references, where a recipe asks for `validation_loss`. Those of
-    an evaluation are written when the log has its event."""
+    an evaluation are written when the log has its event.
+
+    latest: those that belong to the latest event.
+    """
 
     _lines: Lines | None = None
-    _latest: Losses = {}  # noqa: RUF012  never changed, only replaced
+    latest: Losses = {}  # noqa: RUF012  never changed, only replaced
 
     def begin(self, run: Watched) -> None:
-        if run.recipe.validation_loss:
-            self._known = read_losses(run.folder.losses)
-            self._gathered: dict[str, float] = {}
-            self._lines = Lines(run.folder.losses, run.notice)
+        self._known = read_losses(run.folder.losses)
+        self._gathered: dict[str, float] = {}
+        self._lines = Lines(run.folder.losses, run.notice)
 
     def gather(self, losses: Losses) -> None:
         """An evaluation has ended; the event that belongs to it comes next."""
@@ -97,22 +99,18 @@ class LossesFile(Observer):
     def event(self, history: History, event: Event, live: bool) -> None:
         if self._lines is None:
             return
-        self._latest = {}
+        self.latest = {}
         if not isinstance(event, PointEvent | ScoresEvent):
             return
         if isinstance(event, ScoresEvent) and event.split != SELECTION:
             return
         if not live:
-            self._latest = self._known.get(event.checkpoint, {})
+            self.latest = self._known.get(event.checkpoint, {})
             return
-        self._latest, self._gathered = self._gathered, {}
-        if self._latest:
-            self._lines.add({"checkpoint": event.checkpoint, "losses": self._latest})
+        self.latest, self._gathered = self._gathered, {}
+        if self.latest:
+            self._lines.add({"checkpoint": event.checkpoint, "losses": self.latest})
             self._lines.flush()
-
-    def latest(self) -> Losses:
-        """The losses that belong to the latest event."""
-        return self._latest
 
     def close(self) -> None:
         if self._lines is not None:

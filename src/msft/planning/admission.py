@@ -4,8 +4,8 @@ Recipe, folder and packages are looked at first, then what the processes of a ru
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,15 @@ from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, expanded, read_text, refuse_other_kind
 from msft.observers.hub import refuse_unpushable
 from msft.observers.trackers import refuse_missing
-from msft.ranks import Ranks
+from msft.ranks import ALONE, Ranks, together
 from msft.recipe.dataset import DatasetSpec, names_files
 from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import parse
+from msft.run.engine import HasVerbs
 from msft.run.environment import versions
 from msft.run.folder import RunFolder
-from msft.run.log import RunEvent
+from msft.run.log import EndEvent, Event, RunEvent
 from msft.scoring.metrics import own_metric
 from msft.search.curves import SELECTION, TEST
 from msft.text import counted
@@ -60,6 +61,69 @@ FREE = (
 
 PLACES = (*SPLITS, "path", "data_dir", "chat_template")
 """Keys that name files or folders."""
+
+
+Notice = Callable[[str], None]
+"""Is told what a person should know."""
+EngineSource = HasVerbs | Callable[[Recipe, Corpus], HasVerbs]
+"""An engine of the user's own, or a function that makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for, and can be done as far as that is known without rows and model.
+
+    lanes: parts of each batch whose gradients are summed in a fixed order; a process has one or
+        several of them.
+    begun, finished: what the folder's log says.
+    """
+
+    recipe: Recipe
+    folder: RunFolder
+    notice: Notice
+    schedule: Path | None = None
+    engine: EngineSource | None = None
+    shared: Path | None = None
+    ranks: Ranks = ALONE
+    lanes: int = 1
+    begun: bool = False
+    finished: bool = False
+
+
+def admit(
+    recipe: Recipe,
+    out: Path | str | None,
+    notice: Notice,
+    schedule: Path | str | None,
+    engine: EngineSource | None,
+    shared: Path | None,
+    ranks: Ranks,
+) -> Job:
+    """Refuse what cannot be done, before anything heavy is loaded."""
+    folder = run_folder(recipe, out)
+
+    def asked() -> Job:
+        refuse_run(recipe, folder)
+        refuse_engine(recipe, engine is not None, shared, ranks.world)
+        events = folder.events()
+        return Job(
+            recipe,
+            folder,
+            _silent if ranks.rank else notice,  # only rank 0 prints
+            Path(schedule) if schedule else None,
+            engine,
+            shared,
+            ranks,
+            lanes_of_run(recipe, folder, events, ranks.world),
+            begun=bool(events),
+            finished=isinstance(events[-1], EndEvent) if events else False,
+        )
+
+    return together(ranks, "what is asked for", asked)
+
+
+def _silent(text: str) -> None:
+    """Rank 0 says it."""
 
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
@@ -106,10 +170,12 @@ def refuse_engine(recipe: Recipe, own: bool, shared: Path | None, world: int) ->
 
 def refuse_untrainable(recipe: Recipe) -> None:
     """Refuse what `msft train` cannot do in any folder."""
-    refuse_missing(recipe.report_to)
+    if recipe.report_to != "none":
+        refuse_missing(recipe.report_to)
     if recipe.push_to_hub:
         refuse_unpushable(recipe)
     refuse_no_packages(recipe)
+    recipe.template()
     refuse_absent(recipe, recipe.model())
 
 
@@ -123,7 +189,6 @@ def refuse_no_packages(recipe: Recipe) -> None:
 def refuse_absent(recipe: Recipe, model: str) -> None:
     """RecipeError or DataError where something that is named is not there: a model, the data
     folder, a file of rows, a metric. What the hub should have is not looked for."""
-    recipe.template()
     if recipe.data_dir is not None:
         recipe.data_folder()
     if model != TINY and is_adapter(model):
@@ -283,14 +348,12 @@ def refuse_places(folders: Sequence[Path]) -> None:
 MOST_SHOWN = 5
 
 
-def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
+def lanes_of_run(recipe: Recipe, folder: RunFolder, events: Sequence[Event], world: int) -> int:
     """The lanes that a run has, or will have; UsageError where so many processes cannot share them.
 
     `auto` is what the run was begun with, and at first one lane for each process.
     """
-    begun = next(
-        (e.settings.get("lanes", 1) for e in folder.events() if isinstance(e, RunEvent)), 0
-    )
+    begun = next((e.settings.get("lanes", 1) for e in events if isinstance(e, RunEvent)), 0)
     lanes: int = recipe.lanes if recipe.lanes != "auto" else begun or world
     if begun not in (0, lanes):
         raise UsageError(
@@ -317,10 +380,9 @@ def lanes_of_run(recipe: Recipe, folder: RunFolder, world: int) -> int:
     return lanes
 
 
-def refuse_disagreement(
-    ranks: Ranks, recipe: Recipe, folder: RunFolder, corpus: Corpus, schedule: Any
-) -> None:
+def refuse_disagreement(job: Job, corpus: Corpus) -> None:
     """UsageError where the processes mean different runs; nothing has been started by then."""
+    ranks, recipe, schedule = job.ranks, job.recipe, job.schedule
     keys = yaml.safe_load(resolved(recipe).to_yaml())
     specs = {
         f"datasets.{spec['name']}.{key}": value
@@ -332,7 +394,11 @@ def refuse_disagreement(
         "recipe": {**keys, **specs},
         "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},
         "packages": packages,
-        "folder": {"--out": str(folder.path.resolve()), "schedule": schedule and str(schedule)},
+        "folder": {
+            "--out": str(job.folder.path.resolve()),
+            "schedule": schedule and str(schedule),
+            "lanes": job.lanes,
+        },
     }
     first, *others = ranks.gather("recipe, data and packages", mine)
     for rank, theirs in enumerate(others, start=1):

@@ -47,7 +47,7 @@ def store_of(
     most: checkpoints that the method needs at a time, as `most_held` says.
     """
     rollback = method.rollout_options.on_rollback
-    averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.sizes)
+    averaged, datasets = recipe.ema_decay is not None, len(settings.mixture.parts)
     trainable = engine.num_trainable
     links = engine.links and ranks.world == 1  # of parts, a result is written
     models = models_beside(recipe, engine.num_parameters, links, engine.bytes_a_weight)
@@ -66,7 +66,7 @@ def store_of(
         together(
             ranks,
             "room on the disk",
-            lambda: refuse_full_disk(folder.path, on_disk, _fewer_copies(method, recipe)),
+            lambda: refuse_full_disk(folder.path, on_disk, lambda: _fewer_copies(method, recipe)),
         )
     folder.path.mkdir(parents=True, exist_ok=True)
     codec: Any = engine.codec()
