@@ -1,7 +1,8 @@
-"""The application: what each command does, the only room that may know all the others.
+"""The application: what each command does and prints.
 
-Read `commands.py` first, then `session.py`, which puts one training run together. `compare.py` and
-`analyses.py` make many runs of one, `admission.py` refuses what cannot work before anything starts,
-`processes.py` and `meetings.py` bring the processes of one run together.
-May import every room but testing; nobody imports it, except the door when a command is given.
+Read `commands.py` first; `interface.py` is the same for Python. Training itself is in
+`msft/training.py`. `compare.py` and `analyses.py` make many runs of one recipe, which `jobs.py`
+starts as processes. `demo.py`, `starter.py`, `evaluation.py`, `merge.py` and `watch.py` have one
+command each; `terminal/` is what is printed.
+May import every room but integrations and testing; the door imports it when a command is given.
 """

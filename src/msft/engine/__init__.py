@@ -1,6 +1,7 @@
 """The engine: everything that computes with torch.
 
-Read `simple.py` first: a whole engine in the plainest way. `build.py` is the door: it makes an
+Read `simple.py` first: a whole engine in the plainest way. `rows.py` reads
+the rows in the tokens of a model. `build.py` is the door: it makes an
 engine from a recipe, and the fast one (`fast.py`) only where `isolation.py` has proved that no row
 sees another. `packing.py` has rows in one line and their attention, `optimizer.py` AdamW,
 `graphs.py` recorded steps, `memory.py` what fits, `kernels.py` which fast parts of `accel/` this

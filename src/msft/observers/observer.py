@@ -1,7 +1,7 @@
 """An observer is told of everything that happens in a run, and decides nothing.
 
 The log alone says what a run is: whatever an observer loses, the run goes on and can be resumed.
-Only rank 0 has observers. `msft.train(progress=…)` takes one more.
+Only rank 0 has observers. `msft.training.train(…, observers=[…])` takes observers of your own.
 """
 
 from collections.abc import Callable, Mapping

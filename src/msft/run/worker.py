@@ -153,7 +153,7 @@ class EngineWorker:
         return Work(steps, (fsum(losses), len(losses)), tokens)
 
     def _batches_with_losses(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
-        """Have the engine work through a tick, with a dropout of its own; each batch with its losses
+        """Have the engine work through a tick, with dropout of its own; each batch with its losses
         and tokens.
 
         A blind feed does not look at losses, so a batch of it is given only after the next one was

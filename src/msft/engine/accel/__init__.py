@@ -2,6 +2,6 @@
 
 Read `short_rows.py` first (attention over rows in one line), then `adamw_kernel.py`,
 `cuda_graphs.py` (recorded work), `joined_linears.py`, `joined_adapters.py`, `gated_layers.py` and
-`fused_layers.py`. Nobody but `engine/kernels.py` imports this room. It may import `kernels.py` and
-`packing.py`, not the engines or `decode/`.
+`fused_layers.py`. Nobody but `engine/kernels.py` imports this room. It may not import the engines
+or `decode/`.
 """

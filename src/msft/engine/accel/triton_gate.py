@@ -1,4 +1,4 @@
-"""The gate of a decoder layer, silu(g) * u, and its gradients, in Triton; `gate.py` launches it.
+"""The gate of a decoder layer, silu(g) * u, and its gradients, in Triton; `gated_layers.py` has it.
 
 g and u lie side by side, as one matrix product leaves them. With adapters, what the product lacks,
 low rank times high rank, is added on the way, so that it is never written. A program goes down a
