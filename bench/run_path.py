@@ -21,8 +21,7 @@ from msft.search.methods import PreparedMethod
 from msft.search.methods.dynamix import Dynamix
 from msft.search.options import MixtureOptions, RolloutOptions
 from msft.search.rollout import BASE, CheckpointId, OptimizerStart, Run, Settings, checkpoint_id
-from msft.store.disk import MemoryTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, MemoryTier
 
 TrainRows = Mapping[str, Sequence[int]]
 """Tokens of each training row of a sub-dataset."""

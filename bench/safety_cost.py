@@ -22,8 +22,8 @@ import msft
 ROOT = Path(__file__).parent.parent
 SAFETY = (
     ("os", "fsync"),
-    ("msft.store.disk", "Hashes.fresh"),
-    ("msft.store.disk", "Hashes.fault"),
+    ("msft.store.store", "Hashes.fresh"),
+    ("msft.store.store", "Hashes.fault"),
     ("msft.run.log", "Chain.seal"),
     ("msft.run.log", "Chain.fault"),
     ("msft.files", "_opened"),

@@ -29,7 +29,7 @@ from msft.engine.optimizer import TrainingSettings
 from msft.engine.saving.weight_files import Copies, TorchCodec
 from msft.example import Encoded
 from msft.search.feeds import Batch
-from msft.store.disk import BackgroundDisk, DiskTier, MemoryTier
+from msft.store.store import BackgroundDisk, DiskTier, MemoryTier
 
 LENGTH, ANSWER = 95, 17
 """Rows as the ten core tasks have them."""

@@ -31,7 +31,8 @@ from study_rows import KINDS, Row, rows_of
 import msft
 from msft import training
 from msft.data.corpus import Corpus
-from msft.engine import build, memory
+from msft.engine import build
+from msft.engine import memory as checkpoint_sizes
 from msft.engine.fast import FastEngine
 from msft.engine.memory import FreeMemory
 from msft.engine.packing import TrainingRow
@@ -133,12 +134,12 @@ def keep_in_memory(on_device: int) -> None:
     def store_of(
         recipe: Recipe, method: Any, settings: Any, engine: Any, folder: RunFolder, *rest: Any
     ) -> stores.RunStore:
-        weights = memory.FP32 * engine.num_trainable
+        weights = checkpoint_sizes.FP32 * engine.num_trainable
         tiers, _ = engine.memory(weights, 0, most_held(method, settings))
         folder.path.mkdir(parents=True, exist_ok=True)
         return stores.RunStore(Weights(tiers, None, weights), lambda: None, 0)
 
-    memory.held_in = held_in
+    checkpoint_sizes.held_in = held_in
     stores.store_of = store_of  # type: ignore[assignment]
     best_folder.BestFolder = NoFolder  # type: ignore[assignment, misc]
 

@@ -39,15 +39,14 @@ from common import (
 
 import msft
 from msft import training
-from msft.engine import build, rows
+from msft.engine import build
 from msft.engine.fast import FastEngine
 from msft.engine.saving.best_folder import BestFolder
 from msft.run.log import Log
 from msft.run.rows import Verdicts
 from msft.run.worker import EngineWorker
 from msft.scoring.evaluation import Evaluator
-from msft.store.disk import BackgroundDisk, DiskTier
-from msft.store.store import CheckpointStore
+from msft.store.store import BackgroundDisk, CheckpointStore, DiskTier
 
 PARTS = {
     "training": [(EngineWorker, "advance")],
@@ -59,7 +58,7 @@ PARTS = {
     "waiting for the disk": [(CheckpointStore, "flush"), (BackgroundDisk, "_wait")],
     "disk": [(DiskTier, verb) for verb in ("put", "get", "drop")],
     "best/": [(BestFolder, verb) for verb in ("update", "card")],
-    "loading": [(build, "load_model"), (build, "leak_of"), (rows, "load_corpus")],
+    "loading": [(build, "load_model"), (build, "leak_of"), (train, "load_corpus")],
     "preparing": [(build, "engine_over"), (training, "settings_of")],
     "log": [(Log, "append"), (Verdicts, "add")],
     "report": [(training, "write_report")],

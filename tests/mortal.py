@@ -16,7 +16,7 @@ from msft.search.curves import SelectionSplit
 from msft.search.feeds import Batch, Losses
 from msft.search.methods import METHODS
 from msft.search.rollout import DiskPolicy, Method, ScoreTest
-from msft.store.disk import BackgroundDisk, DiskTier
+from msft.store.store import BackgroundDisk, DiskTier
 from msft.testing import JsonCodec, Learner, SimulatedEngine, simulate
 
 LEARNERS = {

@@ -84,20 +84,6 @@ def open_to_append(path: Path) -> IO[bytes]:
     return os.fdopen(_opened(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b", buffering=0)
 
 
-def append(file: IO[bytes], path: Path, data: bytes) -> None:
-    """Add to a file all or nothing, and have it on disk."""
-    end = os.fstat(file.fileno()).st_size
-    try:
-        with explaining(path, len(data)):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-    except OSError:
-        os.ftruncate(file.fileno(), end)
-        raise
-
-
 def replace_bytes(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.tmp")

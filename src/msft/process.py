@@ -134,7 +134,7 @@ def farewell(name: str, arguments: "Sequence[str] | None" = None) -> str:
         from msft.text import safe
 
         again = safe(again)
-    except ImportError:  # the signal came in the middle of its import
+    except Exception:  # the signal came in the middle of an import, here or of the library
         again = "the same command"
     return f"stopped by {name}; nothing is lost. To go on:\n  {again}\n"
 

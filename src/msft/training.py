@@ -26,7 +26,7 @@ import yaml
 
 from msft import process
 from msft.data.corpus import settings_for
-from msft.engine.rows import Rows, load_rows
+from msft.engine.model.tokenizers import Rows, load_rows
 from msft.errors import BadScore, NotANumber, Stopped, StoreError
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
 from msft.observers.hub import push
@@ -77,7 +77,7 @@ from msft.run.worker import EngineWorker, Step, Worker
 from msft.scoring.evaluation import Evaluator
 from msft.search.methods import PreparedMethod, most_held
 from msft.search.rollout import BASE, FAST, CheckpointId, Settings
-from msft.store.disk import Hashes
+from msft.store.store import Hashes
 
 if TYPE_CHECKING:
     from msft.engine.memory import Demand
@@ -110,7 +110,8 @@ def train(
     with lost_ranks_named():
         ranks = ranks or meet(lambda: recipe)[0]
         asked = with_rows(recipe, datasets) if datasets is not None else recipe
-        job = admit(asked, out, notice, schedule, engine, shared, ranks)
+        wishes = (asked, out, notice, schedule, engine, shared, ranks)
+        job = together(ranks, "what is asked for", lambda: admit(*wishes))
         rows = read(job)
         plan = fit(job, rows)
         built = build(job, rows, plan)
@@ -194,14 +195,13 @@ def fit(job: Job, rows: Rows) -> Plan:
     if job.engine is not None:
         return Plan(method, settings, most)
 
-    def fitted() -> Plan:
-        device = device_here()
-        shape, room = shape_for(recipe, len(rows.tokenizer)), room_of(device)
-        demand = demand_of(recipe, corpus, device, shape, room.total)
-        refuse_no_room(recipe, corpus, method, shape, room, demand, most)
-        return Plan(method, settings, most, shape, demand)
-
-    return together(job.ranks, "room in memory", fitted)
+    shape = together(job.ranks, "shape", lambda: shape_for(recipe, len(rows.tokenizer)))
+    device = device_here()
+    room = room_of(device)
+    demand = demand_of(recipe, corpus, device, shape, room.total)
+    needs = (recipe, corpus, method, shape, room, demand, most)
+    together(job.ranks, "room in memory", lambda: refuse_no_room(*needs))
+    return Plan(method, settings, most, shape, demand)
 
 
 def build(job: Job, rows: Rows, plan: Plan) -> Built:
@@ -230,7 +230,8 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
             with_lanes, rows.corpus, rows.tokenizer, device_here(), job.notice, job.ranks, *sizes
         ),
     )
-    base = from_first(job.ranks, "base", lambda: hashing.record() if hashing else {})
+    mine = together(job.ranks, "hashes of the base", lambda: hashing.record() if hashing else {})
+    base = mine if job.ranks.world == 1 else job.ranks.gather("base", mine)[0]
     return Built(engine, "simple" if isinstance(engine, SimpleEngine) else FAST, base)
 
 
@@ -316,6 +317,14 @@ class TrainingRun:
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
         self._losses = LossesFile() if recipe.validation_loss else None
+        self._worker: Worker = EngineWorker(
+            engine,
+            self._score,
+            seed=recipe.seed,
+            batch_size=recipe.train_batch_size,
+            evals_per_epoch=recipe.evals_per_epoch,
+            on_step=self._step,
+        )
         files: list[Observer] = [StepsFile(), SummaryFile()]
         files[:0] = [self._losses] if self._losses else []  # trackers are told of its losses
         files += [TrackedRun()] if recipe.report_to != "none" else []
@@ -338,25 +347,29 @@ class TrainingRun:
 
     def _searched(self, log: Log) -> History:
         """Call the method; what the log has answered already is not done again."""
-        self._settings = as_begun(self._settings, log.events)
         ended = log.events[-1] if log.events else None
         self.was_finished = isinstance(ended, EndEvent)
         if log.events and not self.was_finished:
             self._refuse_other_circumstances()
-        if self._ranks.rank == 0:
-            write_text(self._folder.recipe, resolved(self._recipe).to_yaml())
-        worker = self._worker(log)
+        if self._shared is not None and not self.was_finished:
+            self._share_first_rollout(self._shared, log)
         if isinstance(ended, EndEvent):
             self._best_folder.give_back(ended.best)
         else:
             self._record_environment()
             if how := self._engine.how():
                 self._job.notice(how)
-        notice, first = self._job.notice, self._ranks.rank == 0
+        if self._ranks.rank == 0:
+            recipe = self._job.resolved or resolved(self._recipe)
+            write_text(self._folder.recipe, recipe.to_yaml())
+        recipe, notice, first = self._recipe, self._job.notice, self._ranks.rank == 0
+        shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
+        told = len(log.events) if self.was_finished else 0
+        watched = Watched(self._folder, recipe, shown, told, notice, self._latest_losses)
         run = RecordedRun(
             self._settings,
             self._plan.method,
-            worker,
+            self._worker,
             log,
             self._store,
             Verdicts(self._folder.verdicts, notice, first, self._settings.selection_split),
@@ -366,8 +379,11 @@ class TrainingRun:
         )
         try:
             with ExitStack() as watching:
-                self._begin_watching(log, watching)
-                self._ranks.gather("files of the log", None)  # the files are as the log has them
+                for observer in self.observers:
+                    watching.callback(observer.close)
+                    observer.begin(watched)
+                if self._ranks.world > 1:  # the files of all are as the log has them
+                    self._ranks.gather("files of the log", None)
                 history = run.carry_out()
             if run.is_live:
                 self._record_environment()
@@ -386,25 +402,14 @@ class TrainingRun:
         together(self._ranks, "environment", lambda: refuse_others(recorded, here, strict, notice))
         together(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
 
-    def _worker(self, log: Log) -> Worker:
-        """What trains. Where others share the first roll-out, it is taken over now if it is there,
-        and else left for them."""
-        worker = EngineWorker(
-            self._engine,
-            self._score,
-            seed=self._recipe.seed,
-            batch_size=self._recipe.train_batch_size,
-            evals_per_epoch=self._recipe.evals_per_epoch,
-            on_step=self._step,
-        )
-        if self._shared is None or self.was_finished:
-            return worker
+    def _share_first_rollout(self, shared: SharedRollout, log: Log) -> None:
+        """Take the first roll-out over if another run has left it, else leave it for others."""
         from msft.engine.memory import free_disk
 
-        joined, source = self._shared.join(
-            self._settings,
+        self._worker, source = shared.join(
+            as_begun(self._settings, log.events),
             self._plan.method,
-            worker,
+            self._worker,
             self._engine.codec(),
             log,
             self._store,
@@ -413,7 +418,6 @@ class TrainingRun:
         if source is not None:
             self._rollout_from = source
             self._job.notice(f"the first roll-out is that of {source}, which asked the same")
-        return joined
 
     def _record_environment(self) -> None:
         """Versions, device, and how the engine computes; again at the end, since a path that
@@ -424,15 +428,6 @@ class TrainingRun:
         how |= {ROLLOUT_FROM: self._rollout_from} if self._rollout_from else {}
         now = environment(self._recipe.packages)
         record_environment(self._folder.environment, now | how, self._groups, self._base)
-
-    def _begin_watching(self, log: Log, watching: ExitStack) -> None:
-        recipe, folder = self._recipe, self._folder
-        settings = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
-        told = len(log.events) if self.was_finished else 0
-        watched = Watched(folder, recipe, settings, told, self._job.notice, self._latest_losses)
-        for observer in self.observers:
-            watching.callback(observer.close)
-            observer.begin(watched)
 
     def _latest_losses(self) -> Losses:
         return self._losses.latest if self._losses is not None else {}
@@ -452,10 +447,10 @@ class TrainingRun:
         return scored
 
     def _event(self, history: History, event: Event, live: bool) -> None:
+        if live:  # an observer finds the best so far in `best/`
+            self._show_best(history, last=history.ended is not None)
         for observer in self.observers:
             observer.event(history, event, live)
-        if live:
-            self._show_best(history, last=history.ended is not None)
 
     def _show_best(self, history: History, last: bool) -> None:
         """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the

@@ -13,7 +13,7 @@ from toys import write_data
 
 from mortal import quick_folder
 from msft.cli import main
-from msft.store.disk import Hashes, Manifest
+from msft.store.store import Hashes, Manifest
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 LORA: dict[str, Any] = {"use_peft": True, "lora_r": 4, "learning_rate": 1e-2}

@@ -16,7 +16,7 @@ from msft.cli import main
 from msft.engine.model.folders import base_files, digests_of
 from msft.engine.model.loading import load_model
 from msft.engine.saving.weight_files import PublishedModel
-from msft.store.disk import Hashes
+from msft.store.store import Hashes
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -116,7 +116,7 @@ def test_both_policies_of_the_disk_beside_each_other(
         assert float(found[row, "most"]) == disk["peak_copies"]
     assert main(["report", str(paper), str(lean)]) == 0
     page = (paper / "report.html").read_text()
-    assert "as in the paper&#39;s Algorithm 4 (disk_policy: paper)" in page
+    assert "Every candidate is on disk, as in the paper&#39;s Algorithm 4." in page
     assert "held (disk_policy: paper)" in page
     assert "held (disk_policy: lean)" in (lean / "report.html").read_text()
     capsys.readouterr()

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import msft
 from msft.app.merge import merge
 from msft.run.worker import EngineWorker
-from msft.store.disk import Hashes, Manifest
+from msft.store.store import Hashes, Manifest
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

@@ -94,8 +94,8 @@ def test_a_run_in_memory_does_what_a_run_with_a_disk_does(
     disk, memory = tmp_path / "disk", tmp_path / "memory"
     msft.train(recipe, disk)
     for place, name in (
-        (study.session, "store_of"),
-        (study.session, "BestFolder"),
+        (study.stores, "store_of"),
+        (study.best_folder, "BestFolder"),
         (study.checkpoint_sizes, "held_in"),
     ):
         monkeypatch.setattr(place, name, getattr(place, name))  # is as it was afterwards
@@ -161,7 +161,7 @@ def test_seconds_of_a_run_that_was_cut_off_are_counted(
     monkeypatch.setattr(study, "said", lambda line: f"{line['seconds']} s")
     monkeypatch.setattr(study, "keep_logs", lambda folder, logs: None)
     monkeypatch.setattr(study.build, "engine_of", study.build.engine_of)
-    monkeypatch.setattr(study.session, "write_report", study.session.write_report)
+    monkeypatch.setattr(study.training, "write_report", study.training.write_report)
     arguments = ["--data", "data", "--out", str(tmp_path), "--rows", "clean-sft-70"]
     monkeypatch.setattr("sys.argv", ["study.py", *arguments])
     for said in ("the same command resumes it\n", "47.5 s\n"):
@@ -197,7 +197,7 @@ def test_what_is_too_long_for_the_time_left_is_left_out_and_shorter_runs_follow(
     monkeypatch.setattr(study, "trained", trained)
     monkeypatch.setattr(study, "said", lambda line: line["name"])
     monkeypatch.setattr(study.build, "engine_of", study.build.engine_of)
-    monkeypatch.setattr(study.session, "write_report", study.session.write_report)
+    monkeypatch.setattr(study.training, "write_report", study.training.write_report)
     rows = "clean-msft-70,clean-sft-70,clean-msft-71,clean-sft-71"
     arguments = ["--data", "data", "--out", str(tmp_path), "--rows", rows, "--seconds", "115"]
     monkeypatch.setattr("sys.argv", ["study.py", *arguments])

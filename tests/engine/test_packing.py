@@ -7,9 +7,10 @@ import torch
 from families import FAMILIES, loaded, model_of, rows_of
 from torch.nn import functional
 
+from msft.engine.decode.decoder import batches
 from msft.engine.fast import FastEngine
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.packing import RowLayout, TrainingRow, batches, layout, packed
+from msft.engine.packing import RowLayout, TrainingRow, layout, packed
 from msft.example import Encoded
 from msft.search.feeds import Batch
 

@@ -11,7 +11,7 @@ import pytest
 from program import Ended, run
 from toy_runs import best_of, flip, left_by, weights_of, write_recipe
 
-from msft.store.disk import Hashes, Manifest
+from msft.store.store import Hashes, Manifest
 
 pytestmark = pytest.mark.usefixtures("no_reports")
 

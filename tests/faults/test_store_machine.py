@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mortal import LateDisk, quick_folder
 from msft.search.rollout import CheckpointId, checkpoint_id
-from msft.store.disk import DiskTier, MemoryTier
-from msft.store.store import CheckpointStore, Retained
+from msft.store.store import CheckpointStore, DiskTier, MemoryTier, Retained
 from msft.testing import JsonCodec
 
 

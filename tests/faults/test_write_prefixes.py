@@ -10,8 +10,7 @@ from msft.run.log import EndEvent, Event, Log, RunEvent
 from msft.run.rows import Verdicts, read_verdicts
 from msft.search.curves import SELECTION
 from msft.search.rollout import BASE, CheckpointId
-from msft.store.disk import DiskTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, DiskTier
 from msft.testing import JsonCodec
 
 ONE = CheckpointId("r0-t1")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from msft.data.splits import exemplars_of
 from msft.errors import RecipeError, YamlError
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.recipe import AdapterOptions, Recipe, load_recipe
@@ -374,9 +375,9 @@ def test_a_length_that_the_method_does_not_use_is_noted(
 def test_few_shot_is_for_benchmarks() -> None:
     specs = [A, A | {"name": "c", "num_fewshot": 2}, {"name": "g", "benchmark": "gsm8k"}]
     found = recipe(datasets=specs)
-    assert [found.fewshot(spec) for spec in found.datasets] == [0, 2, 5]
+    assert [exemplars_of(found, spec) for spec in found.datasets] == [0, 2, 5]
     found = replace(found, num_fewshot=3)
-    assert [found.fewshot(spec) for spec in found.datasets] == [0, 2, 3]
+    assert [exemplars_of(found, spec) for spec in found.datasets] == [0, 2, 3]
     with pytest.raises(RecipeError, match="unknown benchmark 'gsm8'; did you mean 'gsm8k'"):
         recipe(datasets=[{"name": "g", "benchmark": "gsm8"}])
 

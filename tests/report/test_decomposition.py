@@ -141,8 +141,8 @@ def test_transfer_is_positive_and_the_parts_always_add_up() -> None:
 
 def test_a_best_checkpoint_at_the_leaving_itself_has_forgotten_nothing() -> None:
     low = {"a": hits(1), "b": hits(1), "c": hits(1)}
-    run = msft(*stage(1, checkpoint_id(0, 1), ["b", "c"], low))
-    run.reported = checkpoint_id(0, 1)
+    later = stage(1, checkpoint_id(0, 1), ["b", "c"], low)
+    run = msft(*later, DecisionEvent("report", checkpoint_id(0, 1)))
     part = decomposition(sft(), run)["a"]
     assert (part.gain, part.prevention, part.forgetting) == (
         Fraction(15, 100),

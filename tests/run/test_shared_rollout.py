@@ -35,8 +35,7 @@ from msft.search.curves import PeakRule
 from msft.search.feeds import Batch, Losses, Mixture, Part
 from msft.search.methods import prepare
 from msft.search.rollout import Settings
-from msft.store.disk import Codec, DiskTier, MemoryTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, Codec, DiskTier, MemoryTier
 from msft.testing import JsonCodec, SimulatedEngine
 
 TAKERS = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mortal import LateDisk, quick_folder
-from msft.store.disk import BackgroundDisk, DiskTier
+from msft.store.store import BackgroundDisk, DiskTier
 from msft.testing import JsonCodec
 
 LONG = 30.0

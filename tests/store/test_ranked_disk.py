@@ -11,8 +11,8 @@ import pytest
 from thread_ranks import ThreadRanks, in_threads
 
 from msft.ranks import ALONE
-from msft.store.disk import BackgroundDisk, DiskTier
 from msft.store.ranked import RankedDisk
+from msft.store.store import BackgroundDisk, DiskTier
 
 KEY = "r0-t1.weights"
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from msft.search.curves import Follower, PeakRule, accuracy
 from msft.search.rollout import BASE, CheckpointId, Keep, checkpoint_id
-from msft.store.disk import DiskTier, MemoryTier, NoDisk
-from msft.store.store import CheckpointStore, retained, wanted
+from msft.store.store import CheckpointStore, DiskTier, MemoryTier, NoDisk, retained, wanted
 from msft.testing import JsonCodec
 
 TICKS = [BASE, *(checkpoint_id(0, tick) for tick in range(1, 7))]

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mortal import LateDisk, quick_folder
 from msft.errors import StoreError
 from msft.search.rollout import BASE, CheckpointId, checkpoint_id
-from msft.store.disk import DiskTier, MemoryTier
-from msft.store.store import CheckpointStore, Retained, retained
+from msft.store.store import CheckpointStore, DiskTier, MemoryTier, Retained, retained
 from msft.testing import JsonCodec
 
 A, B, C, D = (checkpoint_id(0, tick) for tick in (1, 2, 3, 4))

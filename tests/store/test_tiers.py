@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mortal import files_of
-from msft.store.disk import DiskTier, MemoryTier
+from msft.store.store import DiskTier, MemoryTier
 
 
 class TwoFiles:

@@ -337,7 +337,7 @@ def _cells(label: str, result: dict[str, Any], straight: dict[str, Any]) -> tupl
 
 def with_models(recipe: Recipe, models: Sequence[str]) -> dict[str, Recipe]:
     """The recipe for each model; what cannot be trained is refused here, before anything starts."""
-    from msft.engine.rows import load_rows
+    from msft.engine.model.tokenizers import load_rows
 
     found = {model: replace(recipe, model_name_or_path=model) for model in models}
     for each in found.values():

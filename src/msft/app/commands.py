@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, redirect_stdout, sup
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msft import process
 from msft.app.compare import print_missing, refuse_useless
 from msft.app.terminal.screen import say, show, show_path, show_paths, unguarded, width
 from msft.errors import LogError, UsageError
@@ -35,7 +36,8 @@ def overrides_of(options: argparse.Namespace) -> list[str]:
 
 
 def noting(options: argparse.Namespace) -> Callable[[str], None]:
-    return lambda text: say(f"note: {text}", options.quiet)
+    """Tells a person what should be known; nobody, with --quiet."""
+    return (lambda text: None) if options.quiet else (lambda text: say(f"note: {text}"))
 
 
 def aside(json_only: bool) -> AbstractContextManager[Any]:
@@ -76,7 +78,7 @@ def validate(options: argparse.Namespace) -> None:
             show(f"note: {note}")
         refuse_untrainable(recipe)
         from msft.app.terminal.validate import shown_rows, validation_content, validation_text
-        from msft.engine.rows import load_rows
+        from msft.engine.model.tokenizers import load_rows
 
         rows = load_rows(recipe)
         tokenizer, corpus = rows.tokenizer, rows.corpus
@@ -161,14 +163,15 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     from msft.training import meet, train
 
     file, overrides = options.recipe, overrides_of(options)
-    ranks, recipe = meet(lambda: load_recipe(file, overrides))
-    options.quiet = options.quiet or ranks.rank > 0
-    for note in recipe.notes:
-        say(f"note: {note}", options.quiet)
-    shown = [] if options.quiet else [shown_run(recipe, schedule)]
+    options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
+    tell = noting(options)
     with aside(options.json):
+        ranks, recipe = meet(lambda: load_recipe(file, overrides))
+        for note in recipe.notes:
+            tell(note)
+        shown = [] if options.quiet else [shown_run(recipe, schedule)]
         shared = getattr(options, "shared", None)  # `msft replay` has none
-        result = train(recipe, out, shown, noting(options), schedule, shared=shared, ranks=ranks)
+        result = train(recipe, out, shown, tell, schedule, shared=shared, ranks=ranks)
     if ranks.rank:
         return
     folder = RunFolder(result.folder)

@@ -302,7 +302,7 @@ def commands(
 
 def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
     """The runs that are not done; wrong rows, models and places are refused before any starts."""
-    from msft.engine.rows import load_rows
+    from msft.engine.model.tokenizers import load_rows
     from msft.planning.admission import refuse_changed, refuse_untrainable
 
     refuse_unwritable(out)

@@ -407,7 +407,7 @@ def refuse_missing_files(recipe: Recipe) -> None:
                 _refuse_unreadable(source)
         for split in splits:
             written = getattr(spec, split)
-            if names_files(written):
+            if written is not None and names_files(written):
                 with noted(number, split):
                     _refuse_unreadable(files_of(written, folder))
     if len(wrong) == 1:

@@ -73,7 +73,7 @@ def load_datasets(recipe: Recipe) -> list[LoadedDataset]:
 
 def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
     """A sub-dataset of the recipe, or with `split_by` those that it is divided into."""
-    benchmark, shots = PUBLIC.get(spec.benchmark or ""), recipe.fewshot(spec)
+    benchmark, shots = PUBLIC.get(spec.benchmark or ""), exemplars_of(recipe, spec)
     splits, official = read_splits(spec, recipe)
     if "train" not in splits:
         raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
@@ -107,6 +107,17 @@ def _holding_out(spec: DatasetSpec, splits: Mapping[str, Split]) -> DatasetSpec:
         return spec
     rows = spec.validation_rows or HELD_OUT_ROWS
     return replace(spec, validation_fraction=min(0.2, rows / len(splits["train"].examples)))
+
+
+def exemplars_of(recipe: Recipe, spec: DatasetSpec) -> int:
+    """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
+    if spec.metric == "nll":
+        return 0
+    if spec.num_fewshot is not None:
+        return spec.num_fewshot
+    if spec.benchmark is None:
+        return 0
+    return 5 if recipe.num_fewshot is None else recipe.num_fewshot
 
 
 def divided(

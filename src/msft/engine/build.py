@@ -24,8 +24,8 @@ from msft.engine.memory import (
 )
 from msft.engine.model.loading import LoadedModel, end_tokens, load_model
 from msft.engine.model.shape import ModelShape, named_shape, shape_of
+from msft.engine.model.tokenizers import load_rows
 from msft.engine.optimizer import TrainingSettings
-from msft.engine.rows import load_rows
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.errors import RecipeError, Unsuited
 from msft.ranks import ALONE, Ranks, together

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from msft.engine.adapters.adapter_files import AdapterFiles
 from msft.engine.adapters.lora import Adapted, MergedModel, merged_of
-from msft.engine.decode.decoder import Decoder
+from msft.engine.decode.decoder import Decoder, batches
 from msft.engine.graphs import PendingLosses, PendingNumbers, Recording, refuse_not_numbers
 from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS, Layers, Paths, Recorder
 from msft.engine.memory import BASE_ON_DEVICE
@@ -46,7 +46,6 @@ from msft.engine.packing import (
     RowLayout,
     TrainingRow,
     attention_way,
-    even_batches,
     layout,
     packed,
     row_means,
@@ -402,3 +401,16 @@ class OneLane:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *error: object) -> None: ...
+
+
+def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """As few batches as `batches` makes, the largest of them as small as it can be."""
+    count = len(batches(sizes, most))
+    least = max(sizes) if count > 1 else most
+    while least < most:
+        middle = (least + most) // 2
+        if len(batches(sizes, middle)) > count:
+            least = middle + 1
+        else:
+            most = middle
+    return batches(sizes, most)

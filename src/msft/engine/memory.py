@@ -33,7 +33,7 @@ from msft.recipe.recipe import Recipe
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, PreparedMethod, most_held
 from msft.search.rollout import LEAN, DiskPolicy
-from msft.store.disk import MemoryTier
+from msft.store.store import MemoryTier
 
 if TYPE_CHECKING:
     from msft.engine.saving.weight_files import Copies

@@ -28,7 +28,7 @@ products on a CPU, and it is exact: padding stands at the end and causality hide
 says which kernels this machine has.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -40,7 +40,6 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 from msft.engine.kernels import HALF, NO_CUDA, NO_LABEL, KernelChoice, short_rows, varlen
-from msft.engine.model.tokenizers import largest
 from msft.example import Encoded
 
 
@@ -165,32 +164,6 @@ def packed(rows: Sequence[TrainingRow], device: torch.device) -> PackedRows:
     return PackedRows.over(to_device_async(torch.from_numpy(buffer), device), shape)
 
 
-def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
-    """Places in batches of at most `most` in size (a larger one stands alone)."""
-    groups: list[list[int]] = []
-    filled = most
-    for place, size in enumerate(sizes):
-        if filled + size > most:
-            groups.append([])
-            filled = 0
-        groups[-1].append(place)
-        filled += size
-    return groups
-
-
-def even_batches(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """As few batches as `batches` makes, the largest of them as small as it can be."""
-    count = len(batches(sizes, most))
-    least = max(sizes) if count > 1 else most
-    while least < most:
-        middle = (least + most) // 2
-        if len(batches(sizes, middle)) > count:
-            least = middle + 1
-        else:
-            most = middle
-    return batches(sizes, most)
-
-
 def row_means(nll: Tensor, line: PackedRows) -> Tensor:
     """Mean loss of each row over its targets, always added in one order; 0 without targets."""
     mine = (line.owners == torch.arange(line.rows, device=nll.device)[:, None]) & (
@@ -291,6 +264,8 @@ def suits(q: Tensor, v: Tensor) -> bool:
 
 def attention_way(model: Any, longest: int) -> KernelChoice:
     """The attention kernel of training for rows of up to `longest` tokens, by the config."""
+    from msft.engine.model.shape import largest  # which loads models, and so this file
+
     config, weight = model.config.get_text_config(), next(model.parameters())
     dim = largest(config, "head_dim") or config.hidden_size // largest(
         config, "num_attention_heads"

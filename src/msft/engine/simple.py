@@ -16,12 +16,11 @@ from torch.nn import functional
 
 from msft.engine.adapters.adapter_files import AdapterFiles
 from msft.engine.adapters.lora import Adapted, MergedModel, merged_of
-from msft.engine.decode.decoder import GeneratedRows
+from msft.engine.decode.decoder import GeneratedRows, batches
 from msft.engine.graphs import refuse_not_numbers
 from msft.engine.kernels import NO_LABEL, PLAIN_LAYERS
 from msft.engine.model.loading import LoadedModel, end_tokens, fingerprint_of, recompute_activations
 from msft.engine.optimizer import RAW, MovingAverage, TrainingSettings, refuse_other_model
-from msft.engine.packing import batches
 from msft.engine.saving.model_files import ModelFiles, TorchEngine, Weights
 from msft.example import Encoded
 from msft.run.engine import Generated, Likelihoods, StopRow

@@ -19,7 +19,7 @@ from msft.app.interface import printed
 from msft.app.terminal.progress import PlainLines
 from msft.data.corpus import Corpus, settings_for
 from msft.data.sources import wanted_splits
-from msft.engine.rows import Rows
+from msft.engine.model.tokenizers import Rows
 from msft.engine.saving.model_files import Weights
 from msft.errors import RecipeError
 from msft.files import expanded, remove

@@ -13,7 +13,7 @@ from msft.files import DAMAGED, kind_of, read_text
 from msft.recipe.recipe import Recipe
 from msft.report.card import is_hub_name
 from msft.run.folder import RunFolder, write_json
-from msft.store.disk import MANIFEST
+from msft.store.store import MANIFEST
 
 
 def refuse_unpushable(recipe: Recipe) -> None:

@@ -26,7 +26,7 @@ from msft.errors import RecipeError, UsageError
 from msft.files import FOLDER, expanded, read_text, refuse_other_kind
 from msft.observers.hub import refuse_unpushable
 from msft.observers.trackers import refuse_missing
-from msft.ranks import ALONE, Ranks, together
+from msft.ranks import ALONE, Ranks
 from msft.recipe.dataset import DatasetSpec, names_files
 from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
@@ -75,6 +75,7 @@ class Job:
 
     lanes: parts of each batch whose gradients are summed in a fixed order; a process has one or
         several of them.
+    resolved: the recipe with data paths that hold wherever it is read from.
     begun, finished: what the folder's log says.
     """
 
@@ -86,6 +87,7 @@ class Job:
     shared: Path | None = None
     ranks: Ranks = ALONE
     lanes: int = 1
+    resolved: Recipe | None = None
     begun: bool = False
     finished: bool = False
 
@@ -101,25 +103,22 @@ def admit(
 ) -> Job:
     """Refuse what cannot be done, before anything heavy is loaded."""
     folder = run_folder(recipe, out)
-
-    def asked() -> Job:
-        refuse_run(recipe, folder)
-        refuse_engine(recipe, engine is not None, shared, ranks.world)
-        events = folder.events()
-        return Job(
-            recipe,
-            folder,
-            _silent if ranks.rank else notice,  # only rank 0 prints
-            Path(schedule) if schedule else None,
-            engine,
-            shared,
-            ranks,
-            lanes_of_run(recipe, folder, events, ranks.world),
-            begun=bool(events),
-            finished=isinstance(events[-1], EndEvent) if events else False,
-        )
-
-    return together(ranks, "what is asked for", asked)
+    refuse_run(recipe, folder)
+    refuse_engine(recipe, engine is not None, shared, ranks.world)
+    events = folder.events() if folder.log.exists() else []
+    return Job(
+        recipe,
+        folder,
+        _silent if ranks.rank else notice,  # only rank 0 prints
+        Path(schedule) if schedule else None,
+        engine,
+        shared,
+        ranks,
+        lanes_of_run(recipe, folder, events, ranks.world),
+        resolved(recipe),
+        begun=bool(events),
+        finished=isinstance(events[-1], EndEvent) if events else False,
+    )
 
 
 def _silent(text: str) -> None:
@@ -271,6 +270,8 @@ def resolved(recipe: Recipe) -> Recipe:
     folder = (recipe.folder or Path()).resolve()
 
     def placed(source: Any) -> Any:
+        if source is None:
+            return None
         if isinstance(source, str):
             return fixed_name(source, folder)
         return [fixed_name(name, folder) for name in source] if names_files(source) else source

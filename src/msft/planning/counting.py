@@ -46,8 +46,7 @@ from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Par
 from msft.search.methods import METHODS, PreparedMethod, prepare
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
-from msft.store.disk import MemoryTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, MemoryTier
 
 TrainRows = Mapping[str, Sequence[int]]
 """Tokens of each training row of a sub-dataset."""

@@ -30,7 +30,7 @@ from msft.engine.memory import (
     used_memory,
 )
 from msft.engine.model.shape import ModelShape, shape_for
-from msft.engine.rows import load_rows
+from msft.engine.model.tokenizers import load_rows
 from msft.errors import RecipeError, UsageError
 from msft.planning.calibration import SECONDS, Calibration, calibrate
 from msft.planning.counting import (

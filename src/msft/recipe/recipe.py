@@ -343,16 +343,6 @@ class Recipe:
         own = self.method_options if method == self.method else {}
         return {**self.options_by_method.get(method, {}), **own}
 
-    def fewshot(self, spec: DatasetSpec) -> int:
-        """Exemplars before each scored row of a sub-dataset; a loss is measured without any."""
-        if spec.metric == "nll":
-            return 0
-        if spec.num_fewshot is not None:
-            return spec.num_fewshot
-        if spec.benchmark is None:
-            return 0
-        return 5 if self.num_fewshot is None else self.num_fewshot
-
     def model(self) -> str:
         """The model's file or folder, from here or beside the recipe; else it is a name."""
         written = self.model_name_or_path

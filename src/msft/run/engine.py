@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from msft.errors import UsageError
 from msft.example import Encoded
 from msft.search.feeds import Batch, Losses
-from msft.store.disk import Codec, MemoryTier
+from msft.store.store import Codec, MemoryTier
 
 StopRow = Callable[[int, Sequence[int], int], int | None]
 """leaves(row, tokens so far, how many of them were known before): after how many of them the

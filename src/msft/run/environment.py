@@ -11,7 +11,7 @@ from typing import Any
 
 from msft.errors import Diverged
 from msft.files import DAMAGED, read_text
-from msft.run.folder import write_text
+from msft.run.folder import write_json
 
 PACKAGES = ("msft", "torch", "transformers", "accelerate", "datasets", "safetensors")
 OF_ADAPTERS = ("peft", "bitsandbytes")
@@ -79,7 +79,7 @@ def record_environment(
     elif items[-1].get("groups") == groups and items[-1].get("base") == base:
         return
     items[-1] |= {"groups": dict(groups)} | ({"base": base} if base else {})
-    write_text(path, json.dumps(items, indent=2) + "\n")
+    write_json(path, items)
 
 
 def others_in(path: Path, now: Environment) -> list[str]:

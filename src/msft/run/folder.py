@@ -56,7 +56,7 @@ def write_text(path: Path, text: str) -> None:
     replace_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any] | Sequence[Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 

@@ -33,7 +33,6 @@ from typing import IO, Any, ClassVar, Literal, Union, get_args, get_origin, get_
 from msft.errors import Diverged, LogError, RankFailed, RanksDisagree, explaining
 from msft.files import (
     FILE,
-    append,
     kind_of,
     open_to_append,
     open_to_read,
@@ -364,6 +363,20 @@ def score_from_json(raw: object) -> Score:
 # The file.
 
 
+def append_bytes(file: IO[bytes], path: Path, data: bytes) -> None:
+    """Add to a file all or nothing, and have it on disk."""
+    end = os.fstat(file.fileno()).st_size
+    try:
+        with explaining(path, len(data)):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+    except OSError:
+        os.ftruncate(file.fileno(), end)
+        raise
+
+
 @dataclass(slots=True)
 class Log:
     """The events of a run so far, and the file they are appended to (none: kept in memory).
@@ -403,7 +416,7 @@ class Log:
             self.agree(event, line)
         if self._file is not None and self.path is not None:
             self.refuse_gone()
-            append(self._file, self.path, self._chain.seal(line))
+            append_bytes(self._file, self.path, self._chain.seal(line))
         self.events.append(event)
 
     def refuse_gone(self) -> None:

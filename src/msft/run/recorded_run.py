@@ -102,6 +102,7 @@ class RecordedRun:
         self.train_ticks = settings.train_ticks
         self.evals_per_epoch = settings.evals_per_epoch
         self.seed = settings.seed
+        settings = as_begun(settings, log.events)
         self.history = History()
         self.is_live = False
         self._log = log
@@ -115,7 +116,8 @@ class RecordedRun:
         self._worker = worker
         self._store = store
         self._verdicts = verdicts or Verdicts(selection=self._selection)
-        self._verdicts.resume(scored_rows(log.events))
+        if log.events:
+            self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
         self._recovery = Recovery(worker, store, self.history)
 

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 from msft.errors import BadScore
 from msft.files import (
     DAMAGED,
-    append,
     kind_of,
     open_to_append,
     read_bytes,
@@ -30,7 +29,7 @@ from msft.files import (
     replace_bytes,
 )
 from msft.run.history import History, Stage, selection_of
-from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent
+from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent, append_bytes
 from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.falls import Fall, RowScores, falls
 from msft.search.rollout import BASE, CheckpointId
@@ -118,7 +117,7 @@ class Verdicts:
         ]
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         with open_to_append(self._path) as file:  # on disk before the log says that it is there
-            append(file, self._path, text.encode())
+            append_bytes(file, self._path, text.encode())
 
     def at(self, checkpoint: CheckpointId, name: str) -> Verdict | None:
         """A sub-dataset's rows of the split that selects; None if they are lost."""
@@ -254,7 +253,7 @@ class Samples:
         text = _text(checkpoint, self._selection, samples)
         self._lines += text.count("\n")
         with open_to_append(self._path) as file:
-            append(file, self._path, text.encode())
+            append_bytes(file, self._path, text.encode())
 
     def missing(self, checkpoint: CheckpointId, names: Iterable[str]) -> list[str]:
         """The sub-datasets that have no samples at a checkpoint; none where none are kept."""

@@ -28,8 +28,7 @@ from msft.run.rows import Samples, Scored, Verdict, Verdicts, read_samples
 from msft.run.worker import Question, Work, Worker
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import BASE, CONTENDERS, CheckpointId, Settings, checkpoint_id, place_of
-from msft.store.disk import Codec, DiskTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, Codec, DiskTier
 
 OWN = ("compute_budget", "peaks", "mean", "rollout", "method", "disk_policy")
 """Settings in the first line of a log that do not change what a first roll-out answers."""

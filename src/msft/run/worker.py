@@ -142,7 +142,6 @@ class EngineWorker:
     def advance(self, tick: int) -> Work:
         assert self._feed is not None, "open() comes first"
         rollout = self.context.rollout
-        self._engine.seed(number(self._seed, "dropout", rollout, tick))
         steps, losses, tokens = 0, list[float](), Tokens()
         for batch, seen, count in self._batches_with_losses(self._feed, tick):
             self._feed.observe(batch, seen)
@@ -154,11 +153,13 @@ class EngineWorker:
         return Work(steps, (fsum(losses), len(losses)), tokens)
 
     def _batches_with_losses(self, feed: Feed, tick: int) -> Iterator[tuple[Batch, Losses, int]]:
-        """Have the engine work through a tick; each batch with its losses and tokens.
+        """Have the engine work through a tick, with dropout of its own; each batch with its losses
+        and tokens.
 
         A blind feed does not look at losses, so a batch of it is given only after the next one was
         begun: a device never waits for somebody to look at a loss.
         """
+        self._engine.seed(number(self._seed, "dropout", self.context.rollout, tick))
         most_under_way = 1 if getattr(feed, "blind", False) else 0
         under_way: list[tuple[Batch, Losses, int]] = []
         for batch in feed.batches(tick):

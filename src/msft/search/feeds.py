@@ -10,7 +10,7 @@ the next one is asked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, fsum
 from typing import Any, Literal, Protocol
@@ -62,12 +62,15 @@ class Mixture:
 
     rehearsal_fraction: this share of each excluded sub-dataset's rows of an epoch stays in every
         later one, against forgetting (0, the paper's setting: nothing stays).
+    sizes: rows of each.
     """
 
     parts: tuple[Part, ...]
     rehearsal_fraction: float = 0.0
+    sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", {part.name: part.size for part in self.parts})
         if not 0 <= self.rehearsal_fraction < 1:
             raise ValueError(
                 f"rehearsal_fraction is {self.rehearsal_fraction}; expected 0 or more, less than 1"
@@ -101,10 +104,6 @@ class Mixture:
     def rows(self) -> int:
         """Rows in one epoch, rehearsal included."""
         return sum(part.rows for part in self.parts)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {part.name: part.size for part in self.parts}
 
     def only(self, name: str, after: tuple[str, ...] = ()) -> "Mixture":
         """Only this sub-dataset active, the ones in `after` rehearsed, the others gone."""

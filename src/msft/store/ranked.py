@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msft.files import FOLDER, kind_of, remove
 from msft.ranks import Ranks, from_first, least, together
-from msft.store.disk import BackgroundDisk, DiskTier, NoDisk
+from msft.store.store import BackgroundDisk, DiskTier
 
 _PART = re.compile(r"(?P<key>.+\.(?:weights|training))(?:\.(?P<number>\d+)-of-(?P<world>\d+))?")
 
@@ -185,7 +185,3 @@ def _names(key: str, world: int) -> list[str]:
     if world == 1:
         return [key]
     return [f"{key}.{number}-of-{world}" for number in range(1, world + 1)]
-
-
-DurableTier = DiskTier | BackgroundDisk | RankedDisk | NoDisk
-"""A place that outlives the process, or stands for one."""

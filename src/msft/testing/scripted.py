@@ -15,8 +15,7 @@ from msft.search.feeds import Mixture
 from msft.search.methods import prepare
 from msft.search.options import made_of, ticks_of
 from msft.search.rollout import BASE, CheckpointId, Method, Settings, checkpoint_id
-from msft.store.disk import MemoryTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, MemoryTier
 
 Curves = Mapping[str, Sequence[float]]
 Answer = Callable[[int, CheckpointId, tuple[str, ...], int], Curves]

@@ -28,9 +28,7 @@ from msft.search.feeds import Batch, Losses, Mixture, Part, RowId
 from msft.search.methods import prepare
 from msft.search.options import made_of, ticks_of
 from msft.search.rollout import LEAN, DiskPolicy, Method, ScoreTest, Settings
-from msft.store.disk import DiskTier, MemoryTier
-from msft.store.ranked import DurableTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, DiskTier, DurableTier, MemoryTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,7 @@ def simulate(
     memory_copies: int | None = None,
     engine: SimulatedEngine | None = None,
     log: Log | None = None,
-    disk: DurableTier | None = None,
+    disk: "DurableTier | None" = None,
     disk_policy: DiskPolicy = LEAN,
 ) -> History:
     """A whole run over the simulated engine.

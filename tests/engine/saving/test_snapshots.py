@@ -27,7 +27,7 @@ from msft.recipe.recipe import Recipe
 from msft.run.log import PointEvent, read_log
 from msft.run.worker import Step
 from msft.search.rollout import CheckpointId
-from msft.store.disk import DiskTier, Hashes
+from msft.store.store import DiskTier, Hashes
 from msft.training import train
 
 pytestmark = pytest.mark.usefixtures("no_reports")

@@ -20,8 +20,7 @@ from msft.search.curves import SELECTION, MeanRule, Score, accuracy, nll
 from msft.search.feeds import Batch, Losses, Mixture
 from msft.search.methods import prepare
 from msft.search.rollout import BASE, CheckpointId, Settings
-from msft.store.disk import MemoryTier
-from msft.store.store import CheckpointStore
+from msft.store.store import CheckpointStore, MemoryTier
 from msft.testing import Learner, Scripted, SimulatedEngine, scripted, simulate
 from msft.testing.scripted import Answer
 

@@ -14,12 +14,12 @@ from msft.engine.adapters.lora import Adapted, Weights, merged_weights
 from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import ADAPTER_CONFIG, ADAPTER_WEIGHTS, HASHES, is_ours, write_facts
 from msft.engine.model.loading import load_model
-from msft.engine.saving.model_files import Divided, codec_of, link_weights
-from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
+from msft.engine.saving.model_files import link_weights
+from msft.engine.saving.weight_files import Copies, Divided, PublishedModel, TorchCodec, codec_of
 from msft.files import remove, replace_bytes
 from msft.run.folder import RunFolder, write_text
 from msft.search.rollout import BASE
-from msft.store.disk import MANIFEST, Manifest
+from msft.store.store import MANIFEST, Manifest
 
 
 class AdapterFiles:

@@ -21,7 +21,7 @@ If memory does not hold a batch, the decoder halves it for good; the answers sta
 answer is kept between calls, since weights may have changed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,7 +45,6 @@ from msft.engine.packing import (
     Padding,
     RowLayout,
     TrainingRow,
-    batches,
     logits_of,
     packed,
     scaled_dot_product,
@@ -212,6 +211,19 @@ class CacheLayout:
         mask = window_mask(self._longest, self._end, self._starts, how, q.device)
         out = scaled_dot_product(self._padding.spread(q), keys, values, mask, how)
         return self._padding.gather(out)
+
+
+def batches(sizes: Iterable[int], most: int) -> list[list[int]]:
+    """Places in batches of at most `most` in size (a larger one stands alone)."""
+    groups: list[list[int]] = []
+    filled = most
+    for place, size in enumerate(sizes):
+        if filled + size > most:
+            groups.append([])
+            filled = 0
+        groups[-1].append(place)
+        filled += size
+    return groups
 
 
 class PlainDecoder:

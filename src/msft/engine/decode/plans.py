@@ -21,8 +21,7 @@ from itertools import groupby, pairwise
 import torch
 from torch import Tensor
 
-from msft.engine.decode.decoder import WORTH_SHARING, PrefixGroup, Span, grouped, question
-from msft.engine.packing import batches
+from msft.engine.decode.decoder import WORTH_SHARING, PrefixGroup, Span, batches, grouped, question
 from msft.example import Encoded
 
 

@@ -30,7 +30,7 @@ from typing import Any
 from msft.errors import RecipeError, WrongWeights
 from msft.run.environment import BaseRecord, changed_files, is_base_record, read_base
 from msft.run.folder import RunFolder, write_json
-from msft.store.disk import MANIFEST, Digest, Hashes
+from msft.store.store import MANIFEST, Digest, Hashes
 from msft.text import shown
 
 TINY = "tiny"

@@ -11,7 +11,6 @@ from msft.engine.model.folders import TINY
 from msft.engine.model.loading import LoadedModel, published_dtype, tiny_model
 from msft.engine.model.tokenizers import (
     gguf_header,
-    largest,
     pretrained,
     tiny_tokenizer,
     unloadable,
@@ -127,6 +126,17 @@ def shape_of(model: Any) -> ModelShape:
         and model.get_output_embeddings().weight is model.get_input_embeddings().weight,
         any(type(module) is nn.Linear for each, module in linears if each is not head),
     )
+
+
+def largest(config: Any, key: str) -> Any:
+    """What a config says under a key; the largest where its layers have one each, in a list
+    (Gemma3n) or in configs of their own (Gemma 4). None where it says nothing."""
+    if key in (getattr(config, "per_layer_attributes", None) or ()):
+        every = [getattr(layer, key, None) for layer in config.per_layer_config]
+    else:
+        found = getattr(config, key, None)
+        every = found if isinstance(found, list) else [found]
+    return max((each for each in every if each is not None), default=None)
 
 
 def _linears(model: Any) -> Iterator[tuple[tuple[str, int, int], Any]]:

@@ -6,12 +6,14 @@ import importlib.util
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
+from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from math import prod
 from pathlib import Path
 from typing import IO, Any
 
+from msft.data.corpus import Corpus, load_corpus
 from msft.data.sources import stay_offline_without_hub
 from msft.engine.model.folders import (
     CONFIG,
@@ -243,17 +245,6 @@ def wrong_class(model: Any) -> str | None:
     )
 
 
-def largest(config: Any, key: str) -> Any:
-    """What a config says under a key; the largest where its layers have one each, in a list
-    (Gemma3n) or in configs of their own (Gemma 4). None where it says nothing."""
-    if key in (getattr(config, "per_layer_attributes", None) or ()):
-        every = [getattr(layer, key, None) for layer in config.per_layer_config]
-    else:
-        found = getattr(config, key, None)
-        every = found if isinstance(found, list) else [found]
-    return max((each for each in every if each is not None), default=None)
-
-
 def _is_multimodal(config: Any) -> bool:
     if any(config.model_type in _names(f"MODEL_FOR_{task}") for task in _MULTIMODAL):
         return True
@@ -382,3 +373,24 @@ def _string(file: IO[bytes]) -> str:
 def _unpacked(file: IO[bytes], layout: str) -> tuple[Any, ...]:
     layout = "<" + layout
     return struct.unpack(layout, file.read(struct.calcsize(layout)))
+
+
+# What a recipe trains and scores, in the tokens of its model: `msft validate`, `plan`, `eval`,
+# `compare` and `train` all begin with `load_rows`.
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """notes: what a person should know of the rows before training."""
+
+    tokenizer: Any
+    corpus: Corpus
+    notes: tuple[str, ...] = ()
+
+
+def load_rows(recipe: Recipe, model: str | None = None) -> Rows:
+    """The rows of a recipe in the tokens of its model, or of another one."""
+    name = model or recipe.model()
+    tokenizer = tokenizer_for(recipe, name)
+    corpus = load_corpus(recipe, tokenizer, load_context(name, recipe.trust_remote_code))
+    return Rows(tokenizer, corpus, corpus.notes)

@@ -30,7 +30,7 @@ from msft.ranks import ALONE, Ranks, from_first, together
 from msft.run.engine import Engine
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
-from msft.store.disk import MANIFEST, Digest, Hashes, Manifest
+from msft.store.store import MANIFEST, Digest, Hashes, Manifest
 
 CARD = "README.md"
 UNSEALED = (CARD, ADAPTER_CONFIG)

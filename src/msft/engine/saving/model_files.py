@@ -4,7 +4,7 @@
 `ModelFiles`, or to `AdapterFiles` (`adapters/adapter_files.py`) where an adapter is trained.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,23 +15,12 @@ from torch import Tensor
 from msft.engine.memory import memory_tiers
 from msft.engine.model.folders import WEIGHTS
 from msft.engine.model.loading import LoadedModel
-from msft.engine.saving.weight_files import Copies, PublishedModel, TorchCodec
+from msft.engine.saving.weight_files import Copies, Divided, PublishedModel, TorchCodec, codec_of
 from msft.files import link_or_copy, remove
-from msft.ranks import Ranks
 from msft.run.engine import Engine
-from msft.store.disk import MemoryTier
+from msft.store.store import MemoryTier
 
 Weights = Mapping[str, Tensor]
-
-
-class Divided(Protocol):
-    """Weights that ranks have between them; names: those of this one."""
-
-    @property
-    def ranks(self) -> Ranks: ...
-    @property
-    def names(self) -> Collection[str]: ...
-    def whole(self, owned: Weights) -> Weights | None: ...
 
 
 class Files(Protocol):
@@ -134,14 +123,6 @@ class ModelFiles:
         self, each: int, aside: int, most: int
     ) -> tuple[list[MemoryTier], Callable[[Any], Any]]:
         return memory_tiers(each, aside, most, self._device, self._copies), self._copies.follow
-
-
-def codec_of(copies: Copies, lanes: Divided | None, weights: str = WEIGHTS) -> TorchCodec:
-    """For the file of weights that ranks write between them, or one process alone."""
-    if lanes is None or lanes.ranks.world == 1:
-        return TorchCodec(copies, weights=weights)
-    ranks = lanes.ranks
-    return TorchCodec(copies, (ranks.rank + 1, ranks.world), lanes.names, weights)
 
 
 def link_weights(source: Path, folder: Path, name: str) -> None:

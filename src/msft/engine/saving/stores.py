@@ -11,9 +11,8 @@ from msft.run.engine import Engine
 from msft.run.folder import RunFolder
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import LEAN, Settings
-from msft.store.disk import MOST_WAITING, BackgroundDisk, DiskTier, Hashes
 from msft.store.ranked import RankedDisk
-from msft.store.store import CheckpointStore
+from msft.store.store import MOST_WAITING, BackgroundDisk, CheckpointStore, DiskTier, Hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,12 @@ def store_of(
     how = (averaged, models, recipe.disk_policy)
     needed = Checkpoints.of(trainable, recipe.optim, rollback, datasets, most, *how)
     each, aside = needed.each // ranks.world, needed.aside // ranks.world
+    codec: Any = engine.codec()
     tiers, follow = engine.memory(each, aside, needed.in_memory)
-    every = ranks.gather("places for checkpoints", {tier.name: tier.capacity for tier in tiers})
-    for tier in tiers:  # places must be the same in all ranks
-        tier.capacity = min(capacities.get(tier.name, 0) for capacities in every)
+    if ranks.world > 1:  # places must be the same in all ranks
+        every = ranks.gather("places for checkpoints", {t.name: t.capacity for t in tiers})
+        for tier in tiers:
+            tier.capacity = min(capacities.get(tier.name, 0) for capacities in every)
     tiers = [tier for tier in tiers if tier.capacity]
     roomy = sum(tier.capacity for tier in tiers) >= needed.in_memory
     ticks = max(settings.train_ticks, settings.compute_budget)
@@ -69,7 +70,6 @@ def store_of(
             lambda: refuse_full_disk(folder.path, on_disk, lambda: _fewer_copies(method, recipe)),
         )
     folder.path.mkdir(parents=True, exist_ok=True)
-    codec: Any = engine.codec()
     largest = max(needed.weights, needed.moments)
     disk = DiskTier(folder.checkpoints, codec, notice, hashes, largest)
     waiting = MOST_WAITING if roomy else 1  # what waits takes memory
