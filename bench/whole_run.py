@@ -41,6 +41,7 @@ import msft
 from msft import training
 from msft.engine import build
 from msft.engine.fast import FastEngine
+from msft.engine.model import tokenizers
 from msft.engine.saving.best_folder import BestFolder
 from msft.run.log import Log
 from msft.run.rows import Verdicts
@@ -58,7 +59,7 @@ PARTS = {
     "waiting for the disk": [(CheckpointStore, "flush"), (BackgroundDisk, "_wait")],
     "disk": [(DiskTier, verb) for verb in ("put", "get", "drop")],
     "best/": [(BestFolder, verb) for verb in ("update", "card")],
-    "loading": [(build, "load_model"), (build, "leak_of"), (train, "load_corpus")],
+    "loading": [(build, "load_model"), (build, "leak_of"), (tokenizers, "load_corpus")],
     "preparing": [(build, "engine_over"), (training, "settings_of")],
     "log": [(Log, "append"), (Verdicts, "add")],
     "report": [(training, "write_report")],
