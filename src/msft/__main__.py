@@ -12,9 +12,9 @@ from msft.process import all_done, catch_signals
 catch_signals()
 
 from msft import process  # noqa: E402
-from msft.threads import settle  # noqa: E402
+from msft.threads import set_threads  # noqa: E402
 
-settle()
+set_threads()
 
 from msft.cli import main as carry_out  # noqa: E402
 

@@ -91,7 +91,7 @@ class Alone:
 ALONE = Alone()
 
 
-def together(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
+def all_or_fail(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
     """Do something in every rank; where it fails in one, all fail, and rank 0 says why."""
     if ranks.world == 1:
         return work()
@@ -101,13 +101,13 @@ def together(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
 
 
 def settled(ranks: Ranks, meeting: str, tried: "Tried[Made]") -> Made:
-    """What this rank has made, if all have; see `together`."""
+    """What this rank has made, if all have; see `all_or_fail`."""
     made, error = tried
     _refuse(ranks, ranks.gather(meeting, _said(error)), error)
     return made[0]
 
 
-def from_first(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
+def from_rank0(ranks: Ranks, meeting: str, work: Callable[[], Made]) -> Made:
     """What rank 0 makes, as JSON has it, in every rank; where that fails, it fails in all."""
     if ranks.world == 1:
         return work()

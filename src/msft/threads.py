@@ -19,7 +19,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _ours = False
 
 
-def settle(cgroup: Path = _CGROUP) -> None:
+def set_threads(cgroup: Path = _CGROUP) -> None:
     """Before torch is loaded: one thread for each core that is ours, and who waits sleeps."""
     global _ours
     if "torch" in sys.modules:

@@ -8,7 +8,7 @@ is at home in its room: `planning/` refuses what cannot be done, `data/` reads r
 loads the model, `run/` records every answer in `run.jsonl`, and `search/methods/` decides.
 
 Where a run has several processes (`ranks`), each of them goes through this file at the same time.
-They meet inside `together` and `from_first`: if a stage fails in one process, it fails in all.
+They meet inside `all_or_fail` and `from_rank0`: if a stage fails in one process, it fails in all.
 
 torch takes seconds to load, so what needs it is imported where the first stage needs it, after all
 that can be refused without it.
@@ -46,11 +46,11 @@ from msft.ranks import (
     ALONE,
     Patience,
     Ranks,
+    all_or_fail,
     attempt,
-    from_first,
+    from_rank0,
     lost_ranks_named,
     settled,
-    together,
 )
 from msft.recipe.recipe import ADAPTER_KEYS, Recipe, with_rows
 from msft.report import write_report
@@ -111,7 +111,7 @@ def train(
         ranks = ranks or meet(lambda: recipe)[0]
         asked = with_rows(recipe, datasets) if datasets is not None else recipe
         wishes = (asked, out, notice, schedule, engine, shared, ranks)
-        job = together(ranks, "what is asked for", lambda: admit(*wishes))
+        job = all_or_fail(ranks, "what is asked for", lambda: admit(*wishes))
         rows = read(job)
         plan = fit(job, rows)
         built = build(job, rows, plan)
@@ -168,9 +168,9 @@ class Result:
 
 def read(job: Job) -> Rows:
     """The tokenizer and the rows in its tokens: what is wrong with them comes up before weights."""
-    rows = together(job.ranks, "data", lambda: load_rows(job.recipe))
+    rows = all_or_fail(job.ranks, "data", lambda: load_rows(job.recipe))
     if job.ranks.world > 1:
-        together(job.ranks, "the same run", lambda: refuse_disagreement(job, rows.corpus))
+        all_or_fail(job.ranks, "the same run", lambda: refuse_disagreement(job, rows.corpus))
     return rows
 
 
@@ -190,17 +190,17 @@ def fit(job: Job, rows: Rows) -> Plan:
     settings = settings_for(recipe, corpus, method)
     if ":" in method.name:
         rehearsed = (settings, method, recipe.train_batch_size)
-        together(job.ranks, "method", lambda: refuse_wrong_method(*rehearsed))
+        all_or_fail(job.ranks, "method", lambda: refuse_wrong_method(*rehearsed))
     most = most_held(method, settings)
     if job.engine is not None:
         return Plan(method, settings, most)
 
-    shape = together(job.ranks, "shape", lambda: shape_for(recipe, len(rows.tokenizer)))
+    shape = all_or_fail(job.ranks, "shape", lambda: shape_for(recipe, len(rows.tokenizer)))
     device = device_here()
     room = room_of(device)
     demand = demand_of(recipe, corpus, device, shape, room.total)
     needs = (recipe, corpus, method, shape, room, demand, most)
-    together(job.ranks, "room in memory", lambda: refuse_no_room(*needs))
+    all_or_fail(job.ranks, "room in memory", lambda: refuse_no_room(*needs))
     return Plan(method, settings, most, shape, demand)
 
 
@@ -223,14 +223,14 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
         recorded = read_base(job.folder.environment) if job.begun else {}
         hashing = BaseHashing(recipe.model(), recorded or {})
     with_lanes, sizes = replace(recipe, lanes=job.lanes), (plan.shape, plan.demand)
-    engine = together(
+    engine = all_or_fail(
         job.ranks,
         "engine",
         lambda: engine_of(
             with_lanes, rows.corpus, rows.tokenizer, device_here(), job.notice, job.ranks, *sizes
         ),
     )
-    mine = together(job.ranks, "hashes of the base", lambda: hashing.record() if hashing else {})
+    mine = all_or_fail(job.ranks, "hashes of the base", lambda: hashing.record() if hashing else {})
     base = mine if job.ranks.world == 1 else job.ranks.gather("base", mine)[0]
     return Built(engine, "simple" if isinstance(engine, SimpleEngine) else FAST, base)
 
@@ -338,7 +338,7 @@ class TrainingRun:
                 history = self._searched(log)
                 log.close()
                 self._show_result(history)
-                return from_first(self._ranks, "result", lambda: self._written(history))
+                return from_rank0(self._ranks, "result", lambda: self._written(history))
         except OSError:
             log.refuse_gone()  # which says more than that a file is not there
             raise
@@ -399,8 +399,10 @@ class TrainingRun:
         """Say that a run goes on elsewhere than it began; refuse what would change its result."""
         recorded, here = self._folder.environment, environment(self._recipe.packages)
         strict, notice = self._recipe.deterministic, self._job.notice
-        together(self._ranks, "environment", lambda: refuse_others(recorded, here, strict, notice))
-        together(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
+        all_or_fail(
+            self._ranks, "environment", lambda: refuse_others(recorded, here, strict, notice)
+        )
+        all_or_fail(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
 
     def _share_first_rollout(self, shared: SharedRollout, log: Log) -> None:
         """Take the first roll-out over if another run has left it, else leave it for others."""

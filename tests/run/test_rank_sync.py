@@ -6,7 +6,7 @@ import pytest
 from thread_ranks import ThreadRanks, in_threads
 
 from msft.errors import FAILED, WRONG, LogError, RankFailed, RanksDisagree, UsageError
-from msft.ranks import from_first, together
+from msft.ranks import all_or_fail, from_rank0
 from msft.run.log import DecisionEvent, Log, RankSync, read_log
 from msft.search.rollout import CheckpointId
 
@@ -71,7 +71,7 @@ def test_what_fails_in_one_rank_fails_in_all_with_its_exit_code() -> None:
 
     def work(ranks: ThreadRanks) -> tuple[str, int, bool]:
         with pytest.raises(RankFailed) as error:
-            together(ranks, "work", lambda: fail(ranks))
+            all_or_fail(ranks, "work", lambda: fail(ranks))
         return str(error.value), error.value.exit_code, error.value.said
 
     message = "rank 1: no such file"
@@ -83,5 +83,5 @@ def test_what_fails_in_one_rank_fails_in_all_with_its_exit_code() -> None:
 
 
 def test_rank_0_works_for_all() -> None:
-    found = in_threads(2, lambda ranks: from_first(ranks, "work", lambda: {"by": [ranks.rank]}))
+    found = in_threads(2, lambda ranks: from_rank0(ranks, "work", lambda: {"by": [ranks.rank]}))
     assert found == [{"by": [0]}] * 2

@@ -40,7 +40,7 @@ def noting(options: argparse.Namespace) -> Callable[[str], None]:
     return (lambda text: None) if options.quiet else (lambda text: say(f"note: {text}"))
 
 
-def aside(json_only: bool) -> AbstractContextManager[Any]:
+def stdout_to_stderr(json_only: bool) -> AbstractContextManager[Any]:
     """With --json, what is printed on the way goes to stderr."""
     return redirect_stdout(sys.stderr) if json_only else nullcontext()
 
@@ -73,7 +73,7 @@ def validate(options: argparse.Namespace) -> None:
     from msft.planning.admission import refuse_untrainable
 
     recipe = recipe_of(options)
-    with aside(options.json):
+    with stdout_to_stderr(options.json):
         for note in recipe.notes:
             show(f"note: {note}")
         refuse_untrainable(recipe)
@@ -113,7 +113,7 @@ def plan(options: argparse.Namespace) -> None:
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import forecast
 
-    with aside(options.json):
+    with stdout_to_stderr(options.json):
         trial = 0 if options.no_calibration else SECONDS
         content = forecast(recipe, out, trial, options.devices)
     if options.json:
@@ -137,7 +137,7 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
     from msft.planning.calibration import SECONDS
     from msft.planning.forecast import side_by_side
 
-    with aside(options.json):
+    with stdout_to_stderr(options.json):
         trial = 0 if options.no_calibration else SECONDS
         content = side_by_side(recipes, options.side_by_side, trial)
     if options.json:
@@ -165,7 +165,7 @@ def _train(options: argparse.Namespace, schedule: str | None, out: str | None) -
     file, overrides = options.recipe, overrides_of(options)
     options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
     tell = noting(options)
-    with aside(options.json):
+    with stdout_to_stderr(options.json):
         ranks, recipe = meet(lambda: load_recipe(file, overrides))
         for note in recipe.notes:
             tell(note)
@@ -205,7 +205,7 @@ def evaluate(options: argparse.Namespace) -> None:
     refuse_no_rows(recipe, options.split)
     from msft.app.evaluation import evaluation
 
-    with aside(options.json):
+    with stdout_to_stderr(options.json):
         whole = bool(options.answers)
         found = evaluation(recipe, options.model, options.split, whole, noting(options))
     if options.out:
@@ -317,7 +317,7 @@ def analyze(options: argparse.Namespace) -> None:
     recipe = recipe_of(options)
     out = Path(options.out or f"runs/{options.analysis}")
     refuse_unwritable(out)
-    with aside(options.json):
+    with stdout_to_stderr(options.json):
         for note in recipe.notes:
             say(f"note: {note}", options.quiet)
         run = analyses.runner(options.quiet, lambda text: say(text, options.quiet))

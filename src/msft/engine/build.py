@@ -28,7 +28,7 @@ from msft.engine.model.tokenizers import load_rows
 from msft.engine.optimizer import TrainingSettings
 from msft.engine.simple import SimpleEngine, SimplePredictor
 from msft.errors import RecipeError, Unsuited
-from msft.ranks import ALONE, Ranks, together
+from msft.ranks import ALONE, Ranks, all_or_fail
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Predictor
 from msft.scoring.evaluation import Evaluator
@@ -111,7 +111,7 @@ def engine_of(
     name = recipe.model()
     first = _first_device(recipe, name, device)
     needs = (recipe, name, corpus, first, tokenizer, notice)
-    loaded, fast = together(ranks, "model", lambda: load_suited(*needs))
+    loaded, fast = all_or_fail(ranks, "model", lambda: load_suited(*needs))
     return engine_over(loaded, fast, recipe, corpus, device, ranks, shape, demand)
 
 

@@ -41,7 +41,7 @@ from msft.files import (
     shown_text,
 )
 from msft.process import check
-from msft.ranks import Ranks, from_first
+from msft.ranks import Ranks, from_rank0
 from msft.search.curves import Score, Scores
 from msft.search.falls import Fall
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
@@ -584,7 +584,7 @@ class RankSync:
             mine.append(Log(path, agree=self._agree))
             return [to_line(event).decode() for event in mine[0].events]
 
-        found = from_first(self.ranks, "lines of the log", lines)
+        found = from_rank0(self.ranks, "lines of the log", lines)
         events = [from_line(line.encode()) for line in found]
         return mine[0] if mine else Log(events=events, agree=self._agree)
 

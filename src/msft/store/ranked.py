@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msft.files import FOLDER, kind_of, remove
-from msft.ranks import Ranks, from_first, least, together
+from msft.ranks import Ranks, all_or_fail, from_rank0, least
 from msft.store.store import BackgroundDisk, DiskTier
 
 _PART = re.compile(r"(?P<key>.+\.(?:weights|training))(?:\.(?P<number>\d+)-of-(?P<world>\d+))?")
@@ -109,11 +109,11 @@ class RankedDisk:
     def listed(self) -> list[str]:
         """The checkpoint parts that are complete; what a crash left of others is removed."""
         self.flush()
-        return from_first(self._ranks, "checkpoints on disk", self._cleaned)
+        return from_rank0(self._ranks, "checkpoints on disk", self._cleaned)
 
     def flush(self) -> None:
         """Wait until everything is done in all ranks, removals too."""
-        together(self._ranks, "writing", self._writer.flush)
+        all_or_fail(self._ranks, "writing", self._writer.flush)
         self.prune()
         self._ranks.gather("removals", None)  # rank 0 has removed
 
@@ -133,7 +133,7 @@ class RankedDisk:
 
     def _found(self, key: str) -> list[str]:
         """The parts of a checkpoint that an earlier process wrote, whatever its ranks were."""
-        return from_first(
+        return from_rank0(
             self._ranks,
             f"parts of {key}",
             lambda: [] if key in self._doomed else self._complete(key),

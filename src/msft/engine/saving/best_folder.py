@@ -26,7 +26,7 @@ from msft.files import (
     replace_bytes,
     sync,
 )
-from msft.ranks import ALONE, Ranks, from_first, together
+from msft.ranks import ALONE, Ranks, all_or_fail, from_rank0
 from msft.run.engine import Engine
 from msft.run.folder import write_text
 from msft.search.rollout import BASE, CheckpointId
@@ -78,16 +78,16 @@ class BestFolder:
             written for every best so far; then False says that it is left for later.
         """
         if self.has_export(checkpoint):
-            from_first(self._ranks, "the card of best/", lambda: self.card(card))
+            from_rank0(self._ranks, "the card of best/", lambda: self.card(card))
             self._holds = checkpoint
             return True
         if checkpoint != BASE and not self._is_whole(checkpoint):
-            from_first(self._ranks, "best/ as it is", self._take_away_damaged)
+            from_rank0(self._ranks, "best/ as it is", self._take_away_damaged)
             return False
         sources = [] if checkpoint == BASE else self._folders(checkpoint)
         if len(_weights_in(sources)) == 1 and self._engine.links:
-            from_first(self._ranks, f"best/ of {checkpoint}", lambda: self._link(sources[0], card))
-        elif last or from_first(
+            from_rank0(self._ranks, f"best/ of {checkpoint}", lambda: self._link(sources[0], card))
+        elif last or from_rank0(
             self._ranks, "time for best/", lambda: time.monotonic() >= self._next_write
         ):
             self._write(checkpoint, sources, card)
@@ -98,11 +98,11 @@ class BestFolder:
 
     def _write(self, checkpoint: CheckpointId, sources: Sequence[Path], card: str) -> None:
         began = time.monotonic()
-        from_first(self._ranks, "an empty best/", self._empty)
-        weights = together(self._ranks, "weights of best/", lambda: self._read(sources))
+        from_rank0(self._ranks, "an empty best/", self._empty)
+        weights = all_or_fail(self._ranks, "weights of best/", lambda: self._read(sources))
         with explaining(self._fresh / WEIGHTS, sum(_sizes(sources))):
             self._engine.export(weights, self._fresh)  # each rank has a part of it
-        from_first(self._ranks, f"best/ of {checkpoint}", lambda: self._finish(checkpoint, card))
+        from_rank0(self._ranks, f"best/ of {checkpoint}", lambda: self._finish(checkpoint, card))
         now = time.monotonic()
         self._next_write = now + (now - began) / SHARE_OF_TIME
 
@@ -171,7 +171,7 @@ class BestFolder:
     def is_damaged(self) -> bool:
         """Whether it is not what was put there."""
         holds = self._holds
-        return from_first(
+        return from_rank0(
             self._ranks,
             "best/ is damaged",
             lambda: holds is not None and self._fault(holds) is not None,
@@ -180,7 +180,7 @@ class BestFolder:
     def has_export(self, checkpoint: CheckpointId) -> bool:
         """Whether the folder is what was written of a checkpoint, which need not be there then."""
         name = _export_of(checkpoint)
-        return from_first(
+        return from_rank0(
             self._ranks,
             f"best/ is {checkpoint}",
             lambda: (
@@ -193,7 +193,7 @@ class BestFolder:
         """Let a finished run's checkpoint that is gone be the weights of this folder again, if
         they are its own and what was put here. Earlier versions left nothing to check them by."""
         if checkpoint != BASE and not any(kind_of(each) for each in self._folders(checkpoint)):
-            from_first(self._ranks, "best/ given back", lambda: self._give_back(checkpoint))
+            from_rank0(self._ranks, "best/ given back", lambda: self._give_back(checkpoint))
 
     def _give_back(self, checkpoint: CheckpointId) -> None:
         target, files = self._source(checkpoint), _weights_in([self._folder])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msft.engine.memory import Checkpoints, models_beside, refuse_full_disk
-from msft.ranks import Ranks, together
+from msft.ranks import Ranks, all_or_fail
 from msft.recipe.recipe import Recipe
 from msft.run.engine import Engine
 from msft.run.folder import RunFolder
@@ -64,7 +64,7 @@ def store_of(
     ticks = max(settings.train_ticks, settings.compute_budget)
     on_disk = needed.disk(roomy)
     if not folder.log.exists():
-        together(
+        all_or_fail(
             ranks,
             "room on the disk",
             lambda: refuse_full_disk(folder.path, on_disk, lambda: _fewer_copies(method, recipe)),
