@@ -3,9 +3,15 @@
     recipe → rows → plan → engine → run → best
 
 `train` calls one stage after the other. A stage gets what the stages before it have made, and
-returns one frozen value; nothing is computed twice, and nothing below calls up. What a stage does
-is at home in its room: `planning/` refuses what cannot be done, `data/` reads rows, `engine/`
-loads the model, `run/` records every answer in `run.jsonl`, and `search/methods/` decides.
+returns one frozen value; nothing is computed twice:
+
+    admit → Job     what was asked for can be done             planning/admission.py
+    read  → Rows    the rows in the tokens of the model        data/
+    fit   → Plan    the method, and the memory that it needs   search/methods/, engine/memory.py
+    build → Built   the engine with the base model             engine/
+    run   → Result  the method decides; run.jsonl has every answer   run/
+
+Rooms never import this file. They call only what it hands to them.
 
 Where a run has several processes (`ranks`), each of them goes through this file at the same time.
 They meet inside `all_or_fail` and `from_rank0`: if a stage fails in one process, it fails in all.
@@ -108,30 +114,43 @@ def train(
     ranks: the processes of the run, where the caller has brought them together.
     """
     with lost_ranks_named():
-        ranks = ranks or meet(lambda: recipe)[0]
+        if ranks is None:
+            ranks, recipe = meet(lambda: recipe)
         asked = with_rows(recipe, datasets) if datasets is not None else recipe
-        wishes = (asked, out, notice, schedule, engine, shared, ranks)
-        job = all_or_fail(ranks, "what is asked for", lambda: admit(*wishes))
+        given = (asked, out, notice, schedule, engine, shared, ranks)
+        job = all_or_fail(ranks, "what is asked for", lambda: admit(*given))
         rows = read(job)
         plan = fit(job, rows)
         built = build(job, rows, plan)
         for note in rows.notes:
             job.notice(note)
-        return carry_out(job, rows, plan, built, observers)
+        return run(job, rows, plan, built, observers)
+
+
+def meet(recipe: Callable[[], Recipe]) -> tuple[Ranks, Recipe]:
+    """Bring the processes of a run together, and read its recipe, which says how long they wait for
+    each other. Where one of them cannot read the recipe, all end."""
+    if process.world() == 1:
+        return ALONE, recipe()
+    from msft.engine.ranks import joined
+
+    tried = attempt(recipe)
+    ranks = joined(_patience_of(*tried[0]) if tried[0] else Patience())
+    return ranks, settled(ranks, "the recipe", tried)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What will be searched for, and how that fits into this machine.
 
-    most_held: checkpoints that the method needs at a time; None where it does not say.
+    most_held: checkpoints that the method needs at a time.
     shape, demand: the sizes of the model, and what its training asks of the memory; None for an
         engine of the user's own.
     """
 
     method: PreparedMethod
     settings: Settings
-    most_held: int | None
+    most_held: int
     shape: "ModelShape | None" = None
     demand: "Demand | None" = None
 
@@ -235,23 +254,24 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
     return Built(engine, "simple" if isinstance(engine, SimpleEngine) else FAST, base)
 
 
-def carry_out(
+def run(
     job: Job,
     rows: Rows,
     plan: Plan,
     built: Built,
     observers: Sequence[Observer] = (),
-    result_is_loaded: bool = False,
+    needs_checkpoint: bool = False,
 ) -> Result:
     """Let the method search, with every answer in the log; then leave the result in `best/`.
 
-    result_is_loaded: the caller reads the result's checkpoint, so a finished run needs it too.
+    needs_checkpoint: the caller loads the best checkpoint. So a finished run must restore it, even
+        if `best/` is complete.
     """
-    run = TrainingRun(job, rows, plan, built, observers, result_is_loaded)
-    summary, schedule = run.carry_out()
+    training = TrainingRun(job, rows, plan, built, observers, needs_checkpoint)
+    summary, schedule = training.search()
     if job.recipe.push_to_hub and job.ranks.rank == 0:
         push(job.recipe, job.folder, summary["best"]["checkpoint"], job.notice)
-    return Result(summary, job.folder.best, schedule, job.folder.path, run.was_finished)
+    return Result(summary, job.folder.best, schedule, job.folder.path, training.was_finished)
 
 
 # What the last stage puts together.
@@ -270,7 +290,7 @@ class TrainingRun:
         plan: Plan,
         built: Built,
         observers: Sequence[Observer],
-        result_is_loaded: bool,
+        needs_checkpoint: bool,
     ) -> None:
         from msft.engine.saving.best_folder import BestFolder
         from msft.engine.saving.stores import store_of
@@ -312,7 +332,7 @@ class TrainingRun:
         )
         self._best_on_disk: CheckpointId | None = None
         self._has_result = (
-            (lambda best: False) if result_is_loaded else self._best_folder.has_export
+            (lambda best: False) if needs_checkpoint else self._best_folder.has_export
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
@@ -330,50 +350,51 @@ class TrainingRun:
         files += [TrackedRun()] if recipe.report_to != "none" else []
         self.observers = [*observers, *files] if ranks.rank == 0 else []
 
-    def carry_out(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def search(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
         log = self._sync.log(self._folder.log)
         try:
             with graceful():
-                history = self._searched(log)
+                history = self._call_method(log)
                 log.close()
-                self._show_result(history)
-                return from_rank0(self._ranks, "result", lambda: self._written(history))
+                self._verify_best(history)
+                return from_rank0(self._ranks, "result", lambda: self._write_results(history))
         except OSError:
             log.refuse_gone()  # which says more than that a file is not there
             raise
         finally:
             log.close()
 
-    def _searched(self, log: Log) -> History:
-        """Call the method; what the log has answered already is not done again."""
-        ended = log.events[-1] if log.events else None
-        self.was_finished = isinstance(ended, EndEvent)
+    def _call_method(self, log: Log) -> History:
+        """Check the folder, write recipe and environment, start the observers, then call the
+        method. What the log has answered is not done again."""
+        last_event = log.events[-1] if log.events else None
+        self.was_finished = isinstance(last_event, EndEvent)
         if log.events and not self.was_finished:
-            self._refuse_other_circumstances()
+            self._check_environment()
         if self._shared is not None and not self.was_finished:
             self._share_first_rollout(self._shared, log)
-        if isinstance(ended, EndEvent):
-            self._best_folder.give_back(ended.best)
+        if isinstance(last_event, EndEvent):
+            self._best_folder.give_back(last_event.best)
         else:
             self._record_environment()
             if how := self._engine.how():
                 self._job.notice(how)
         if self._ranks.rank == 0:
-            recipe = self._job.resolved or resolved(self._recipe)
-            write_text(self._folder.recipe, recipe.to_yaml())
+            placed = self._job.resolved or resolved(self._recipe)
+            write_text(self._folder.recipe, placed.to_yaml())
         recipe, notice, first = self._recipe, self._job.notice, self._ranks.rank == 0
         shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
         told = len(log.events) if self.was_finished else 0
         watched = Watched(self._folder, recipe, shown, told, notice, self._latest_losses)
-        run = RecordedRun(
+        recorded = RecordedRun(
             self._settings,
             self._plan.method,
             self._worker,
             log,
             self._store,
             Verdicts(self._folder.verdicts, notice, first, self._settings.selection_split),
-            lambda event, live: self._event(run.history, event, live),
+            lambda event, live: self._event(recorded.history, event, live),
             self._samples,
             self._has_result,
         )
@@ -382,21 +403,21 @@ class TrainingRun:
                 for observer in self.observers:
                     watching.callback(observer.close)
                     observer.begin(watched)
-                if self._ranks.world > 1:  # the files of all are as the log has them
+                if self._ranks.world > 1:  # until rank 0 has cut its files to the log
                     self._ranks.gather("files of the log", None)
-                history = run.carry_out()
-            if run.is_live:
+                history = recorded.carry_out()
+            if recorded.is_live:
                 self._record_environment()
         except BaseException as reason:
-            alike = self._ranks.world == 1 or isinstance(reason, SAME_IN_ALL_RANKS)
-            started = run.is_live and run.history.opened is not None
-            if alike and started:  # a refused call leaves all as it is
-                self._park(run.history, reason)
+            every_rank = self._ranks.world == 1 or isinstance(reason, SAME_IN_ALL_RANKS)
+            started = recorded.is_live and recorded.history.opened is not None
+            if every_rank and started:  # a refused run writes nothing
+                self._park(recorded.history, reason)
             raise
         return history
 
-    def _refuse_other_circumstances(self) -> None:
-        """Say that a run goes on elsewhere than it began; refuse what would change its result."""
+    def _check_environment(self) -> None:
+        """Note a changed environment; refuse what would change the result."""
         recorded, here = self._folder.environment, environment(self._recipe.packages)
         strict, notice = self._recipe.deterministic, self._job.notice
         all_or_fail(
@@ -405,7 +426,8 @@ class TrainingRun:
         all_or_fail(self._ranks, "base", lambda: refuse_other_base(recorded, self._base))
 
     def _share_first_rollout(self, shared: SharedRollout, log: Log) -> None:
-        """Take the first roll-out over if another run has left it, else leave it for others."""
+        """Replay the first roll-out of another run that asked the same, or lend ours to others.
+        This replaces the worker."""
         from msft.engine.memory import free_disk
 
         self._worker, source = shared.join(
@@ -450,20 +472,20 @@ class TrainingRun:
 
     def _event(self, history: History, event: Event, live: bool) -> None:
         if live:  # an observer finds the best so far in `best/`
-            self._show_best(history, last=history.ended is not None)
+            self._show_best(history, now=history.ended is not None)
         for observer in self.observers:
             observer.event(history, event, live)
 
-    def _show_best(self, history: History, last: bool) -> None:
-        """Keep `best/` equal to the best so far, as soon as that is on disk; none while it is the
-        model that was given. last: at once, however long it takes."""
+    def _show_best(self, history: History, now: bool) -> None:
+        """Keep `best/` equal to the best so far, as soon as that is on disk. Write no `best/` while
+        the base model is the best and the run goes on. now: at once, however long it takes."""
         best = history.best
         if best is None or best == self._best_on_disk or history.missing(best):
             return
         if best == BASE and history.ended is None:
             return
         with self._ranks.busy("best/"):
-            if self._best_folder.update(best, self._card(history), last):
+            if self._best_folder.update(best, self._card(history), now):
                 self._best_on_disk = best
 
     def _card(self, history: History, found: Findings | None = None) -> str:
@@ -477,7 +499,7 @@ class TrainingRun:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
         try:
             self._store.park()
-            self._show_best(history, last=True)
+            self._show_best(history, now=True)
         except Exception as error:
             if error is not reason:
                 self._job.notice(
@@ -490,18 +512,19 @@ class TrainingRun:
         except OSError as error:  # the log has all of it
             self._job.notice(f"summary.json could not be written: {in_words(error)}")
 
-    def _show_result(self, history: History) -> None:
-        """The last look at `best/`: what it hands out is what was trained."""
+    def _verify_best(self, history: History) -> None:
+        """Check `best/`; write it again if it is damaged; fail if it still differs."""
         if self._best_folder.is_damaged():
             self._best_on_disk = None
-        self._show_best(history, last=True)
+        self._show_best(history, now=True)
         if self._best_on_disk != history.best:
             raise StoreError(
                 f"{self._folder.best} was damaged as it was made; run the same command again to "
                 "make it anew"
             )
 
-    def _written(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _write_results(self, history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Write card, schedule.json, summary.json and report.html; the summary and the schedule."""
         found = findings_in(self._folder.path, history)
         summary = {**summary_of(history), "findings": findings_content(found)}
         schedule = schedule_of(history)
@@ -513,7 +536,7 @@ class TrainingRun:
 
 
 def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
-    """What the log is a function of: the settings, with digests of what they do not spell out."""
+    """The settings that determine the log, with digests of what they do not spell out."""
     recipe, engine, corpus = job.recipe, built.engine, rows.corpus
     training = sha256(repr(training_keys(recipe)).encode()).hexdigest()
     model = engine.fingerprint()
@@ -532,8 +555,8 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
 
 
 def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
-    """The keys that change the weights, with their values. A key that is younger than the run
-    folders of earlier versions counts where it is set."""
+    """The keys that change the weights and that neither the settings nor the data hold. A key that
+    is younger than the run folders of earlier versions counts where it is set."""
     keys = ["learning_rate", "lr_scheduler_type", "train_batch_size", "weight_decay"]
     keys += ["max_grad_norm", "warmup_steps", "bf16", "optim"]
     keys += ["ema_decay"] if recipe.ema_decay is not None else []
@@ -543,18 +566,6 @@ def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
 
 def _patience_of(recipe: Recipe) -> Patience:
     return Patience(recipe.rendezvous_timeout, recipe.ddp_timeout, recipe.saving_timeout)
-
-
-def meet(recipe: Callable[[], Recipe]) -> tuple[Ranks, Recipe]:
-    """The processes that do a run together, and its recipe, which says how long they wait for each
-    other. Where one of them cannot read the recipe, all end."""
-    if process.world() == 1:
-        return ALONE, recipe()
-    from msft.engine.ranks import joined
-
-    tried = attempt(recipe)
-    ranks = joined(_patience_of(*tried[0]) if tried[0] else Patience())
-    return ranks, settled(ranks, "the recipe", tried)
 
 
 def _compute_the_same_bits_again() -> None:

@@ -49,7 +49,7 @@ from msft.search.curves import SELECTION, TEST, Score
 from msft.search.feeds import steps_of
 from msft.search.methods import ROLLING_BACK, most_held
 from msft.search.rollout import BASE
-from msft.training import Built, Plan, Result, carry_out
+from msft.training import Built, Plan, Result, run
 
 
 class TrainerLog(Observer):
@@ -259,13 +259,13 @@ class _Run:
         settings = settings_for(self._recipe, self._corpus, method)
         base = {} if folder.is_finished() else engine.base_record()
         try:
-            result = carry_out(
+            result = run(
                 Job(self._recipe, folder, self._tell),
                 Rows(trainer.processing_class, self._corpus),
                 Plan(method, settings, most_held(method, settings)),
                 Built(engine, ENGINE, base),
                 [TrainerLog(trainer, folder.path, self._quiet)],
-                result_is_loaded=True,
+                needs_checkpoint=True,
             )
         except BaseException:
             with suppress(RuntimeError):  # of a broken device; what stopped the run is said
