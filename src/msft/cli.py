@@ -30,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return WRONG
-    _expand(options)
+    try:
+        _expand(options)
+    except Explained as error:
+        return _reported(error, options.debug)
     take_rank(options.command, parser.error)
     if "" not in sys.path:
         sys.path.insert(0, "")  # methods and metrics of the user's own, as with `python -m msft`

@@ -33,7 +33,7 @@ import yaml
 from msft import process
 from msft.data.corpus import settings_for
 from msft.engine.model.tokenizers import Rows, load_rows
-from msft.errors import BadScore, NotANumber, Stopped, StoreError
+from msft.errors import BadScore, NotANumber, Stopped, StoreError, explaining
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
 from msft.observers.hub import push
 from msft.observers.observer import Losses, Observer, Watched
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from msft.engine.model.shape import ModelShape
 
 
+@explaining()
 def train(
     recipe: Recipe,
     out: Path | str | None = None,
@@ -196,11 +197,13 @@ def read(job: Job) -> Rows:
 def fit(job: Job, rows: Rows) -> Plan:
     """The method with its options, and the memory that it needs; NoRoom where that is not there."""
     from msft.engine.kernels import device_here
-    from msft.engine.memory import demand_of, refuse_no_room, room_of
+    from msft.engine.memory import demand_that_fits
     from msft.engine.model.shape import shape_for
     from msft.planning.counting import refuse_wrong_method
 
     recipe, corpus = job.recipe, rows.corpus
+    if recipe.deterministic:
+        _compute_the_same_bits_again()
     if job.schedule is None:
         method = recipe.prepared
     else:
@@ -216,10 +219,11 @@ def fit(job: Job, rows: Rows) -> Plan:
 
     shape = all_or_fail(job.ranks, "shape", lambda: shape_for(recipe, len(rows.tokenizer)))
     device = device_here()
-    room = room_of(device)
-    demand = demand_of(recipe, corpus, device, shape, room.total)
-    needs = (recipe, corpus, method, shape, room, demand, most)
-    all_or_fail(job.ranks, "room in memory", lambda: refuse_no_room(*needs))
+    demand = all_or_fail(
+        job.ranks,
+        "room in memory",
+        lambda: demand_that_fits(recipe, corpus, method, device, shape, most),
+    )
     return Plan(method, settings, most, shape, demand)
 
 
@@ -235,13 +239,13 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
         own: Any = job.engine
         made = own if hasattr(own, "work") or not callable(own) else own(recipe, rows.corpus)
         return Built(completed(made), f"{type(made).__module__}:{type(made).__qualname__}", {})
-    if recipe.deterministic:
-        _compute_the_same_bits_again()
     hashing = None
     if job.ranks.rank == 0 and not job.finished:
         recorded = read_base(job.folder.environment) if job.begun else {}
         hashing = BaseHashing(recipe.model(), recorded or {})
     with_lanes, sizes = replace(recipe, lanes=job.lanes), (plan.shape, plan.demand)
+    if plan.shape is not None and plan.shape.assumed:  # of a .gguf; the loaded model knows better
+        sizes = (None, None)
     engine = all_or_fail(
         job.ranks,
         "engine",
@@ -304,9 +308,9 @@ class TrainingRun:
         self._evaluator = Evaluator(
             tasks, engine.predictor(), rows.tokenizer, samples, corpus.selection
         )
-        self._samples = Samples(
-            folder.samples if samples else None, ranks.rank == 0, corpus.selection
-        )
+        first, selection = ranks.rank == 0, corpus.selection
+        self._verdicts = Verdicts(folder.verdicts, job.notice, first, selection)
+        self._samples = Samples(folder.samples if samples else None, first, selection)
         self._shared = (
             SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
         )
@@ -345,10 +349,10 @@ class TrainingRun:
             evals_per_epoch=recipe.evals_per_epoch,
             on_step=self._step,
         )
+        losses: list[Observer] = [self._losses] if self._losses else []  # asked for by the others
         files: list[Observer] = [StepsFile(), SummaryFile()]
-        files[:0] = [self._losses] if self._losses else []  # trackers are told of its losses
         files += [TrackedRun()] if recipe.report_to != "none" else []
-        self.observers = [*observers, *files] if ranks.rank == 0 else []
+        self.observers = [*losses, *observers, *files] if ranks.rank == 0 else []
 
     def search(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
@@ -383,7 +387,7 @@ class TrainingRun:
         if self._ranks.rank == 0:
             placed = self._job.resolved or resolved(self._recipe)
             write_text(self._folder.recipe, placed.to_yaml())
-        recipe, notice, first = self._recipe, self._job.notice, self._ranks.rank == 0
+        recipe, notice = self._recipe, self._job.notice
         shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
         told = len(log.events) if self.was_finished else 0
         watched = Watched(self._folder, recipe, shown, told, notice, self._latest_losses)
@@ -393,7 +397,7 @@ class TrainingRun:
             self._worker,
             log,
             self._store,
-            Verdicts(self._folder.verdicts, notice, first, self._settings.selection_split),
+            self._verdicts,
             lambda event, live: self._event(recorded.history, event, live),
             self._samples,
             self._has_result,
@@ -471,10 +475,10 @@ class TrainingRun:
         return scored
 
     def _event(self, history: History, event: Event, live: bool) -> None:
-        if live:  # an observer finds the best so far in `best/`
-            self._show_best(history, now=history.ended is not None)
         for observer in self.observers:
             observer.event(history, event, live)
+        if live:
+            self._show_best(history, now=history.ended is not None)
 
     def _show_best(self, history: History, now: bool) -> None:
         """Keep `best/` equal to the best so far, as soon as that is on disk. Write no `best/` while

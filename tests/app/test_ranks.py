@@ -215,7 +215,7 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
 TERM = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 PLACES = {
-    "before the ranks meet": ("msft.app.commands:recipe_of", 1),
+    "before the ranks meet": ("msft.recipe.recipe:load_recipe", 1),
     "while data is read": ("msft.training:load_rows", 1),
     "in an evaluation": ("msft.training:TrainingRun._score", 2),
     "while a checkpoint is written": ("msft.store.ranked:RankedDisk.put", 1),
@@ -244,7 +244,11 @@ def test_a_rank_that_waits_in_vain_ends_in_time_and_says_for_whom(data: Path) ->
     step, load = "msft.engine.fast:FastEngine.work", "msft.training:load_rows"
     for number, (key, act, expected) in enumerate(
         (
-            ("rendezvous", ("msft.app.commands:recipe_of", KILL), "for the other 1 of 2 processes"),
+            (
+                "rendezvous",
+                ("msft.recipe.recipe:load_recipe", KILL),
+                "for the other 1 of 2 processes",
+            ),
             ("ddp", (step, slow), "for rank 1 at 'losses of step 0'; see whether it hangs"),
             ("saving", (load, slow), "for rank 1 at 'data': rank 1 is at data; see whether it h"),
         )
@@ -262,7 +266,7 @@ def test_a_rank_that_waits_in_vain_ends_in_time_and_says_for_whom(data: Path) ->
 
 def test_without_rank_0_the_others_wait_no_longer_than_they_say(data: Path) -> None:
     command = train(recipe(data, "no-first", method="sft"), data / "no-first")
-    before = before_call(0, "msft.app.commands:recipe_of", KILL)
+    before = before_call(0, "msft.recipe.recipe:load_recipe", KILL)
     ended = in_processes(2, [[*command, "--set", "rendezvous_timeout=5"]], before)
     assert ended.codes == [[-SIGKILL], [1]]
     assert ended.said[1].startswith("msft: rank 1 has waited 5 s for the other 1 of 2"), (

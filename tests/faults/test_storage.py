@@ -205,12 +205,12 @@ def test_a_log_that_cannot_be_written_keeps_whole_lines(folder: Path, finished: 
 LOG_LIMITED = """
 import resource
 import msft.run.log as log
-append = log.append
+append = log.append_bytes
 def limited(*arguments):
     resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, resource.RLIM_INFINITY))
     try:
         append(*arguments)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-log.append = limited
+log.append_bytes = limited
 """

@@ -66,8 +66,8 @@ def train(
     folder = run_folder(recipe, out).path
     how: dict[str, Any] = {"schedule": schedule, "engine": engine, "datasets": datasets}
     how["notice"] = notice or printed(quiet)
-    shown = ShownRun(progress=progress) if progress else shown_run(recipe, schedule)
-    return training.train(recipe, folder, [] if quiet and not progress else [shown], **how)
+    shown = ShownRun(progress=progress) if progress is not None else shown_run(recipe, schedule)
+    return training.train(recipe, folder, [] if quiet and progress is None else [shown], **how)
 
 
 @explaining()

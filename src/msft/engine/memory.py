@@ -701,6 +701,24 @@ def _slots(scored: Iterable[EvaluationSize], room: FreeMemory, most: int) -> int
     return min(slots, most)
 
 
+def demand_that_fits(
+    recipe: Recipe,
+    corpus: Corpus,
+    method: PreparedMethod,
+    device: torch.device,
+    shape: ModelShape,
+    held: int,
+) -> Demand:
+    """What the training of a recipe asks of the memory of this device; NoRoom if it cannot fit.
+
+    held: checkpoints that the method needs at a time.
+    """
+    room = room_of(device)
+    demand = demand_of(recipe, corpus, device, shape)
+    refuse_no_room(recipe, corpus, method, shape, room, demand, held)
+    return demand
+
+
 def refuse_no_room(
     recipe: Recipe,
     corpus: Corpus,

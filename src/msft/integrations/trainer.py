@@ -21,7 +21,7 @@ from msft.data.corpus import Corpus, settings_for
 from msft.data.sources import wanted_splits
 from msft.engine.model.tokenizers import Rows
 from msft.engine.saving.model_files import Weights
-from msft.errors import RecipeError
+from msft.errors import RecipeError, explaining
 from msft.files import expanded, remove
 from msft.integrations.engine import TrainerEngine, inner_model
 from msft.integrations.refusals import (
@@ -116,6 +116,7 @@ START = "adapter_start"
 """The folder of an adapter's first weights, in the run folder."""
 
 
+@explaining()
 def train(
     trainer: Any,
     datasets: Mapping[str, Mapping[str, Any]],

@@ -127,7 +127,8 @@ def _silent(text: str) -> None:
 
 def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
     """Where a run goes."""
-    return RunFolder(expanded(str(out or recipe.output_dir or f"runs/{recipe.method}")))
+    name = str(out or recipe.output_dir or f"runs/{recipe.method}")
+    return RunFolder(expanded(name) if name.startswith("~") else Path(name))
 
 
 def refuse_run(recipe: Recipe, folder: RunFolder) -> None:

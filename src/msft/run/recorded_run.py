@@ -464,7 +464,7 @@ def run_event(settings: Settings, method: PreparedMethod, num_parameters: int) -
         method=method.name,
         seed=settings.seed,
         num_parameters=num_parameters,
-        datasets=settings.mixture.sizes,
+        datasets=dict(settings.mixture.sizes),
         settings={
             "evals_per_epoch": settings.evals_per_epoch,
             "compute_budget": settings.compute_budget,
