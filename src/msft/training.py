@@ -26,12 +26,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from msft import process
 from msft.data.corpus import settings_for
+from msft.data.splits import question_of
 from msft.engine.model.tokenizers import Rows, load_rows
 from msft.errors import BadScore, NotANumber, Stopped, StoreError, explaining
 from msft.observers.files import LossesFile, StepsFile, SummaryFile
@@ -76,11 +77,11 @@ from msft.run.folder import write_json, write_text
 from msft.run.history import History, schedule_of, summary_of
 from msft.run.log import EndEvent, Event, Log, RankSync
 from msft.run.recorded_run import RecordedRun, as_begun
-from msft.run.rows import Samples, Scored, Verdicts
+from msft.run.rows import Judged, Judgments, Samples, Scored, Verdicts
 from msft.run.schedules import prepared_replay
 from msft.run.sharing import SharedRollout
 from msft.run.worker import EngineWorker, Step, Worker
-from msft.scoring.evaluation import Evaluator
+from msft.scoring.evaluation import Evaluator, judged
 from msft.search.methods import PreparedMethod, most_held
 from msft.search.rollout import BASE, FAST, CheckpointId, Settings
 from msft.store.store import Hashes
@@ -204,7 +205,9 @@ def fit(job: Job, rows: Rows) -> Plan:
     recipe, corpus = job.recipe, rows.corpus
     if recipe.deterministic:
         _compute_the_same_bits_again()
-    if job.schedule is None:
+    if job.method is not None:
+        method = job.method
+    elif job.schedule is None:
         method = recipe.prepared
     else:
         names, evals = [*corpus.datasets], recipe.evals_per_epoch
@@ -278,7 +281,17 @@ def run(
     return Result(summary, job.folder.best, schedule, job.folder.path, training.was_finished)
 
 
+def judge(
+    job: Job, rows: Rows, plan: Plan, built: Built, observers: Sequence[Observer] = ()
+) -> tuple[History, Judgments]:
+    """The last stage of an audit: let the judges judge every row, with every answer in the log."""
+    training = TrainingRun(job, rows, plan, built, observers, needs_checkpoint=False)
+    return training.carry_out(lambda history: history), training.judgments
+
+
 # What the last stage puts together.
+
+Left = TypeVar("Left")
 
 SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)
 """Errors that come to every rank at the same place, so that all can still work together."""
@@ -311,6 +324,9 @@ class TrainingRun:
         first, selection = ranks.rank == 0, corpus.selection
         self._verdicts = Verdicts(folder.verdicts, job.notice, first, selection)
         self._samples = Samples(folder.samples if samples else None, first, selection)
+        self._finds = plan.method.finds
+        self.judgments = Judgments(folder.judgments if self._finds else None, first)
+        self._rows = rows
         self._shared = (
             SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
         )
@@ -340,7 +356,7 @@ class TrainingRun:
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
-        self._losses = LossesFile() if recipe.validation_loss else None
+        self._losses = LossesFile() if recipe.validation_loss and not self._finds else None
         self._worker: Worker = EngineWorker(
             engine,
             self._score,
@@ -348,21 +364,31 @@ class TrainingRun:
             batch_size=recipe.train_batch_size,
             evals_per_epoch=recipe.evals_per_epoch,
             on_step=self._step,
+            judge=self._judge,
         )
         losses: list[Observer] = [self._losses] if self._losses else []  # asked for by the others
-        files: list[Observer] = [StepsFile(), SummaryFile()]
-        files += [TrackedRun()] if recipe.report_to != "none" else []
+        files: list[Observer] = [StepsFile()]
+        if not self._finds:
+            files += [SummaryFile(), *([TrackedRun()] if recipe.report_to != "none" else [])]
         self.observers = [*losses, *observers, *files] if ranks.rank == 0 else []
 
     def search(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
+
+        def leave(history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+            self._verify_best(history)
+            return from_rank0(self._ranks, "result", lambda: self._write_results(history))
+
+        return self.carry_out(leave)
+
+    def carry_out(self, leave: Callable[[History], Left]) -> Left:
+        """Carry the method out to its end, or go on with it, and leave what it found."""
         log = self._sync.log(self._folder.log)
         try:
             with graceful():
                 history = self._call_method(log)
                 log.close()
-                self._verify_best(history)
-                return from_rank0(self._ranks, "result", lambda: self._write_results(history))
+                return leave(history)
         except OSError:
             log.refuse_gone()  # which says more than that a file is not there
             raise
@@ -378,9 +404,9 @@ class TrainingRun:
             self._check_environment()
         if self._shared is not None and not self.was_finished:
             self._share_first_rollout(self._shared, log)
-        if isinstance(last_event, EndEvent):
+        if isinstance(last_event, EndEvent) and not self._finds:
             self._best_folder.give_back(last_event.best)
-        else:
+        elif not self.was_finished:
             self._record_environment()
             if how := self._engine.how():
                 self._job.notice(how)
@@ -401,6 +427,8 @@ class TrainingRun:
             lambda event, live: self._event(recorded.history, event, live),
             self._samples,
             self._has_result,
+            self.judgments,
+            self._questions(),
         )
         try:
             with ExitStack() as watching:
@@ -474,6 +502,18 @@ class TrainingRun:
             self._losses.gather(scored.losses)
         return scored
 
+    def _judge(self, rows: Mapping[str, Sequence[int]]) -> Judged:
+        corpus, tokenizer = self._rows.corpus, self._rows.tokenizer
+        train = {name: dataset.train for name, dataset in corpus.datasets.items()}
+        with self._ranks.busy("evaluation"):
+            tasks, predictor = corpus.tasks(self._recipe), self._engine.predictor()
+            return judged(tasks, train, rows, predictor, tokenizer)
+
+    def _questions(self) -> dict[str, list[str]]:
+        """What each training row asks, where an audit wants to know."""
+        datasets = self._rows.corpus.datasets if self._finds else {}
+        return {n: [question_of(e) for e in d.train.examples] for n, d in datasets.items()}
+
     def _event(self, history: History, event: Event, live: bool) -> None:
         for observer in self.observers:
             observer.event(history, event, live)
@@ -509,7 +549,7 @@ class TrainingRun:
                 self._job.notice(
                     f"not all could be saved, it will be trained again: {in_words(error)}"
                 )
-        if self._ranks.rank:
+        if self._ranks.rank or self._finds:
             return
         try:
             write_json(self._folder.summary, summary_of(history, stopped=True))

@@ -21,7 +21,7 @@ process `OneLane` does. `simple.py` does the same without any of this.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,6 +157,9 @@ class FastEngine(TorchEngine):
     def seed(self, number: int) -> None:
         torch.manual_seed(number)
         self._lanes.seed(number)
+
+    def plan_steps(self, steps: int) -> None:
+        self._settings = replace(self._settings, schedule_steps=steps)
 
     def optimizer(self) -> dict[str, Any]:
         state = self._adamw.state()

@@ -7,6 +7,7 @@ and mask, so it runs any decoder-only text model of transformers. The fast engin
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -103,6 +104,9 @@ class SimpleEngine(TorchEngine):
                 self._adamw.state[p] = {"step": torch.tensor(float(self._steps)), **held}
         if self._average is not None:
             self._average.take_raw(tensors)
+
+    def plan_steps(self, steps: int) -> None:
+        self._settings = replace(self._settings, schedule_steps=steps)
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
         if self._average is not None:

@@ -37,6 +37,7 @@ from msft.run.folder import RunFolder
 from msft.run.log import EndEvent, Event, RunEvent
 from msft.scoring.metrics import own_metric
 from msft.search.curves import SELECTION, TEST
+from msft.search.methods import PreparedMethod
 from msft.text import counted
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
@@ -77,6 +78,7 @@ class Job:
         several of them.
     resolved: the recipe with data paths that hold wherever it is read from.
     begun, finished: what the folder's log says.
+    method: is carried out instead of the recipe's.
     """
 
     recipe: Recipe
@@ -90,6 +92,7 @@ class Job:
     resolved: Recipe | None = None
     begun: bool = False
     finished: bool = False
+    method: PreparedMethod | None = None
 
 
 def admit(

@@ -262,6 +262,9 @@ class CountingEngine:
     def seed(self, number: int) -> None:
         pass  # nothing here is random
 
+    def plan_steps(self, steps: int) -> None:
+        pass  # nothing here has a learning rate
+
     def work(self, batch: Batch) -> tuple[Losses, int]:
         tokens = sum([self._train[name][number] for name, number in batch.rows])
         if batch.use == "look_ahead":

@@ -72,6 +72,7 @@ class Trainer(Protocol):
     def optimizer(self) -> Any: ...
     def average(self, weights: Iterable[Any]) -> Any: ...
     def seed(self, number: int) -> None: ...
+    def plan_steps(self, steps: int) -> None: ...
     def work(self, batch: Batch) -> tuple[Losses, int]: ...
 
 
@@ -150,6 +151,10 @@ class Engine(ABC):
         """As `export`, with the weights that the codec wrote into `source`; the folder may hold
         another export already. Called only where `links` is true."""
         raise NotImplementedError
+
+    def plan_steps(self, steps: int) -> None:  # noqa: B027
+        """So many steps come next, over which a changing learning rate is spread. Told where these
+        are not the steps of the recipe. Default: the recipe's."""
 
     def memory(
         self, each: int, aside: int, most: int

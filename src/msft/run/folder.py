@@ -18,7 +18,8 @@ FIRST_ROWS = 32
 class RunFolder:
     """A run's files, as the contract names them.
 
-    files: all of them but the folders, the log first.
+    files: all of them but the folders, the log first. An audit has the last four, and neither
+        schedule, summary nor a best folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,9 +38,14 @@ class RunFolder:
         self.report = path / "report.html"
         self.hub = path / "hub.json"
         self.losses = path / "losses.jsonl"
+        self.judgments = path / "judgments.jsonl"
+        self.audit = path / "audit.json"
+        self.suspects = path / "suspects.jsonl"
+        self.clean = path / "clean.yaml"
         self.files = [
             *(self.log, self.recipe, self.verdicts, self.samples, self.steps, self.losses),
             *(self.environment, self.schedule, self.summary, self.report, self.hub),
+            *(self.judgments, self.audit, self.suspects, self.clean),
         ]
         self.folders = [self.best, self.base, self.checkpoints]
 

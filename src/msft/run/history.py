@@ -24,6 +24,8 @@ from msft.run.log import (
     EndEvent,
     Event,
     FallsEvent,
+    FoundEvent,
+    JudgedEvent,
     PointEvent,
     RolloutEvent,
     RunEvent,
@@ -100,6 +102,7 @@ class History:
     patterns: of each sub-dataset the score whose kind later ones have, the base model's.
     candidates: how many eligible, fully scored points there are; best_tick: the best of them.
     best: what the run reports: the method's own word (`reported`), else the best tick.
+    found: of an audit, what each round found.
     """
 
     rule: PeakRule
@@ -121,6 +124,7 @@ class History:
         self.best: CheckpointId | None = None
         self.best_tick: CheckpointId | None = None
         self.reported: CheckpointId | None = None
+        self.found: list[FoundEvent] = []
         self.ended: EndEvent | None = None
         self._best_height: Number = 0
         for event in events:
@@ -152,6 +156,10 @@ class History:
                 self._score(event.split, event.checkpoint, event.scores)
             case FallsEvent():
                 self.stages[event.rollout].falls = event.falls
+            case JudgedEvent():
+                self.tokens += event.tokens
+            case FoundEvent():
+                self.found.append(event)
             case DecisionEvent():
                 if self.stages:
                     stage = self.stages[-1]
@@ -328,7 +336,8 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
             if stage is None or event.checkpoint != checkpoint_id(number, stage.ticks + 1):
                 return f"{event.checkpoint} is not the next tick"
             known = event.scores.keys() & history.known(stage.asked.start).keys()
-            if lost := [name for name in stage.asked.active if name not in known]:
+            lost = [name for name in stage.asked.active if name not in known]
+            if lost and stage.asked.scored:
                 return f"{shown(lost[0])} has no score at this tick, or none at tick 0"
         case AverageEvent():
             asked = [*event.of]
@@ -340,6 +349,10 @@ def _fault(history: History, event: Event, made: Collection[CheckpointId]) -> st
                 return f"the split is {shown(event.split)}"
         case DecisionEvent():
             asked, names = [event.checkpoint], [*event.names]
+        case JudgedEvent():
+            asked, names = [event.checkpoint], [*event.judged]
+        case FoundEvent():
+            names = [*event.findings]
         case FallsEvent():
             asked, names = [event.checkpoint], [*event.falls]
             if not 0 <= event.rollout < len(history.stages):

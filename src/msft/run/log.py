@@ -44,6 +44,7 @@ from msft.process import check
 from msft.ranks import Ranks, from_rank0
 from msft.search.curves import Score, Scores
 from msft.search.falls import Fall
+from msft.search.judging import Estimate, Finding
 from msft.search.rollout import CONTENDERS, CheckpointId, EndedBy, Keep
 from msft.store.store import Disk
 from msft.text import shown
@@ -112,7 +113,11 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEvent:
-    """A roll-out was asked for. `active` and `rehearsed` give rows per epoch."""
+    """A roll-out was asked for. `active` and `rehearsed` give rows per epoch.
+
+    scored: whether its ticks are scored; recorded where they are not.
+    among: a digest of the row numbers that alone are trained; recorded where there is one.
+    """
 
     event: ClassVar[str] = "rollout"
     rollout: int
@@ -124,6 +129,8 @@ class RolloutEvent:
     optimizer: str
     eligible: bool
     keep: Keep = CONTENDERS
+    scored: bool = True
+    among: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +193,27 @@ class FallsEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedEvent:
+    """A checkpoint judged rows that it has not seen: so many training rows of each sub-dataset, and
+    all validation rows. rows: a digest of its lines in `judgments.jsonl`."""
+
+    event: ClassVar[str] = "judged"
+    checkpoint: CheckpointId
+    tokens: Tokens
+    judged: Mapping[str, int]
+    rows: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEvent:
+    """What the judges of a round of an audit found. Rounds count from 1."""
+
+    event: ClassVar[str] = "found"
+    round: int
+    findings: Mapping[str, Finding]
+
+
+@dataclass(frozen=True, slots=True)
 class EndEvent:
     """Last event."""
 
@@ -202,6 +230,8 @@ Event = (
     | ScoresEvent
     | DecisionEvent
     | FallsEvent
+    | JudgedEvent
+    | FoundEvent
     | EndEvent
 )
 _KINDS: dict[str, type[Event]] = {
@@ -214,6 +244,8 @@ _KINDS: dict[str, type[Event]] = {
         ScoresEvent,
         DecisionEvent,
         FallsEvent,
+        JudgedEvent,
+        FoundEvent,
         EndEvent,
     )
 }
@@ -223,15 +255,17 @@ _KINDS: dict[str, type[Event]] = {
 
 UNRECORDED: tuple[Keep, ...] = (CONTENDERS, "best")
 """Ticks held that a log does not name: no answer depends on which of the two it was."""
+_USUAL = (("scored", True), ("among", ""))
 
 
 def to_json(event: Event) -> dict[str, Any]:
     """An event as the JSON object of its line."""
     raw: dict[str, Any] = {"event": event.event}
     for part in fields(event):
-        if part.name == "keep" and getattr(event, part.name) in UNRECORDED:
+        value = getattr(event, part.name)
+        if (part.name, value) in _USUAL or (part.name == "keep" and value in UNRECORDED):
             continue  # logs from before there was a choice stay as they are
-        raw[part.name] = _json_of(part.name, getattr(event, part.name))
+        raw[part.name] = _json_of(part.name, value)
     return raw
 
 
@@ -310,8 +344,8 @@ _LARGE = 2**63
 def _json_of(name: str, value: Any) -> Any:
     if name == "scores":
         return {dataset: score_to_json(score) for dataset, score in value.items()}
-    if name == "falls":
-        return {dataset: asdict(fall) for dataset, fall in value.items()}
+    if name in ("falls", "findings"):
+        return {dataset: asdict(found) for dataset, found in value.items()}
     if isinstance(value, Tokens | Disk):
         return {part.name: getattr(value, part.name) for part in fields(value)}
     return list(value) if isinstance(value, tuple) else value
@@ -323,6 +357,8 @@ def _typed(name: str, raw: Any) -> Any:
             return {dataset: score_from_json(score) for dataset, score in raw.items()}
         case "falls":
             return {n: Fall(**{**fall, "peaks": tuple(fall["peaks"])}) for n, fall in raw.items()}
+        case "findings":
+            return {dataset: _finding(found) for dataset, found in raw.items()}
         case "tokens":
             return Tokens(**raw)
         case "disk":
@@ -332,6 +368,12 @@ def _typed(name: str, raw: Any) -> Any:
         case "keep":
             return tuple(raw) if isinstance(raw, list) else raw
     return raw
+
+
+def _finding(raw: dict[str, Any]) -> Finding:
+    share = raw["wrong_share"]
+    read = {"gap": Estimate(**raw["gap"]), "suspects": tuple(raw["suspects"])}
+    return Finding(**{**raw, **read, "wrong_share": share and Estimate(**share)})
 
 
 def score_to_json(score: Score) -> object:

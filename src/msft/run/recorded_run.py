@@ -14,6 +14,7 @@ compared with the line that is there), the history takes it in, and whoever watc
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from hashlib import sha256
 from math import isfinite
 from typing import Any, TypeVar, get_args
 
@@ -25,6 +26,8 @@ from msft.run.log import (
     EndEvent,
     Event,
     FallsEvent,
+    FoundEvent,
+    JudgedEvent,
     Log,
     PointEvent,
     RolloutEvent,
@@ -35,6 +38,7 @@ from msft.run.log import (
     to_line,
 )
 from msft.run.rows import (
+    Judgments,
     Samples,
     Scored,
     Verdicts,
@@ -49,6 +53,7 @@ from msft.run.worker import Question, Worker
 from msft.search.curves import SELECTION, TEST, Follower, Scores
 from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
+from msft.search.judging import Finding, JudgedRows
 from msft.search.methods import PreparedMethod
 from msft.search.rollout import (
     BASE,
@@ -71,7 +76,7 @@ from msft.search.rollout import (
 from msft.store.store import PARTS, WEIGHTS, CheckpointStore, Retained, retained, wanted
 from msft.text import shown
 
-Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent)
+Answer = TypeVar("Answer", PointEvent, AverageEvent, ScoresEvent, FallsEvent, JudgedEvent)
 Watch = Callable[[Event, bool], None]
 """Called with every event, and whether it is new or was read from the log."""
 
@@ -94,8 +99,12 @@ class RecordedRun:
         watch: Watch = lambda event, live: None,
         samples: Samples | None = None,
         has_result: Callable[[CheckpointId], bool] = lambda best: False,
+        judgments: Judgments | None = None,
+        questions: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """has_result: whether the result of a finished run is there without its checkpoint."""
+        """has_result: whether the result of a finished run is there without its checkpoint.
+        questions: for an audit, what each training row asks.
+        """
         self.base = BASE
         self.mixture = settings.mixture
         self.compute_budget = settings.compute_budget
@@ -119,6 +128,8 @@ class RecordedRun:
         if log.events:
             self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
+        self._judgments = judgments or Judgments()
+        self._questions = questions or {}
         self._recovery = Recovery(worker, store, self.history)
 
     # What a method sees.
@@ -137,6 +148,7 @@ class RecordedRun:
         optimizer: OptimizerStart | None = None,
         eligible: bool = True,
         keep: Keep = CONTENDERS,
+        scored: bool = True,
     ) -> Rollout:
         if ticks < 1:
             raise ValueError(f"a roll-out of {ticks} ticks was asked for; expected at least 1")
@@ -152,14 +164,21 @@ class RecordedRun:
             if self._log_is_over():
                 self._recovery.ensure(start, kept)
             self._store.secure(start, PARTS if kept else WEIGHTS)
-        self._record(rollout_event(question, optimizer, eligible, keep))
+        self._record(rollout_event(question, optimizer, eligible, keep, scored))
         self._keep(question, kept, contenders=())
         self._verdicts.forget(all_but=(BASE, start))
-        if start == BASE:
+        if start == BASE and scored:
             self._measure(BASE, self._selection, worker_at=(number, 0))
             if self._settings.score_test == "every":
                 self._measure(BASE, TEST, worker_at=(number, 0))
         points = [Point(0, start, self.history.known(start), steps=0)]
+        if not scored:
+            for tick in range(1, ticks + 1):
+                points.append(self._point(question, points[-1], checkpoint_id(number, tick), ()))
+                self._keep(question, kept, contenders=())
+            return Rollout(start, mixture, tuple(points), self._settings.peaks)
+        everybody = self._method.rollout_options.score_excluded == "every"
+        names = [*self.history.start.datasets] if everybody else [*mixture.active]
         follower = Follower(self._settings.peaks, mixture.active)
         follower.follow(points[0].scores)
         patience = self._method.rollout_options.patience
@@ -167,7 +186,7 @@ class RecordedRun:
             if patience and follower.waited(mixture.candidates) >= patience:
                 break
             checkpoint = checkpoint_id(number, tick)
-            points.append(self._point(question, points[-1], checkpoint))
+            points.append(self._point(question, points[-1], checkpoint, names))
             follower.follow(points[-1].scores)
             self._keep(question, kept, follower.contenders)
             if self._settings.score_test == "every":
@@ -215,6 +234,29 @@ class RecordedRun:
         self._record(FallsEvent(rollout.end, number, confidence, found))
         return found
 
+    def questions(self) -> Mapping[str, Sequence[str]]:
+        return self._questions
+
+    def judge(
+        self, judge: CheckpointId, rows: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, JudgedRows]:
+        self._refuse_gone(judge, "a judgment")
+        known = self._answer(JudgedEvent, judge)
+        digest = self._judgments.digest(judge)
+        tokens = known.tokens if known else Tokens()
+        if known is None or known.rows != digest:  # new, or the file has lost it
+            self._recovery.hold(judge)
+            judged = self._worker.judge(rows)
+            self._judgments.add(judge, judged)
+            digest = self._judgments.digest(judge)
+            tokens = tokens if known else Tokens(evaluation=judged.tokens)
+        counts = {name: len(numbers) for name, numbers in rows.items()}
+        self._record(JudgedEvent(judge, tokens, counts, digest))
+        return self._judgments.at(judge).rows
+
+    def find(self, findings: Mapping[str, Finding]) -> None:
+        self._record(FoundEvent(len(self.history.found) + 1, findings))
+
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         self._decide(DecisionEvent("exclude", checkpoint, tuple(names), tick))
 
@@ -236,6 +278,13 @@ class RecordedRun:
                 "again"
             )
         self._open()
+        if self._method.finds:
+            self._record(EndEvent(by, BASE))
+            if self._next is not None:
+                raise diverged(self._next, "over")
+            self._store.keep(Retained(frozenset(), frozenset(), frozenset()))
+            self._store.flush()
+            return self.history
         self._measure(BASE, self._selection)
         best = self.history.best
         assert best is not None, "the base model has been scored"
@@ -298,8 +347,11 @@ class RecordedRun:
         if self.history.opened is None:
             self._record(run_event(self._settings, self._method, self._worker.num_parameters))
 
-    def _point(self, question: Question, before: Point, checkpoint: CheckpointId) -> Point:
-        """The next tick: trained, scored and put into its place before its line is written."""
+    def _point(
+        self, question: Question, before: Point, checkpoint: CheckpointId, names: Sequence[str]
+    ) -> Point:
+        """The next tick: trained, scored for these sub-datasets and put into its place before its
+        line is written."""
         tick = before.tick + 1
         event = self._answer(PointEvent, checkpoint)
         if event is None:
@@ -308,9 +360,7 @@ class RecordedRun:
             self._recovery.stands_at = (question.rollout, tick)
             if not isfinite(work.loss[0]):
                 raise BadScore(f"the training loss before {checkpoint} is not a number")
-            everybody = self._method.rollout_options.score_excluded == "every"
-            names = [*self.history.start.datasets] if everybody else [*question.mixture.active]
-            if work.steps:
+            if work.steps and names:
                 scored = self._score(checkpoint, names, self._selection)
             else:  # no step, no change: the scores before it, at no cost
                 scored = Scored({name: before.scores[name] for name in names}, 0)
@@ -498,9 +548,10 @@ def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
 
 
 def rollout_event(
-    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep
+    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep, scored: bool
 ) -> RolloutEvent:
     """A roll-out as its line in the log."""
+    numbers = {p.name: p.numbers for p in question.mixture.parts if p.numbers is not None}
     parts, feed = question.mixture.parts, dict[str, Any]()
     if is_dataclass(question.feed) and not isinstance(question.feed, type):
         feed = asdict(question.feed)
@@ -514,6 +565,8 @@ def rollout_event(
         optimizer=optimizer,
         eligible=eligible,
         keep=keep,
+        scored=scored,
+        among=sha256(repr(numbers).encode()).hexdigest() if numbers else "",
     )
 
 

@@ -9,12 +9,16 @@ losses, a line before their first one says how many tokens each row's loss is su
 result. They are picked from answers that an evaluation gives anyway, and are on disk before the
 log's own line, so that a killed run has lost none. When the run ends, the file keeps the base model
 and the result. Nothing is decided by samples: they may be lost.
+
+`judgments.jsonl`: of an audit, what each judge said of each row. The log has a digest of the lines
+of a judge, so lines that were lost or changed are found and judged again.
 """
 
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
 from math import fsum, isfinite, nan
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +36,7 @@ from msft.run.history import History, Stage, selection_of
 from msft.run.log import Event, PointEvent, RunEvent, ScoresEvent, append_bytes
 from msft.search.curves import SELECTION, Score, accuracy, value
 from msft.search.falls import Fall, RowScores, falls
+from msft.search.judging import JudgedRows
 from msft.search.rollout import BASE, CheckpointId
 
 Verdict = str | Sequence[float]
@@ -337,6 +342,82 @@ def _count(held: Mapping[CheckpointId, SamplesByName]) -> int:
     return sum(len(rows) for samples in held.values() for rows in samples.values())
 
 
+# `judgments.jsonl`: what the judges of an audit said.
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a checkpoint says of rows that it has not seen, and tokens that it took.
+
+    answers: what it answers to each training row; None where no answer is asked for.
+    """
+
+    rows: Mapping[str, JudgedRows]
+    answers: Mapping[str, Sequence[str | None]]
+    tokens: int
+
+
+class Judgments:
+    """The judgments of a run, by checkpoint, and the file that has them, if there is a path."""
+
+    def __init__(self, path: Path | None = None, writes: bool = True) -> None:
+        """writes: whether the file is this process's, and not that of rank 0, to write."""
+        self._path = path
+        self._writes = writes
+        self._lines = {} if path is None else _judgment_lines(path)
+
+    def digest(self, checkpoint: CheckpointId) -> str:
+        """Of a judge's lines; empty where there are none."""
+        lines = self._lines.get(checkpoint)
+        return sha256(lines.encode()).hexdigest() if lines else ""
+
+    def add(self, checkpoint: CheckpointId, judged: Judged) -> None:
+        """Keep what a checkpoint said; when this returns, it is on disk."""
+        self._lines[checkpoint] = "".join(
+            _compact(
+                {"checkpoint": checkpoint, "dataset": name}
+                | asdict(rows)
+                | {"answers": [*judged.answers[name]]}
+            )
+            + "\n"
+            for name, rows in judged.rows.items()
+        )
+        if self._path is not None and self._writes:
+            replace_bytes(self._path, "".join(self._lines.values()).encode())
+
+    def at(self, checkpoint: CheckpointId) -> Judged:
+        """What a checkpoint said, its tokens apart."""
+        rows: dict[str, JudgedRows] = {}
+        answers: dict[str, Sequence[str | None]] = {}
+        for line in self._lines[checkpoint].splitlines():
+            raw = json.loads(line)
+            name, _ = raw.pop("dataset"), raw.pop("checkpoint")
+            answers[name] = raw.pop("answers")
+            rows[name] = JudgedRows(**raw)
+        return Judged(rows, answers, 0)
+
+
+def _compact(line: Mapping[str, Any]) -> str:
+    """A line in ASCII, so that no answer can act on a terminal that shows the file."""
+    return json.dumps(line, separators=(",", ":"))
+
+
+def _judgment_lines(path: Path) -> dict[CheckpointId, str]:
+    """The lines of a file by checkpoint; what is torn or not ours is left out."""
+    found: dict[CheckpointId, str] = {}
+    try:
+        lines = read_text(path).splitlines() if kind_of(path) else []
+    except DAMAGED:
+        return {}
+    for line in lines:
+        try:
+            checkpoint = CheckpointId(str(json.loads(line)["checkpoint"]))
+        except DAMAGED:
+            continue
+        found[checkpoint] = f"{found.get(checkpoint, '')}{line}\n"
+    return found
+
+
 # What an evaluation gives: scores and their rows.
 
 
@@ -358,6 +439,8 @@ class Scored:
     losses: Mapping[str, float] = field(default_factory=dict)
 
 
+Judge = Callable[[Mapping[str, Sequence[int]]], Judged]
+"""What the engine holds at present says of these training rows and of all validation rows."""
 Scorer = Callable[[Sequence[str], str], Scored]
 """Scores of these sub-datasets on a split, of what the engine holds at present."""
 

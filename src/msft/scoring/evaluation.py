@@ -16,6 +16,7 @@ run. A row leaves its batch early where nothing that the model may still write c
 is worth (`Endings`). Scores are counts, so they are exact.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,12 +26,18 @@ from typing import Any, Literal, TypeVar
 
 from msft.benchmarks.grading import MARK, QUESTION, Grader
 from msft.data.corpus import ChoiceNorm, Task, generates, limits_of
-from msft.data.encoding import Tokenizer, encoded_choices, encoded_prompts
+from msft.data.encoding import (
+    EncodedSplit,
+    Tokenizer,
+    encoded_choices,
+    encoded_prompts,
+)
 from msft.example import Encoded, Example
 from msft.run.engine import Likelihoods, Predictor
-from msft.run.rows import Sample, Scored
+from msft.run.rows import Judged, Sample, Scored
 from msft.scoring.metrics import judged_by, own_metric
 from msft.search.curves import SELECTION, Score
+from msft.search.judging import JudgedRows, Kind
 
 Made = TypeVar("Made")
 
@@ -46,6 +53,8 @@ class Answered:
     extracted: the answer that the grader found.
     likelihoods: of each choice, as compared.
     probability: that the right choice is taken, where rows have choices.
+    doubt: how much likelier the likeliest choice is than the right one, as a logarithm.
+    tokens: what the model wrote.
     weight: answer tokens, where the worth is their summed loss.
     """
 
@@ -57,6 +66,8 @@ class Answered:
     likelihoods: tuple[float, ...] = ()
     weight: int = 1
     probability: float | None = None
+    doubt: float = 0.0
+    tokens: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +179,49 @@ class Evaluator:
                 verdicts[name] = [float(number) for number in worth]
         return Scored(scores, answers.tokens, verdicts, row_tokens, losses=answers.losses)
 
+    def doubts(self, answers: Answers, split: str) -> tuple[dict[str, list[float]], int]:
+        """How much the model speaks against the reference of each row, and tokens that it took.
+
+        Choices: how much likelier the likeliest choice is than the reference; a generated answer
+        that is right or wrong: how much likelier than the reference it is, 0 where it is right;
+        both as logarithms. Else: the loss of a token of the reference.
+        """
+        asked: list[Encoded] = []
+        groups: list[int] = []
+        for group, name in enumerate(answers.rows):
+            ways = self._weighed_for_doubt(name, split, answers.rows[name])
+            asked += ways
+            groups += [group] * len(ways)
+        found = self._predictor.measure(asked, groups)() if asked else Likelihoods([], 0)
+        losses = iter(found.rows)
+        doubts: dict[str, list[float]] = {}
+        for name, rows in answers.rows.items():
+            kind = kind_of(self._tasks[name])
+            if kind == "choices":
+                doubts[name] = [row.doubt for row in rows]
+            elif kind == "nll":
+                doubts[name] = [row.worth / row.weight for row in rows]
+            elif kind == "generated":
+                doubts[name] = [0.0 if row.worth else next(losses) - next(losses) for row in rows]
+            else:
+                lengths = [len(each.reference) for each in self._questions(name, split)]
+                doubts[name] = [next(losses) / length for length in lengths]
+        return doubts, found.tokens
+
+    def _weighed_for_doubt(self, name: str, split: str, rows: Sequence[Answered]) -> list[Encoded]:
+        """The texts whose losses say how much the model doubts a reference: of a generated answer
+        that is wrong the reference and then the answer, of other metrics the reference."""
+        kind = kind_of(self._tasks[name])
+        if kind in ("choices", "nll"):
+            return []
+        texts: list[Encoded] = []
+        for question, row in zip(self._questions(name, split), rows, strict=True):
+            if kind == "value" or not row.worth:
+                texts.append(after(question.prompt, question.reference))
+            if kind == "generated" and not row.worth:
+                texts.append(after(question.prompt, row.tokens))
+        return texts
+
     def _scored_by(self, name: str, split: str) -> Literal["generate", "choose", "measure"]:
         """In which of the three ways a sub-dataset is scored."""
         task = self._tasks[name]
@@ -199,7 +253,8 @@ class Evaluator:
         generated = self._predictor.generate(prompts, limits, leaves, groups)
         answers: dict[str, list[Answered]] = {name: [] for name in names}
         for row, tokens in zip(rows, generated.rows, strict=True):
-            answers[row.task.name].append(self._judged(row, self._text(tokens)))
+            answer = self._judged(row, self._text(tokens))
+            answers[row.task.name].append(replace(answer, tokens=tokens))
         if any(self._tasks[name].counts_rows for name in names):
             said = sum(max(0, len(tokens) - 1) for tokens in generated.rows)  # the last is not read
             return answers, sum(map(len, prompts)) + said
@@ -268,6 +323,9 @@ class Evaluator:
             prompt, said = task.shots + example.prompt, example.choices[pick]
             right = pick == example.answer
             answer = Answered(prompt, said, example.completion, right, likelihoods=likelihoods)
+            if example.answer is not None:
+                lead = max(likelihoods) - likelihoods[example.answer]
+                answer = replace(answer, doubt=lead * fsum(lengths) / len(lengths))
             if task.soft and example.answer is not None:
                 likely = probability_of(example.answer, likelihoods, lengths)
                 answer = replace(answer, probability=likely)
@@ -346,6 +404,95 @@ def probability_of(choice: int, likelihoods: Sequence[float], lengths: Sequence[
     highest = max(likelihoods)
     shares = [exp(scale * (likelihood - highest)) for likelihood in likelihoods]
     return shares[choice] / fsum(shares)
+
+
+# Judging: what a model says of rows that it has not seen
+
+JUDGED = "judged"
+"""The split of the training rows that a judge is asked about."""
+
+
+def judged(
+    tasks: Mapping[str, Task],
+    train: Mapping[str, EncodedSplit],
+    rows: Mapping[str, Sequence[int]],
+    predictor: Predictor,
+    tokenizer: Tokenizer,
+) -> Judged:
+    """What the model says of these training rows and of all validation rows of every sub-dataset.
+
+    tasks: of the sub-datasets, with their validation rows.
+    train: the training rows that `rows` has the numbers of; a sub-dataset may have none.
+    """
+    asked = {name: replace(task, loss=False) for name, task in tasks.items()}
+    for name, numbers in rows.items():
+        splits = {**asked[name].splits, JUDGED: _chosen_rows(train[name], numbers)}
+        asked[name] = replace(asked[name], splits=splits)
+    evaluator = Evaluator(asked, predictor, tokenizer)
+    some = [name for name in tasks if name in rows]
+    of_train, of_validation = (
+        evaluator.answered(names, split) for names, split in ((some, JUDGED), (tasks, SELECTION))
+    )
+    doubts, tokens = evaluator.doubts(of_train, JUDGED)
+    found: dict[str, JudgedRows] = {}
+    answers: dict[str, list[str | None]] = {}
+    for name, task in asked.items():
+        answered, seen = of_train.rows.get(name, []), of_validation.rows[name]
+        kind = kind_of(task)
+        loss, chosen = kind == "nll", kind == "choices"
+        found[name] = JudgedRows(
+            kind,
+            numbers=[*rows.get(name, ())],
+            train=[float(row.worth) for row in answered],
+            validation=[float(row.worth) for row in seen],
+            doubts=doubts.get(name, []),
+            train_weights=[row.weight for row in answered] if loss else (),
+            validation_weights=[row.weight for row in seen] if loss else (),
+            train_choices=[len(row.likelihoods) for row in answered] if chosen else (),
+            validation_choices=[len(row.likelihoods) for row in seen] if chosen else (),
+            chance=_chance(seen, task) if kind == "generated" else 0.0,
+        )
+        answers[name] = [
+            None if loss else without_middle(row.prediction, LONGEST_ANSWER) for row in answered
+        ]
+    return Judged(found, answers, of_train.tokens + of_validation.tokens + tokens)
+
+
+def _chosen_rows(split: EncodedSplit, numbers: Sequence[int]) -> EncodedSplit:
+    examples = tuple(split.examples[number] for number in numbers)
+    return EncodedSplit(examples, tuple(split.rows[number] for number in numbers), ())
+
+
+def after(prompt: Sequence[int], answer: Sequence[int]) -> Encoded:
+    """An answer after a prompt."""
+    marks = (False,) * len(prompt) + (True,) * len(answer)
+    return Encoded((*prompt, *answer), marks)
+
+
+def kind_of(task: Task) -> Kind:
+    """How the rows of a sub-dataset are judged."""
+    if task.metric == "nll":
+        return "nll"
+    if task.metric != "accuracy":
+        return "value"
+    return "generated" if generates(task.metric, task.splits[SELECTION]) else "choices"
+
+
+def _chance(rows: Sequence[Answered], task: Task) -> float:
+    """How likely the model's answer to a row equals a wrong one, drawn from the answers that other
+    rows have been given."""
+
+    def answer(text: str) -> str | None:
+        return task.grader.extracted(text) if task.grader else normal(text)
+
+    given = Counter(answer(row.reference) for row in rows)
+    chances = [
+        given[said] / (len(rows) - given[wanted])
+        for row in rows
+        if (said := answer(row.prediction)) != (wanted := answer(row.reference))
+        and len(rows) > given[wanted]
+    ]
+    return fsum(chances) / len(rows)
 
 
 # Rows to look at

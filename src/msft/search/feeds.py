@@ -29,6 +29,7 @@ class Part:
     keep: it may never be excluded.
     anew: its sample is drawn anew each epoch, as where the recipe gives it a weight; otherwise
         once.
+    numbers: the only rows that are trained, `size` of them; None: all are.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Part:
     rehearsed: bool = False
     keep: bool = False
     anew: bool = False
+    numbers: tuple[int, ...] | None = None
 
     @staticmethod
     def weighted(name: str, size: int, weight: float, keep: bool = False) -> "Part":
@@ -53,7 +55,17 @@ class Part:
             if self.rehearsed or self.anew:
                 when = ("rehearsal" if self.rehearsed else "weight", rollout, epoch)
             numbers += sampled(self.size, rest, seed, "sample", self.name, *when)
-        return numbers
+        return self.row_numbers(numbers)
+
+    def row_numbers(self, places: list[int]) -> list[int]:
+        """The row numbers at these places among the rows that are trained."""
+        return places if self.numbers is None else [self.numbers[place] for place in places]
+
+    def among(self, numbers: Sequence[int]) -> "Part":
+        """The same share of an epoch from these rows only."""
+        share = Fraction(self.rows, self.size)
+        rows = max(1, round(share * len(numbers))) if numbers else 0
+        return replace(self, size=len(numbers), rows=rows, numbers=tuple(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,11 @@ class Mixture:
         if unknown:
             raise ValueError(f"not active, cannot be excluded: {sorted(unknown)}")
         parts = (self._rehearsed(part) if part.name in names else part for part in self.parts)
+        return replace(self, parts=tuple(part for part in parts if part.rows))
+
+    def among(self, numbers: Mapping[str, Sequence[int]]) -> "Mixture":
+        """Only these rows of each sub-dataset; one of which no row is named is gone."""
+        parts = (part.among(numbers[part.name]) for part in self.parts if part.name in numbers)
         return replace(self, parts=tuple(part for part in parts if part.rows))
 
     def resized(self, rows: Mapping[str, int]) -> "Mixture":
@@ -231,8 +248,8 @@ class FeedContext:
 
     def sample(self, part: Part, size: int, *where: str | int) -> tuple[RowId, ...]:
         """`size` rows of a sub-dataset (all, if it has fewer), without replacement."""
-        numbers = sampled(part.size, size, self.seed, self.rollout, part.name, *where)
-        return tuple((part.name, number) for number in numbers)
+        places = sampled(part.size, size, self.seed, self.rollout, part.name, *where)
+        return tuple((part.name, number) for number in part.row_numbers(places))
 
     @property
     def steps(self) -> int:
@@ -331,8 +348,12 @@ class Cycles:
     def __init__(self, place: FeedContext) -> None:
         self._rows: list[list[RowId]] = []
         for part in place.mixture.parts:
-            every = range(part.size) if part.anew and not part.rehearsed else None
-            rows = every or part.epoch(place.seed, place.rollout, 0)
+            every = part.anew and not part.rehearsed
+            rows = (
+                part.row_numbers([*range(part.size)])
+                if every
+                else part.epoch(place.seed, place.rollout, 0)
+            )
             order = shuffled(len(rows), place.seed, "cycle", place.rollout, part.name)
             self._rows.append([(part.name, rows[number]) for number in order])
         self.taken = [0] * len(self._rows)

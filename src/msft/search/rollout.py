@@ -12,6 +12,7 @@ from typing import Literal, NewType, Protocol
 from msft.search.curves import SELECTION, Curve, MeanRule, PeakRule, Scores, SelectionSplit
 from msft.search.falls import Fall
 from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
+from msft.search.judging import Finding, JudgedRows
 
 CheckpointId = NewType("CheckpointId", str)
 """`base`, `r<roll-out>-t<tick>` with roll-outs counted from 0 and ticks from 1, or `a<n>`: the
@@ -145,6 +146,7 @@ class Run(Protocol):
         optimizer: OptimizerStart | None = None,
         eligible: bool = True,
         keep: Keep = CONTENDERS,
+        scored: bool = True,
     ) -> Rollout:
         """Train `mixture` from `start` and score every tick.
 
@@ -152,6 +154,7 @@ class Run(Protocol):
             the recipe's `on_rollback` says.
         eligible: whether its points may be reported as the best.
         keep: which of its ticks must be there when it is over; each takes a copy of the weights.
+        scored: whether ticks are scored; else they are only trained and saved.
         """
 
     def average(self, checkpoints: Sequence[CheckpointId]) -> CheckpointId:
@@ -166,6 +169,17 @@ class Run(Protocol):
 
     def falls(self, rollout: Rollout, confidence: float) -> Mapping[str, Fall]:
         """How every active sub-dataset fell after its peak in this roll-out, and who for sure."""
+
+    def questions(self) -> Mapping[str, Sequence[str]]:
+        """What each training row of each sub-dataset asks; copies of a row ask the same."""
+
+    def judge(
+        self, judge: CheckpointId, rows: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, JudgedRows]:
+        """What a checkpoint says of these training rows, and of all validation rows."""
+
+    def find(self, findings: Mapping[str, Finding]) -> None:
+        """Record what the judges of a round found."""
 
     def exclude(self, names: Sequence[str], checkpoint: CheckpointId, tick: int) -> None:
         """Record that these sub-datasets leave at this tick, and that `checkpoint` goes on."""

@@ -8,7 +8,7 @@ Before a run a method is prepared, which checks its options, and rehearsed: it c
 question, which says what it has against its options and how many checkpoints the run will hold.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NoReturn
@@ -18,6 +18,7 @@ from msft.own_code import BadCode, imported
 from msft.search.curves import PeakRule
 from msft.search.falls import FEWEST_TICKS
 from msft.search.feeds import SHUFFLED, FeedSpec, Mixture
+from msft.search.methods.audit import audit
 from msft.search.methods.continual import continual
 from msft.search.methods.dynamix import dynamix
 from msft.search.methods.ies import ies
@@ -62,6 +63,9 @@ METHODS: dict[str, Method] = {
 ROLLING_BACK = ("msft", "continual")
 """Methods whose length is `compute_budget`; that of the other ones is `num_train_epochs`."""
 
+AUDIT = "audit"
+"""The method of an audit in its log."""
+
 _ROLLOUT = ("patience", "on_rollback", "score_excluded")
 _SHARED = (*_ROLLOUT, "rehearsal_fraction")
 SHARED_OPTIONS = {
@@ -79,6 +83,7 @@ class PreparedMethod:
 
     peaks: where a curve peaks, if the method does not leave that to the recipe.
     averages: how many it makes, as far as its options say.
+    finds: its outcome is findings, not a model.
     """
 
     name: str
@@ -88,6 +93,14 @@ class PreparedMethod:
     mixture_options: MixtureOptions
     peaks: PeakRule | None = None
     averages: int = 0
+    finds: bool = False
+
+
+def prepared_audit(rounds: int) -> PreparedMethod:
+    """The audit, which is no way to train a model and so not in `METHODS`."""
+    carry_out, options = partial(audit, rounds=rounds), {"rounds": rounds}
+    how = (RolloutOptions(), MixtureOptions())
+    return PreparedMethod(AUDIT, options, carry_out, *how, finds=True)
 
 
 def prepare(
@@ -205,7 +218,10 @@ class Rehearsal:
     def score(self, *question: Any, **how: Any) -> NoReturn:
         raise _Enough(None)
 
-    average = falls = exclude = go_on = report = score
+    average = falls = judge = find = exclude = go_on = report = score
+
+    def questions(self) -> Mapping[str, Sequence[str]]:
+        return {name: [*map(str, range(size))] for name, size in self.mixture.sizes.items()}
 
 
 def rehearse(carry_out: Callable[[Run], EndedBy | None], run: Rehearsal) -> FirstRollout | None:
