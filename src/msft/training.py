@@ -83,7 +83,7 @@ from msft.run.sharing import SharedRollout
 from msft.run.worker import EngineWorker, Step, Worker
 from msft.scoring.evaluation import Evaluator, judged
 from msft.search.methods import PreparedMethod, most_held
-from msft.search.rollout import BASE, FAST, CheckpointId, Settings
+from msft.search.rollout import ALL_DATA, BASE, FAST, CheckpointId, Settings
 from msft.store.store import Hashes
 
 if TYPE_CHECKING:
@@ -585,6 +585,8 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
     training = sha256(repr(training_keys(recipe)).encode()).hexdigest()
     model = engine.fingerprint()
     fingerprint = {"data": corpus.fingerprint(), "model": model, "training": training}
+    if corpus.exclusions is not None:  # so that it can be compared row by row with a run on all
+        fingerprint |= {ALL_DATA: corpus.fingerprint(with_excluded=True)}
     for path in {d.spec.metric: None for d in corpus.datasets.values() if ":" in d.spec.metric}:
         digest = source_digest(path)  # older logs do not have it and are not asked
         fingerprint |= {} if digest is None else {f"metric {path}": digest}

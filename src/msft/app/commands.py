@@ -130,7 +130,8 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
     asked = (options.methods, options.seeds, out, options.models)
     runs = planned(Path(options.recipe), overrides, *asked)
     recipes = {run.name: run.recipe for run in runs}
-    for recipe in {each.model_name_or_path: each for each in recipes.values()}.values():
+    named = {(each.model_name_or_path, each.exclude_rows): each for each in recipes.values()}
+    for recipe in named.values():
         refuse_no_packages(recipe)
         refuse_absent(recipe, recipe.model())
     from msft.app.terminal.plan import side_by_side_text

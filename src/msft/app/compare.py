@@ -314,10 +314,15 @@ def _missing(asked: Sequence[Planned], out: Path, say: Say) -> list[Planned]:
     for each in asked:
         if each not in waiting:
             say(f"{each.name}: finished already")
-    first_of = {each.recipe.model_name_or_path: each.recipe for each in reversed(waiting)}
+    first_of = {_rows_of(each.recipe): each.recipe for each in reversed(waiting)}
     for recipe in first_of.values():
         load_rows(recipe)  # wrong rows and models come up now, once, and not in every run
     return waiting
+
+
+def _rows_of(recipe: Recipe) -> tuple[str, str | None]:
+    """What decides about the rows of a variant, and about their tokens."""
+    return recipe.model_name_or_path, recipe.exclude_rows
 
 
 def _run(

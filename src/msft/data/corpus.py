@@ -13,6 +13,7 @@ from typing import Literal
 
 from msft.benchmarks.grading import Grader
 from msft.data.encoding import EncodedSplit, Tokenizer, encoded_splits, encoded_texts
+from msft.data.exclusions import marked, read_exclusions
 from msft.data.splits import LoadedDataset, forget_questions, load_datasets, shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Encoded, Example
@@ -63,6 +64,7 @@ class SubDataset:
     exemplars: what stands before every scored row; `shots` is their text.
     grader: finds the answer in what the model wrote; None: the whole text is the answer.
     group: of a benchmark, for tables.
+    excluded: the train rows that `exclude_rows` names; `train` has the others.
     part: its share of an epoch, with `epoch_rows` rows of `epoch_tokens` tokens; where a sample is
         drawn anew each epoch, these are the tokens on average.
     """
@@ -76,6 +78,7 @@ class SubDataset:
     grader: Grader | None
     group: str
     notes: tuple[str, ...]
+    excluded: EncodedSplit | None = None
     name: str = field(init=False)
     shots: str = field(init=False)
     part: Part = field(init=False)
@@ -102,6 +105,12 @@ class SubDataset:
         assert found is not None, f"{self.name} has {split} rows"
         return found
 
+    def train_rows(self, with_excluded: bool) -> list[tuple[Example, Encoded]]:
+        """The train rows in the order of their numbers."""
+        parts = [self.train, self.excluded] if with_excluded and self.excluded else [self.train]
+        rows = [row for p in parts for row in zip(p.numbers, p.examples, p.rows, strict=True)]
+        return [(example, row) for _, example, row in sorted(rows, key=lambda each: each[0])]
+
 
 def _exemplar(example: Example) -> str:
     return f"{example.prompt}{example.completion}\n\n"
@@ -114,12 +123,14 @@ class Corpus:
     selection: the split whose rows choose checkpoints.
     notes: all that a person should know before a run: of each sub-dataset, of the test rows, of
         the steps of an epoch.
+    exclusions: a digest of the file that `exclude_rows` names; None without it.
     """
 
     datasets: Mapping[str, SubDataset]
     context: int | None = None
     selection: str = SELECTION
     notes: tuple[str, ...] = ()
+    exclusions: str | None = None
 
     @property
     def has_test(self) -> bool:
@@ -169,15 +180,22 @@ class Corpus:
             for name, dataset in self.datasets.items()
         }
 
-    def fingerprint(self) -> str:
-        """A hash of every token of every row, and of what each row is judged by."""
+    def fingerprint(self, with_excluded: bool = False) -> str:
+        """A hash of every token of every row, of what each row is judged by, and of the file that
+        `exclude_rows` names.
+
+        with_excluded: as if the recipe had no `exclude_rows`.
+        """
         digest = hashlib.sha256()
         for name, dataset in self.datasets.items():
             digest.update(repr((name, dataset.shots, dataset.spec.metric)).encode())
-            for split in (dataset.train, dataset.validation, dataset.test):
-                for example, row in zip(split.examples, split.rows, strict=True) if split else ():
-                    judged = (example.completion, example.choices, example.answer)
-                    digest.update(repr((row, judged)).encode())
+            scored = [s for s in (dataset.validation, dataset.test) if s is not None]
+            rows = [row for s in scored for row in zip(s.examples, s.rows, strict=True)]
+            for example, row in (*dataset.train_rows(with_excluded), *rows):
+                judged = (example.completion, example.choices, example.answer)
+                digest.update(repr((row, judged)).encode())
+        if self.exclusions is not None and not with_excluded:
+            digest.update(self.exclusions.encode())
         return digest.hexdigest()
 
 
@@ -195,8 +213,11 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             f"set max_length to {context} or less",
             ("max_length",),
         )
-    loaded = load_datasets(recipe)
-    shared = shared_between({each.spec.name: each.splits for each in loaded})
+    loaded, exclusions = load_datasets(recipe), None
+    if recipe.exclude_rows is not None:
+        found = read_exclusions(recipe)
+        loaded, exclusions = marked(loaded, found), found.digest
+    shared = shared_between({each.spec.name: each.used for each in loaded})
     forget_questions()
     datasets: dict[str, SubDataset] = {}
     for each in loaded:
@@ -206,7 +227,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
         datasets[name] = _sub_dataset(each, encoded, noted, recipe, tokenizer, context)
     rows = sum(each.epoch_rows for each in datasets.values())
     steps = steps_of(rows, recipe.train_batch_size)
-    corpus = Corpus(datasets, context, recipe.selection_split)
+    corpus = Corpus(datasets, context, recipe.selection_split, exclusions=exclusions)
     notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
     notes += [corpus.note] if corpus.note else []
     return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
@@ -238,6 +259,14 @@ def _sub_dataset(
             f"{spec.name}: no {empty} rows; mSFT decides from {recipe.selection_split} scores, so "
             "both are needed (for validation: a file, or validation_fraction: 0.1)"
         )
+    excluded = None
+    if loaded.excluded:
+        train, excluded = train.divided(loaded.excluded)
+        if not train.rows:
+            raise DataError(
+                f"{spec.name}: every train row that exclude_rows leaves is longer than max_length "
+                f"{recipe.max_length} tokens; raise max_length, or leave fewer rows out"
+            )
     if recipe.peak_rule.by == "probability" and not selecting.examples[0].choices:
         raise DataError(
             f"{selecting.examples[0].where}: peaks.by is probability, but the rows of {spec.name} "
@@ -261,6 +290,7 @@ def _sub_dataset(
         loaded.grader,
         loaded.group,
         tuple(notes),
+        excluded,
     )
 
 

@@ -10,7 +10,7 @@ model: it may fail, and it may never end.
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -130,11 +130,29 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
 
 @dataclass(frozen=True, slots=True)
 class EncodedSplit:
-    """The rows of a split that fit `max_length`, and the places of the rows that do not."""
+    """The rows of a split that fit `max_length`, and the places of the rows that do not.
+
+    numbers: of each row, its 0-based number in the split, rows that are left out counted.
+    """
 
     examples: tuple[Example, ...]
     rows: tuple[Encoded, ...]
     too_long: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    def divided(self, excluded: Collection[int]) -> "tuple[EncodedSplit, EncodedSplit]":
+        """The rows that stay, and those with these numbers."""
+        leaves = [number in excluded for number in self.numbers]
+        stay = [place for place, out in enumerate(leaves) if not out]
+        return self._only(stay), self._only([place for place, out in enumerate(leaves) if out])
+
+    def _only(self, places: Sequence[int]) -> "EncodedSplit":
+        return EncodedSplit(
+            tuple(self.examples[place] for place in places),
+            tuple(self.rows[place] for place in places),
+            self.too_long,
+            tuple(self.numbers[place] for place in places),
+        )
 
 
 def encoded_split(
@@ -144,17 +162,21 @@ def encoded_split(
     the middle teaches the wrong thing, and a prompt that is cut may lack the question. Of a scored
     row every choice must fit, since each is measured."""
     kept: list[tuple[Example, Encoded]] = []
+    numbers: list[int] = []
     too_long: list[str] = []
-    for example, row in zip(
-        examples, encoded_examples(examples, tokenizer, max_length), strict=True
-    ):
+    encoded = encoded_examples(examples, tokenizer, max_length)
+    for number, (example, row) in enumerate(zip(examples, encoded, strict=True)):
         longest = _longest(example, row, tokenizer, max_length) if scored else len(row.tokens)
         if longest > max_length:
             too_long.append(example.where)
         else:
             kept.append((_with_calls(example, row, tokenizer), row))
+            numbers.append(number)
     return EncodedSplit(
-        tuple(example for example, _ in kept), tuple(row for _, row in kept), tuple(too_long)
+        tuple(example for example, _ in kept),
+        tuple(row for _, row in kept),
+        tuple(too_long),
+        tuple(numbers),
     )
 
 

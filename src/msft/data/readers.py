@@ -275,7 +275,7 @@ def _decoded(line: bytes, where: str, first: bool) -> str:
     return text.removeprefix("\ufeff") if first else text
 
 
-def _jsonl(path: Path, bad: Bad) -> Iterator[RawRow]:
+def json_lines(path: Path, bad: Bad) -> Iterator[RawRow]:
     """One object per line. One list of all rows is read too, since other tools take either."""
     with open_unpacked(path) as stream:
         is_list = stream.read(1000).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
@@ -457,4 +457,4 @@ def _raise(error: DataError) -> None:
     raise error
 
 
-_READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+_READERS = {".jsonl": json_lines, ".json": _json, ".csv": _csv, ".parquet": _parquet}

@@ -39,6 +39,7 @@ class LoadedDataset:
     exemplars: train rows that may stand before a scored row and are not trained.
     grader: finds the answer in what a model wrote; None: the whole text is the answer.
     group: of a benchmark, for tables.
+    excluded: numbers of the train rows that are not trained, by `exclude_rows`.
     """
 
     spec: DatasetSpec
@@ -50,10 +51,20 @@ class LoadedDataset:
     exemplars: tuple[Example, ...] = ()
     grader: Grader | None = None
     group: str = ""
+    excluded: frozenset[int] = frozenset()
 
     @property
     def splits(self) -> dict[str, tuple[Example, ...]]:
         return {"train": self.train, SELECTION: self.validation, TEST: self.test}
+
+    @property
+    def used(self) -> dict[str, tuple[Example, ...]]:
+        """The splits without the train rows that are not trained."""
+        if not self.excluded:
+            return self.splits
+        rows = enumerate(self.train)
+        train = tuple(row for number, row in rows if number not in self.excluded)
+        return {**self.splits, "train": train}
 
 
 def load_datasets(recipe: Recipe) -> list[LoadedDataset]:

@@ -61,6 +61,8 @@ ELSEWHERE = {
     "merge_adapter": "the result is the adapter alone: merge it after the run, with "
     "trainer.model.merge_and_unload()",
     "export_dtype": "the result has the dtype of the trainer's model: load that in another one",
+    "exclude_rows": "rows of a trainer come as they are: take these rows out of what is given to "
+    "train",
     "lanes": _DEVICES,
     "sharding": _DEVICES,
 }

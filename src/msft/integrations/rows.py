@@ -151,8 +151,8 @@ def corpus_of(
         refuse_overlap(examples[spec.name], spec.name)
         encoded = {split: found.encoded for split, found in rows.splits[spec.name].items()}
         splits = {
-            split: EncodedSplit(tuple(examples[spec.name][split]), encoded[split], ())
-            for split in encoded
+            split: EncodedSplit(tuple(examples[spec.name][split]), found, (), (*range(len(found)),))
+            for split, found in encoded.items()
         }
         for row in encoded[selection]:
             marks = [token for token in row.tokens[len(row.prompt) :] if token in special]

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from msft.data.corpus import Corpus
+from msft.data.exclusions import read_exclusions
 from msft.data.readers import fixed_name
 from msft.data.sources import SPLITS, may_have, refuse_missing_files
 from msft.engine.model.folders import (
@@ -60,7 +61,7 @@ FREE = (
 )
 """Keys that a resumed run may change."""
 
-PLACES = (*SPLITS, "path", "data_dir", "chat_template")
+PLACES = (*SPLITS, "path", "data_dir", "exclude_rows", "chat_template")
 """Keys that name files or folders."""
 
 
@@ -194,6 +195,8 @@ def refuse_absent(recipe: Recipe, model: str) -> None:
     folder, a file of rows, a metric. What the hub should have is not looked for."""
     if recipe.data_dir is not None:
         recipe.data_folder()
+    if recipe.exclude_rows is not None:
+        read_exclusions(recipe)
     if model != TINY and is_adapter(model):
         base_of(model)
         refuse_broken_adapter(Path(model))
@@ -286,10 +289,12 @@ def resolved(recipe: Recipe) -> Recipe:
         path = spec.path and fixed_name(spec.path, folder, or_name=True)
         specs.append(replace(spec, **files, path=path))
     data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
+    excluding = None if recipe.exclude_rows is None else str(recipe.exclusions_file().resolve())
     template = recipe.chat_template
     if template is not None and not is_template(template):
         template = fixed_name(template, folder, or_name=True)
-    return replace(recipe, datasets=specs, data_dir=data_dir, chat_template=template)
+    placed_keys = {"data_dir": data_dir, "exclude_rows": excluding, "chat_template": template}
+    return replace(recipe, datasets=specs, **placed_keys)
 
 
 def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -397,7 +402,10 @@ def refuse_disagreement(job: Job, corpus: Corpus) -> None:
     packages = {k: v for k, v in versions(recipe.packages).items() if k != "system"}
     mine = {
         "recipe": {**keys, **specs},
-        "data": {n: Corpus({n: d}).fingerprint()[:12] for n, d in corpus.datasets.items()},
+        "data": {
+            name: replace(corpus, datasets={name: dataset}).fingerprint()[:12]
+            for name, dataset in corpus.datasets.items()
+        },
         "packages": packages,
         "folder": {
             "--out": str(job.folder.path.resolve()),

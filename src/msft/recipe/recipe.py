@@ -124,6 +124,7 @@ class Recipe:
     completion_only_loss: false trains on prompts too; scores are taken on answers all the same.
     num_fewshot: for benchmarks (None: 5); own data has none unless its sub-dataset says so.
     data_dir: a folder with a folder of each benchmark; without it they come from the hub.
+    exclude_rows: a file that names train rows by their hashes, which are not trained.
     selection_split: the rows that choose checkpoints; test is the paper's protocol, which selects
         and reports on the same rows, so that its scores are optimistic.
     samples: validation rows per sub-dataset that are kept with their answers; 0 keeps none.
@@ -205,6 +206,7 @@ class Recipe:
     hub_private_repo: bool = True
     trust_remote_code: bool = False
     data_dir: Text | None = None
+    exclude_rows: Text | None = None
     peaks: Annotated[Mapping[str, Any], options_like("such as {smooth: 1}")] = field(
         default_factory=dict
     )
@@ -366,6 +368,20 @@ class Recipe:
                 f"data_dir is {shown(self.data_dir)}, and there is no such folder; expected one "
                 "with a folder for each benchmark, or leave it out to read the hub",
                 ("data_dir",),
+            )
+        return found
+
+    def exclusions_file(self) -> Path:
+        """The file `exclude_rows`, from here or beside the recipe."""
+        assert self.exclude_rows is not None
+        place = ("exclude_rows",)
+        found = self._here_or_beside(self.exclude_rows)
+        if found is None or not found.is_file():
+            raise RecipeError(
+                f"{place_of(place, '', self.places)}exclude_rows is {shown(self.exclude_rows)}, "
+                "and there is no such file; expected JSON lines with dataset and sha256, such as "
+                "the suspects.jsonl of an audit",
+                place,
             )
         return found
 

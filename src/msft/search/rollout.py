@@ -209,6 +209,9 @@ there."""
 LEAN: DiskPolicy = "lean"
 """The policy of a run whose log names none."""
 
+ALL_DATA = "data without exclude_rows"
+"""Of a run with `exclude_rows`: the digest of its rows as a run on all of them has it."""
+
 
 COMPUTED = "computed"
 """Which tokens an evaluation counts, where a log does not say: those that the model computed."""

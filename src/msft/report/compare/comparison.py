@@ -36,7 +36,7 @@ from msft.report.compare.statistics import (
 )
 from msft.report.wording import Unit, height, points
 from msft.search.curves import SELECTION, TEST, Number, mean_gain
-from msft.search.rollout import BASE
+from msft.search.rollout import ALL_DATA, BASE
 from msft.text import counted, listed, no_test_mean
 
 
@@ -94,7 +94,8 @@ def _settings(run: ComparedRun) -> str:
         settings.pop(BUDGET, None)
     elif start.method in ("msft", "continual"):
         settings.pop("train_ticks", None)
-    told = [start.method, settings, start.fingerprint.get("training"), dict(run.variant)]
+    excludes = ALL_DATA in start.fingerprint
+    told = [start.method, settings, start.fingerprint.get("training"), dict(run.variant), excludes]
     return json.dumps(told, sort_keys=True, default=str)
 
 

@@ -23,7 +23,7 @@ from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
 from msft.run.history import History, history_in, summary_of
 from msft.run.rows import Verdict
 from msft.search.curves import Number, overall
-from msft.search.rollout import BASE, CheckpointId
+from msft.search.rollout import ALL_DATA, BASE, CheckpointId
 from msft.text import epochs, listed, si
 
 _FOLDER = re.compile(r"[^+]+\+(?P<settings>[^+]+=[^+]*)-s\d+")
@@ -114,9 +114,11 @@ class ComparedRun:
 
     @property
     def data(self) -> Mapping[str, str]:
-        """Digests of its rows and its base model."""
+        """Digests of its rows and its base model. Train rows that it left out by `exclude_rows`
+        count: the rows that are scored are the same without them."""
         prints = self.history.start.fingerprint
-        return {what: prints[what] for what in ("data", "model") if what in prints}
+        found = {what: prints[what] for what in ("data", "model") if what in prints}
+        return {**found, "data": prints[ALL_DATA]} if ALL_DATA in prints else found
 
     @property
     def metrics(self) -> Mapping[str, str]:
@@ -322,12 +324,13 @@ def _ends(name: str) -> tuple[str, ...]:
 
 
 BUDGET = "compute_budget"
+EXCLUDED = "exclude_rows"
 
 
 def labels_of_runs(runs: Sequence[ComparedRun]) -> list[str]:
     """Names of methods, with what is their own; where two have the same one or C is their own,
     with C, else by their folders."""
-    short = [short_label(run) for run in runs]
+    short = _short_labels(runs)
     budgets = [with_budget(name, run) for name, run in zip(short, runs, strict=True)]
     alone = [
         short.count(name) == 1 and BUDGET not in run.variant
@@ -340,10 +343,27 @@ def labels_of_runs(runs: Sequence[ComparedRun]) -> list[str]:
     return found if len(set(found)) == len(found) else [run.label for run in runs]
 
 
-def short_label(run: ComparedRun) -> str:
-    """The method with its settings, without the budget: tables write the budget as C."""
+def short_label(run: ComparedRun, length: int | None = None) -> str:
+    """The method with its settings, without the budget: tables write the budget as C.
+
+    length: parts of the path of `exclude_rows`, from its end; None: all of them.
+    """
     settings = {key: value for key, value in run.variant.items() if key != BUDGET}
+    if length is not None and EXCLUDED in settings:
+        settings[EXCLUDED] = "/".join(PurePath(settings[EXCLUDED]).parts[-length:])
     return variant_text(method_name(run.method), settings)
+
+
+def _short_labels(runs: Sequence[ComparedRun]) -> list[str]:
+    """Short labels in which the file of `exclude_rows` has as many of the last parts of its path as
+    tell the runs apart."""
+    whole = [short_label(run) for run in runs]
+    files = [PurePath(run.variant[EXCLUDED]) for run in runs if EXCLUDED in run.variant]
+    for length in range(1, max([0, *(len(file.parts) for file in files)])):
+        found = [short_label(run, length) for run in runs]
+        if len({*found}) == len({*whole}):
+            return found
+    return whole
 
 
 def with_budget(name: str, run: ComparedRun) -> str:
