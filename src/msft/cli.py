@@ -156,8 +156,23 @@ def _train(parser: ArgumentParser) -> None:
     _recipe(parser)
     parser.add_argument("--out", help="run folder (default: the recipe's output_dir)")
     parser.add_argument("--quiet", action="store_true", help="print only the result")
+    audit = "audit the rows first, train with and without the suspects, choose by validation"
+    parser.add_argument("--audit", action="store_true", help=audit)
     parser.add_argument("--shared", type=Path, help=SUPPRESS)  # of `msft compare`
     _json(parser)
+
+
+def _audit(parser: ArgumentParser) -> None:
+    _recipe(parser)
+    parser.add_argument("--out", help="folder of the audit (default: OUTPUT_DIR/audit)")
+    _rounds(parser, "--rounds")
+    parser.add_argument("--quiet", action="store_true", help="print only the findings")
+    _json(parser)
+
+
+def _rounds(parser: ArgumentParser, flag: str) -> None:
+    rounds = "at most so many; the judges of a later round train without suspects (%(default)s)"
+    parser.add_argument(flag, type=count, default=2, metavar="N", help=rounds)
 
 
 def _evaluate(parser: ArgumentParser) -> None:
@@ -346,6 +361,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "init": ("write a commented recipe with example rows, ready to run", _init),
     "validate": ("check recipe and data, and show what is in them", _validate),
     "plan": ("forecast steps, FLOPs, memory, disk and time of a run", _plan),
+    "audit": ("find spoiled sub-datasets and the rows to look at, before training", _audit),
     "train": ("train; run the same command again to resume", _train),
     "eval": ("score any model on a recipe's sub-datasets", _evaluate),
     "compare": ("run methods and seeds, then make the paper's tables", _compare),

@@ -404,9 +404,9 @@ class TrainingRun:
             self._check_environment()
         if self._shared is not None and not self.was_finished:
             self._share_first_rollout(self._shared, log)
-        if isinstance(last_event, EndEvent) and not self._finds:
+        if isinstance(last_event, EndEvent):
             self._best_folder.give_back(last_event.best)
-        elif not self.was_finished:
+        else:
             self._record_environment()
             if how := self._engine.how():
                 self._job.notice(how)

@@ -16,6 +16,7 @@ from msft.planning.admission import refuse_places, refuse_unwritable
 from msft.run.folder import RunFolder, read_history, write_json
 
 if TYPE_CHECKING:
+    from msft.observers.observer import Observer
     from msft.recipe.recipe import Recipe
 
 
@@ -147,9 +148,77 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
         show(side_by_side_text(content, width()))
 
 
+def audit(options: argparse.Namespace) -> None:
+    """Find the sub-datasets and rows that spoil the model, or go on with it."""
+    from msft.app.audit import audit
+    from msft.app.terminal.audit import ShownAudit, audit_text
+    from msft.recipe.recipe import load_recipe
+    from msft.report.audit_page import read_audit
+    from msft.training import meet
+
+    file, overrides = options.recipe, overrides_of(options)
+    options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
+    tell = noting(options)
+    with stdout_to_stderr(options.json):
+        ranks, recipe = meet(lambda: load_recipe(file, overrides))
+        for note in recipe.notes:
+            tell(note)
+        shown = [] if options.quiet else [ShownAudit()]
+        found = audit(recipe, options.out, options.rounds, shown, tell, ranks=ranks)
+    if ranks.rank:
+        return
+    folder = RunFolder(found.folder)
+    if options.json:
+        print_json({**found.content, "folder": str(found.folder)})
+        return
+    if found.was_finished:
+        show(f"{found.folder} is finished already; this is its result")
+    show(audit_text(read_audit(found.folder), found.folder, width()))
+    show_path("report", folder.report)
+
+
 def train(options: argparse.Namespace) -> None:
     """Train, or go on."""
-    _train(options, None, options.out)
+    if options.audit:
+        _train_audited(options)
+    else:
+        _train(options, None, options.out)
+
+
+def _train_audited(options: argparse.Namespace) -> None:
+    from msft.app.audit import train_audited
+    from msft.app.interface import shown_run
+    from msft.app.terminal.audit import ShownAudit, audit_text
+    from msft.app.terminal.results import choice_text
+    from msft.recipe.recipe import load_recipe
+    from msft.report.audit_page import read_audit
+    from msft.training import meet
+
+    file, overrides = options.recipe, overrides_of(options)
+    options.quiet = options.quiet or process.rank() > 0  # rank 0 speaks
+    tell = noting(options)
+
+    def shown(what: str, recipe: "Recipe") -> "list[Observer]":
+        if options.quiet:
+            return []
+        return [ShownAudit()] if what == "audit" else [shown_run(recipe, None)]
+
+    with stdout_to_stderr(options.json):
+        ranks, recipe = meet(lambda: load_recipe(file, overrides))
+        for note in recipe.notes:
+            tell(note)
+        speak = (lambda text: None) if options.quiet else say
+        found = train_audited(recipe, options.out, shown=shown, say=speak, notice=tell, ranks=ranks)
+    if ranks.rank:
+        return
+    if options.json:
+        print_json({**found.content, "folder": str(found.best.parent), "model": str(found.best)})
+        return
+    show(audit_text(read_audit(found.audit.folder), found.audit.folder, width()))
+    show(choice_text(found.content, width()))
+    show_path("model", found.best)
+    for what in found.runs:
+        show_path("report", found.runs[what].folder / "report.html")
 
 
 def replay(options: argparse.Namespace) -> None:

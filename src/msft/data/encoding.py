@@ -144,9 +144,10 @@ class EncodedSplit:
         """The rows that stay, and those with these numbers."""
         leaves = [number in excluded for number in self.numbers]
         stay = [place for place, out in enumerate(leaves) if not out]
-        return self._only(stay), self._only([place for place, out in enumerate(leaves) if out])
+        return self.only(stay), self.only([place for place, out in enumerate(leaves) if out])
 
-    def _only(self, places: Sequence[int]) -> "EncodedSplit":
+    def only(self, places: Sequence[int]) -> "EncodedSplit":
+        """The rows at these places."""
         return EncodedSplit(
             tuple(self.examples[place] for place in places),
             tuple(self.rows[place] for place in places),

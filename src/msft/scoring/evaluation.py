@@ -426,7 +426,7 @@ def judged(
     """
     asked = {name: replace(task, loss=False) for name, task in tasks.items()}
     for name, numbers in rows.items():
-        splits = {**asked[name].splits, JUDGED: _chosen_rows(train[name], numbers)}
+        splits = {**asked[name].splits, JUDGED: train[name].only(numbers)}
         asked[name] = replace(asked[name], splits=splits)
     evaluator = Evaluator(asked, predictor, tokenizer)
     some = [name for name in tasks if name in rows]
@@ -456,11 +456,6 @@ def judged(
             None if loss else without_middle(row.prediction, LONGEST_ANSWER) for row in answered
         ]
     return Judged(found, answers, of_train.tokens + of_validation.tokens + tokens)
-
-
-def _chosen_rows(split: EncodedSplit, numbers: Sequence[int]) -> EncodedSplit:
-    examples = tuple(split.examples[number] for number in numbers)
-    return EncodedSplit(examples, tuple(split.rows[number] for number in numbers), ())
 
 
 def after(prompt: Sequence[int], answer: Sequence[int]) -> Encoded:

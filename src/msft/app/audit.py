@@ -1,0 +1,315 @@
+"""`msft audit`, and `msft train --audit`: which sub-datasets and rows spoil the model, and what
+training without these rows gives.
+
+An audit goes through the stages of `training.py` and ends with findings instead of a model. What
+is decided stands in its log; the files for people and for the next training are made from that.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from msft.data.encoding import EncodedSplit
+from msft.data.exclusions import row_sha256
+from msft.errors import UsageError, explaining
+from msft.files import read_text
+from msft.observers.observer import Observer
+from msft.planning.admission import Notice, admit, resolved, run_folder
+from msft.ranks import Ranks, all_or_fail, from_rank0, lost_ranks_named
+from msft.recipe.recipe import Recipe, load_recipe, with_rows
+from msft.report import write_report
+from msft.run.folder import RunFolder, write_json, write_text
+from msft.run.history import History
+from msft.run.rows import Judgments
+from msft.scoring.evaluation import prompt_of
+from msft.search.curves import TEST
+from msft.search.judging import Estimate, Finding
+from msft.search.methods import AUDIT, prepared_audit
+from msft.text import listed
+from msft.training import Result, build, fit, judge, meet, read, train
+
+ROUNDS = 2
+EXCLUDED = "excluded.jsonl"
+"""Beside an audit's `clean.yaml`: the suspects, and the rows that the recipe excludes itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """A finished audit.
+
+    content: what `audit.json` has.
+    folder: it also has `report.html`, and as files that are named here:
+    suspects: the rows to look at, the worst first.
+    clean: the recipe without them, ready for `msft train`.
+    was_finished: the audit had ended before; nothing was trained.
+    """
+
+    content: dict[str, Any]
+    folder: Path
+    was_finished: bool = False
+
+    @property
+    def suspects(self) -> Path:
+        return RunFolder(self.folder).suspects
+
+    @property
+    def clean(self) -> Path:
+        return RunFolder(self.folder).clean
+
+    @property
+    def spoiled(self) -> tuple[str, ...]:
+        """The spoiled sub-datasets, in recipe order."""
+        datasets = self.content["datasets"]
+        return tuple(name for name, found in datasets.items() if found["verdict"] == "spoiled")
+
+
+@explaining()
+def audit(
+    recipe: Recipe,
+    out: Path | str | None = None,
+    rounds: int = ROUNDS,
+    observers: Sequence[Observer] = (),
+    notice: Notice = lambda text: None,
+    datasets: Mapping[str, Any] | None = None,
+    ranks: Ranks | None = None,
+) -> AuditResult:
+    """Audit a recipe's training rows, or go on with it: the same call on the same folder resumes.
+
+    out: the folder of the audit (default: `audit` in the recipe's `output_dir`).
+    """
+    with lost_ranks_named():
+        if ranks is None:
+            ranks, recipe = meet(lambda: recipe)
+        asked = with_rows(recipe, datasets) if datasets is not None else recipe
+        folder = Path(out) if out is not None else run_folder(asked, None).path / AUDIT
+        given = (asked, folder, notice, None, None, None, ranks)
+
+        def admitted() -> Any:
+            refuse_unauditable(asked, rounds)
+            return replace(admit(*given), method=prepared_audit(rounds))
+
+        job = all_or_fail(ranks, "what is asked for", admitted)
+        rows = read(job)
+        plan = fit(job, rows)
+        built = build(job, rows, plan)
+        for note in rows.notes:
+            job.notice(note)
+        history, judgments = judge(job, rows, plan, built, observers)
+        content = content_of(history)
+
+        def leave() -> None:
+            trained = {name: each.train for name, each in rows.corpus.datasets.items()}
+            suspects = suspect_lines(history, judgments, trained)
+            write_lines(job.folder.suspects, suspects)
+            write_text(job.folder.clean, clean_recipe(asked, job.folder, suspects).to_yaml())
+            write_json(job.folder.audit, content)
+            write_report(job.folder.path)
+
+        from_rank0(ranks, "findings", leave)
+        return AuditResult(content, job.folder.path, job.finished)
+
+
+def refuse_unauditable(recipe: Recipe, rounds: int) -> None:
+    """UsageError where an audit could not say anything."""
+    if rounds < 1:
+        raise UsageError(f"{rounds} rounds were asked for; expected 1 or more")
+    if recipe.selection_split == TEST:
+        raise UsageError(
+            "an audit compares training rows with validation rows, but this recipe has "
+            "selection_split: test and reads none; leave selection_split out"
+        )
+
+
+# What an audit leaves behind.
+
+
+def content_of(history: History) -> dict[str, Any]:
+    """The content of `audit.json`: the findings of the last round, which has the verdicts of the
+    first."""
+    findings = history.found[-1].findings
+    return {
+        "rounds": len(history.found),
+        "datasets": {name: _content(finding) for name, finding in findings.items()},
+    }
+
+
+def _content(finding: Finding) -> dict[str, Any]:
+    return {
+        "verdict": finding.verdict,
+        "validation": finding.validation,
+        "train": finding.train,
+        "gap": _estimate(finding.gap),
+        "wrong_share": finding.wrong_share and _estimate(finding.wrong_share),
+        "suspects": len(finding.suspects),
+        "rows": finding.rows,
+        "why": finding.why,
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, float | None]:
+    """JSON has no infinity: a side of which the rows say nothing is null."""
+    return {key: value if isfinite(value) else None for key, value in asdict(estimate).items()}
+
+
+def suspect_lines(
+    history: History, judgments: Judgments, trained: Mapping[str, EncodedSplit]
+) -> list[dict[str, Any]]:
+    """The suspects, the worst first, sub-dataset by sub-dataset, with what their last judge said.
+    A row has the number that it has among all training rows, those of `exclude_rows` included."""
+    said: dict[str, dict[int, tuple[float, str | None]]] = {}
+    for stage in history.stages:
+        judged = judgments.at(stage.checkpoints[-1])
+        for name, rows in judged.rows.items():
+            pairs = zip(rows.doubts, judged.answers[name], strict=True)
+            said.setdefault(name, {}).update(zip(rows.numbers, pairs, strict=True))
+    lines: list[dict[str, Any]] = []
+    for name, finding in history.found[-1].findings.items():
+        for rank, place in enumerate(finding.suspects, start=1):
+            example, (doubt, answer) = trained[name].examples[place], said[name][place]
+            lines.append(
+                {
+                    "dataset": name,
+                    "row": trained[name].numbers[place],
+                    "where": example.where,
+                    "sha256": row_sha256(example),
+                    "prompt": prompt_of(example),
+                    "given": example.completion,
+                    "answer": answer,
+                    "doubt": doubt,
+                    "rank": rank,
+                }
+            )
+    return lines
+
+
+def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def clean_recipe(
+    recipe: Recipe, folder: RunFolder, suspects: Sequence[Mapping[str, Any]]
+) -> Recipe:
+    """The recipe without the suspects, with paths that hold from the folder of the audit. Rows that
+    the recipe excludes itself stay excluded."""
+    placed = resolved(recipe)
+    named = folder.suspects
+    if suspects and placed.exclude_rows is not None:
+        named = folder.path / EXCLUDED
+        own = read_text(Path(placed.exclude_rows)).splitlines()
+        write_lines(named, [*(json.loads(line) for line in own if line.strip()), *suspects])
+    out = f"{run_folder(recipe, None).path}-clean"
+    rows = str(named.resolve()) if suspects else placed.exclude_rows
+    return replace(placed, exclude_rows=rows, output_dir=out)
+
+
+# Training with and without the suspects.
+
+ALL, CLEAN = "all", "clean"
+CHOICE = "choice.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The training that validation prefers, of that on all rows and that without the suspects.
+
+    content: what `choice.json` has.
+    runs: by what they were trained on; without suspects there is one.
+    best: a copy of the model that was chosen.
+    """
+
+    content: dict[str, Any]
+    audit: AuditResult
+    runs: Mapping[str, Result]
+    best: Path
+
+
+@explaining()
+def train_audited(
+    recipe: Recipe,
+    out: Path | str | None = None,
+    rounds: int = ROUNDS,
+    shown: Callable[[str, Recipe], Sequence[Observer]] = lambda what, recipe: (),
+    say: Callable[[str], None] = lambda text: None,
+    notice: Notice = lambda text: None,
+    ranks: Ranks | None = None,
+) -> Choice:
+    """Audit, train on all rows, train without the suspects, and choose by validation; the same call
+    on the same folder goes on.
+
+    shown: who watches a part of it: `audit`, `all` or `clean`.
+    say: is told what comes next.
+    """
+    if ranks is None:
+        ranks, recipe = meet(lambda: recipe)
+    folder = run_folder(recipe, out).path
+    audited = audit(recipe, folder / AUDIT, rounds, shown(AUDIT, recipe), notice, ranks=ranks)
+    lines = from_rank0(ranks, "suspects", lambda: read_text(audited.suspects).count("\n"))
+    recipes = {ALL: recipe}
+    if lines:
+        recipes[CLEAN] = load_recipe(
+            audited.clean, [f"output_dir={json.dumps(str(folder / CLEAN))}"]
+        )
+    runs: dict[str, Result] = {}
+    for what, asked in recipes.items():
+        left = f" without {lines:,} suspects" if what == CLEAN else " on all rows"
+        say(f"training{left}, into {folder / what}")
+        runs[what] = train(asked, folder / what, shown(what, asked), notice, ranks=ranks)
+    content = choice_of({what: run.summary for what, run in runs.items()}, audited, lines)
+
+    def leave() -> None:
+        put_best(runs[content["chosen"]].best, folder / "best")
+        write_json(folder / CHOICE, content)
+
+    from_rank0(ranks, "choice", leave)
+    return Choice(content, audited, runs, folder / "best")
+
+
+def choice_of(
+    summaries: Mapping[str, Mapping[str, Any]], audited: AuditResult, suspects: int
+) -> dict[str, Any]:
+    """The content of `choice.json`. Equal means choose all rows."""
+    means = {
+        split: {what: (each["best"][split] or {}).get("mean") for what, each in summaries.items()}
+        for split in ("validation", "test")
+    }
+    validation = means["validation"]
+    chosen = CLEAN if CLEAN in validation and validation[CLEAN] > validation[ALL] else ALL
+    if CLEAN not in validation:
+        why = "the audit found no spoiled sub-dataset, so there is one training, on all rows"
+    else:
+        less, more = sorted(validation.values())
+        left = listed([*audited.spoiled])
+        what = f"without {suspects:,} suspects of {left}" if chosen == CLEAN else "on all rows"
+        why = f"training {what} is better on validation: {more:.4f} against {less:.4f}"
+        if less == more:
+            why = f"both are level on validation ({more:.4f}), so all rows stay"
+    return {
+        "chosen": chosen,
+        "why": why,
+        "validation": validation,
+        "test": means["test"],
+        "suspects": suspects,
+        "spoiled": [*audited.spoiled],
+    }
+
+
+def put_best(source: Path, target: Path) -> None:
+    """A copy of a model folder, as links where the disk can; what was there before goes."""
+    fresh = target.with_name(f"{target.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+
+    def linked(file: str, copy: str) -> None:
+        try:
+            os.link(file, copy)
+        except OSError:
+            shutil.copy2(file, copy)
+
+    shutil.copytree(source, fresh, copy_function=linked)
+    if target.is_dir():
+        shutil.rmtree(target)
+    fresh.rename(target)
