@@ -26,10 +26,10 @@ rows. What training rows score less is the gap, and the gap says how much of the
 Where a row is right or wrong, one right and one wrong row are added to either set for intervals
 and tests, as Agresti and Caffo do: else a set of which all rows are right has no noise.
 
-    test:    p = P(T > (gap - r D) / se(r)) of Student, with Welch's degrees of freedom, at the
-             share r = SLIGHT: training rows of clean data may be a little harder. p is 1 where D
-             is not surely above KNOWN, since nobody can say of a task that the judges do not know.
-             Holm's rule over all sub-datasets.
+    test:    p = P(T > (gap - SLIGHT) / se(0)) of Student with Welch's degrees of freedom. SLIGHT
+             is there because clean training rows may be a little harder than validation rows. p is
+             1 where D is not surely above KNOWN: a task that the judges do not know tells nothing,
+             and to leave it out would choose by luck. Holm's rule over all sub-datasets.
     spoiled: p <= 0.05 over all together, and a share of at least SPOILED.
     fine:    else, and the upper limit of the share is below LARGE.
     cannot tell: else, or with fewer than FEWEST rows on a side, or all of a side worth the same
@@ -55,7 +55,7 @@ are learned by every judge and cannot be seen; wrong validation rows hide as muc
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, fsum, sqrt
 from typing import Literal
 
@@ -71,8 +71,12 @@ Z95 = 1.959963984540054
 POWER = 0.8416212335729143
 """Standard errors that make a test succeed in four of five cases."""
 
-SLIGHT = 0.03
-"""A share, surely exceeded by whoever is spoiled: clean training rows may be a little harder."""
+Z_HOLM = 3.0
+"""Standard errors of a gap that is sure over some forty sub-datasets together."""
+
+SLIGHT = 0.015
+"""A gap that whoever is spoiled surely exceeds: clean training rows may be a little harder. Points
+of a score of 1, nats a token, or shares of the scale of a metric."""
 
 SPOILED = 0.1
 LARGE = 0.25
@@ -159,52 +163,48 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The rows of one split: what each is worth, what it counts, and what it shows of the scale."""
+    """The rows of a split: what each is worth, what it counts, and what it says of the scale."""
 
     worths: Sequence[float]
     weights: Sequence[float]
     scales: Sequence[float]
 
     @property
-    def rows(self) -> float:
-        """How many rows of equal weight tell as much."""
-        squares = fsum(w * w for w in self.weights)
+    def size(self) -> float:
+        """How many rows of equal weight would tell as much."""
+        squares = fsum([w * w for w in self.weights])
         return fsum(self.weights) ** 2 / squares if squares else 0.0
-
-    @property
-    def constant(self) -> bool:
-        counting = [x for x, w in zip(self.worths, self.weights, strict=True) if w]
-        return not counting or max(counting) == min(counting)
 
 
 @dataclass(frozen=True, slots=True)
-class _Moments:
-    """Means of a side, and the variances and the covariance of these means."""
+class _Means:
+    """Of a side: its means, their variances and covariance, and its size."""
 
     worth: float
     scale: float
     var: float
     var_scale: float
     cov: float
-    rows: float
+    size: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
     """A sub-dataset before its verdict.
 
-    share: gap / scale; None without rows or where the scale is not surely large enough.
+    scale: what a row loses if its answer is wrong.
+    share: gap / scale; None where `untold` says why nothing can be said of it.
+    p: how likely luck alone gives as much.
     """
 
     judged: JudgedRows
-    validation: _Moments
-    train: _Moments
+    validation: _Means
+    train: _Means
     gap: Estimate
     scale: Estimate
     share: Estimate | None
     p: float
-    told: str
-    """Why nothing can be told, whatever the test says; else empty."""
+    untold: str
 
 
 def found_in(
@@ -223,7 +223,7 @@ def found_in(
     found = dict(first)
     for name, each in measured.items():
         if first[name].verdict == "spoiled" and each.share is not None:
-            found[name] = _spoiled(each)
+            found[name] = _finding_of(each, "spoiled", _spoiled(each, each.share))
     return found
 
 
@@ -239,3 +239,275 @@ def chances_of(answers: Sequence[str], given: Sequence[str]) -> list[float]:
         others = len(given) - counts[right]
         found.append(counts[answer] / others if others and answer != right else 0.0)
     return found
+
+
+def _measured(judged: JudgedRows) -> _Measured:
+    sides = _sides(judged)
+    validation, train = map(_means, sides)
+    binary = judged.kind in ("choices", "generated")
+    v, t = map(_means, map(_with_two_more, sides)) if binary else (validation, train)
+    gap = Estimate(validation.worth - train.worth, *_around(v.worth - t.worth, v.var + t.var))
+    scale = Estimate(validation.scale, *_around(v.scale, v.var_scale))
+    known = scale.value > 0 and scale.low > (KNOWN if binary else 0.0)
+    untold = _untold(judged, sides, validation, train, scale, known)
+    if untold:
+        return _Measured(judged, validation, train, gap, scale, None, 1.0, untold)
+    share = Estimate(gap.value / scale.value, *_fieller(v, t))
+    slight = SLIGHT * (scale.value if judged.kind == "value" else 1.0)
+    return _Measured(judged, validation, train, gap, scale, share, _p(v, t, slight), "")
+
+
+def _sides(judged: JudgedRows) -> tuple[_Side, _Side]:
+    """Validation and training rows."""
+    validation, train = judged.validation, judged.train
+    weights = [1.0] * len(validation), [1.0] * len(train)
+    match judged.kind:
+        case "choices":
+            choices = judged.validation_choices
+            weights = _weights_by_choices(choices, judged.train_choices)
+            # A row of one choice has no wrong one; it counts nothing.
+            scales = [x - (1 - x) / max(1, k - 1) for x, k in zip(validation, choices, strict=True)]
+        case "generated":
+            chances = judged.validation_chances
+            scales = [x - chance for x, chance in zip(validation, chances, strict=True)]
+        case "nll":
+            weights = [*judged.validation_weights], [*judged.train_weights]
+            validation = _a_token(validation, weights[0], -1)
+            train = _a_token(train, weights[1], -1)
+            scales = [1.0] * len(validation)
+        case "value":
+            bottom = _quantile(validation, TAIL)
+            scales = [x - bottom for x in validation]
+    return _Side(validation, weights[0], scales), _Side(train, weights[1], [0.0] * len(train))
+
+
+def _weights_by_choices(
+    validation: Sequence[int], train: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    """What rows count, so that either side has as many rows of each number of choices. Rows whose
+    number the other side does not have count nothing."""
+    m, n = Counter(validation), Counter(train)
+    both = {k for k in m if k > 1 and n[k]}
+    whole = sum(m[k] for k in both), sum(n[k] for k in both)
+    heights = {k: (n[k] * whole[0]) / (m[k] * whole[1]) for k in both}
+    return [heights.get(k, 0.0) for k in validation], [float(k in both) for k in train]
+
+
+def _a_token(losses: Sequence[float], tokens: Sequence[float], sign: int) -> list[float]:
+    return [sign * x / w if w else 0.0 for x, w in zip(losses, tokens, strict=True)]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of them does not exceed."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)] if values else 0.0
+
+
+def _with_two_more(side: _Side) -> _Side:
+    """A right and a wrong row more, each of mean weight."""
+    counting = [w for w in side.weights if w]
+    weight = fsum(counting) / len(counting) if counting else 1.0
+    rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
+    wrong = fsum([w * (1 - x) for x, w, _ in rows])
+    chance = fsum([w * (x - d) for x, w, d in rows]) / wrong if wrong else 0.0
+    return _Side(
+        [*side.worths, 1.0, 0.0],
+        [*side.weights, weight, weight],
+        [*side.scales, 1.0, -chance],
+    )
+
+
+def _means(side: _Side) -> _Means:
+    """Ratios of sums, with variances by linearisation."""
+    whole, size = fsum(side.weights), side.size
+    if not whole:
+        return _Means(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
+    worth = fsum([w * x for x, w, _ in rows]) / whole
+    scale = fsum([w * d for _, w, d in rows]) / whole
+    enough = size / (size - 1) / whole**2 if size > 1 else 0.0
+    var = fsum([(w * (x - worth)) ** 2 for x, w, _ in rows])
+    var_scale = fsum([(w * (d - scale)) ** 2 for _, w, d in rows])
+    cov = fsum([w * w * (x - worth) * (d - scale) for x, w, d in rows])
+    return _Means(worth, scale, enough * var, enough * var_scale, enough * cov, size)
+
+
+def _around(value: float, variance: float) -> tuple[float, float]:
+    half = Z95 * sqrt(variance)
+    return value - half, value + half
+
+
+def _fieller(v: _Means, t: _Means) -> tuple[float, float]:
+    """All shares r with (gap - r D)² <= z² · var(gap - r D); D is surely above 0."""
+    gap, z2 = v.worth - t.worth, Z95**2
+    a = v.scale**2 - z2 * v.var_scale
+    b = gap * v.scale - z2 * v.cov
+    c = gap**2 - z2 * (v.var + t.var)
+    half = sqrt(max(0.0, b * b - a * c))
+    return (b - half) / a, (b + half) / a
+
+
+def _p(v: _Means, t: _Means, slight: float) -> float:
+    """How likely a gap of `slight` looks so large."""
+    variance = v.var + t.var
+    freedom = variance**2 / (v.var**2 / (v.size - 1) + t.var**2 / (t.size - 1))
+    return t_survival((v.worth - t.worth - slight) / sqrt(variance), freedom)
+
+
+def _untold(
+    judged: JudgedRows,
+    sides: tuple[_Side, _Side],
+    validation: _Means,
+    train: _Means,
+    scale: Estimate,
+    known: bool,
+) -> str:
+    """Why nothing can be said of the share; empty if something can."""
+    m, n = len(judged.validation), len(judged.train)
+    if min(m, n) < FEWEST:
+        needed = _would_do(validation, train, max(scale.value, LARGE), 0.0)
+        return f"{_counted(m, n)} are too few: {needed}."
+    if judged.one_answer:
+        return "All training rows have the same answer, so it needs no question to be right."
+    if round(min(validation.size, train.size), 6) < FEWEST:
+        if judged.kind == "choices":
+            return (
+                "Too few validation rows have as many choices as the training rows: "
+                f"{FEWEST} of each number are needed."
+            )
+        return f"A few long rows are most of the tokens: more than {_counted(m, n)} are needed."
+    if not validation.var + train.var:
+        return "All rows of a split are worth the same, so nothing says what luck would give."
+    if known:
+        return ""
+    if judged.kind == "value":
+        return "The validation rows are all worth nearly the same: no row can be worse than others."
+    if scale.value > KNOWN:
+        needed = validation.size * ((scale.value - scale.low) / (scale.value - KNOWN)) ** 2
+        return (
+            f"{m:,} validation rows are too few to say whether the model knows this task: about "
+            f"{_rounded_up(needed):,} would do."
+        )
+    return (
+        f"The model does not know this task: {_percent(validation.worth)} of the validation rows "
+        "are right, hardly more than by chance."
+    )
+
+
+def _finding(measured: _Measured, together: float) -> Finding:
+    share = measured.share
+    if share is None:
+        return _finding_of(measured, "cannot_tell", measured.untold)
+    if together <= LEVEL and share.value >= SPOILED:
+        return _finding_of(measured, "spoiled", _spoiled(measured, share))
+    if share.high < LARGE:
+        return _finding_of(measured, "fine", _fine(measured, share))
+    return _finding_of(measured, "cannot_tell", _open(measured, share))
+
+
+def _finding_of(measured: _Measured, verdict: Verdict, why: str) -> Finding:
+    judged, sign = measured.judged, -1 if measured.judged.kind == "nll" else 1
+    return Finding(
+        verdict,
+        sign * measured.validation.worth,
+        sign * measured.train.worth,
+        measured.gap,
+        measured.share if judged.kind in ("choices", "generated") else None,
+        _suspects(measured) if verdict == "spoiled" else (),
+        len(judged.train),
+        why,
+    )
+
+
+def _suspects(measured: _Measured) -> tuple[int, ...]:
+    judged, share = measured.judged, measured.share
+    assert share is not None
+    n = len(judged.train)
+    count = round(min(1.0, max(0.0, share.value)) * n)
+    if judged.kind == "nll":
+        losses = _a_token(judged.train, judged.train_weights, 1)
+        bar = _quantile(_a_token(judged.validation, judged.validation_weights, 1), 1 - TAIL)
+        count = max(0, round(sum(loss > bar for loss in losses) - TAIL * n))
+    ranked = sorted(
+        zip(judged.doubts, judged.numbers, strict=True), key=lambda row: (-row[0], row[1])
+    )
+    return tuple(number for _, number in ranked[:count])
+
+
+def _spoiled(measured: _Measured, share: Estimate) -> str:
+    kind, gap = measured.judged.kind, measured.gap
+    if kind == "nll":
+        limits = f"({gap.low:.2f} to {gap.high:.2f})"
+        return (
+            f"Training rows cost {gap.value:.2f} {limits} nats a token more than validation rows."
+        )
+    if kind == "value":
+        return f"{_scores(measured)}, {_percent(share.value)} of the way down to the worst rows."
+    return (
+        f"{_scores(measured)}: about {_percent(share.value)} ({_percent(share.low)} to "
+        f"{_percent(share.high)}) of the training answers are wrong."
+    )
+
+
+def _fine(measured: _Measured, share: Estimate) -> str:
+    kind = measured.judged.kind
+    if share.high < 0:
+        return (
+            f"{_scores(measured)}, less than training rows: either these are easier, or some "
+            "validation answers are wrong."
+        )
+    if kind == "nll":
+        return f"{_scores(measured)}: they surely differ by less than {LARGE} nats a token."
+    if kind == "value":
+        return f"{_scores(measured)}, at most {_percent(share.high)} of the way to the worst rows."
+    return f"{_scores(measured)}: at most {_percent(share.high)} of the training answers are wrong."
+
+
+def _open(measured: _Measured, share: Estimate) -> str:
+    needed = _would_do(measured.validation, measured.train, measured.scale.value, share.value)
+    kind = measured.judged.kind
+    limit = f"{share.high:.2f} nats a token" if kind == "nll" else _percent(share.high)
+    what = {"nll": "a gap of", "value": "a way to the worst rows of"}.get(kind, "wrong answers of")
+    return f"Too few rows: luck alone could be the gap, and so could {what} {limit}; {needed}."
+
+
+def _would_do(validation: _Means, train: _Means, scale: float, share: float) -> str:
+    """How many rows decide in four of five cases, if the share is what it looks like.
+
+    Training rows get at most half of the variance that there may be, validation rows the rest.
+    """
+    fine = (LARGE - max(0.0, share)) / (Z95 + POWER)
+    spoiled = (share - SLIGHT) / (Z_HOLM + POWER) if share >= SPOILED else 0.0
+    variance = (scale * max(fine, spoiled)) ** 2
+    n = max(train.size, FEWEST, 2 * train.var * train.size / variance)
+    left = variance - train.var * train.size / n
+    m = max(validation.size, FEWEST, validation.var * validation.size / left)
+    more = [
+        f"{_rounded_up(needed):,} {split} rows"
+        for needed, size, split in ((m, validation.size, "validation"), (n, train.size, "training"))
+        if needed > size
+    ]
+    return f"about {' and '.join(more)} would do" if more else "a few more would do"
+
+
+def _scores(measured: _Measured) -> str:
+    v, t = measured.validation.worth, measured.train.worth
+    match measured.judged.kind:
+        case "nll":
+            return f"Validation rows cost {-v:.2f} nats a token, unseen training rows {-t:.2f}"
+        case "value":
+            return f"Validation rows score {v:.3g}, unseen training rows {t:.3g}"
+    return f"Of validation rows {_percent(v)} are right, of unseen training rows {_percent(t)}"
+
+
+def _counted(m: int, n: int) -> str:
+    return f"{m:,} validation and {n:,} training rows"
+
+
+def _percent(share: float) -> str:
+    return f"{max(0.0, 100 * share):.0f} %"
+
+
+def _rounded_up(number: float) -> int:
+    """To two digits."""
+    step = 10 ** max(0, len(str(ceil(number))) - 2)
+    return ceil(number / step) * step
