@@ -1,0 +1,110 @@
+"""How good are the verdicts of `msft audit`? Level, power and coverage, by simulation.
+
+    PYTHONPATH=src python bench/audit_power.py [RUNS]
+
+A sub-dataset's rows have a skill each, which both judges share; a judge is right on a row if the
+skill, some luck of its own and its level are above 0 together. Judges differ in level, by a normal
+number with a standard deviation of `JITTER`. Where an answer is given wrongly, it is drawn evenly
+from the wrong ones, as is the answer of a judge who is wrong. `harder`: how much less a judge
+scores on clean training rows than on validation rows.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from msft.search.judging import Finding, JudgedRows, chances_of, found_in
+
+JITTER = 0.03
+LUCK = 0.6
+DATASETS = 10
+"""Sub-datasets of a mixture."""
+
+ANSWERS = 8
+"""Different answers of rows whose answer is generated."""
+
+LOSS = 1.2
+"""nll: what a wrong row loses more, in nats a token."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A sub-dataset. k: choices of a row; kind nll and value: only `wrong` and rows count."""
+
+    accuracy: float = 0.7
+    k: int = 4
+    wrong: float = 0.0
+    train: int = 1000
+    validation: int = 200
+    harder: float = 0.0
+    kind: str = "choices"
+
+
+def judged(rng: Any, task: Task) -> JudgedRows:
+    """What two judges say of such a sub-dataset."""
+    if task.kind == "nll":
+        return _losses(rng, task)
+    m, n = task.validation, task.train
+    k = ANSWERS if task.kind == "generated" else task.k
+    levels = np.clip(task.accuracy + JITTER * rng.normal(size=2), 0.01, 0.99)
+    skill = rng.normal(size=(1, m))
+    right = skill + LUCK * rng.normal(size=(2, m)) + _bar(levels)[:, None] > 0
+    of_judge = np.arange(n) % 2
+    bars = _bar(np.clip(levels - task.harder, 0.01, 0.99))[of_judge]
+    knows = rng.normal(size=n) * sqrt(1 + LUCK**2) + bars > 0
+    # Answers are counted from the right one: 0 is right, the others are wrong.
+    said = np.where(knows, 0, rng.integers(1, k, size=n))
+    given = np.where(_chosen(rng, n, task.wrong), rng.integers(1, k, size=n), 0)
+    train = (said == given).astype(float)
+    doubts = np.where(train == 1, -1.0, rng.exponential(size=n))
+    shared: dict[str, Any] = {
+        "numbers": range(n),
+        "train": train.tolist(),
+        "validation": right.mean(axis=0).tolist(),
+        "doubts": doubts.tolist(),
+    }
+    if task.kind == "choices":
+        return JudgedRows("choices", **shared, train_choices=[k] * n, validation_choices=[k] * m)
+    wanted = rng.integers(0, k, size=m)
+    others = (wanted + rng.integers(1, k, size=(2, m))) % k
+    answers = np.where(right, wanted, others)
+    chances = [chances_of([*map(str, each)], [*map(str, wanted)]) for each in answers]
+    return JudgedRows("generated", **shared, validation_chances=np.mean(chances, axis=0).tolist())
+
+
+def _losses(rng: Any, task: Task) -> JudgedRows:
+    """Losses of rows of very different length; `harder` in nats a token."""
+    m, n = task.validation, task.train
+    tokens = [np.ceil(rng.lognormal(3.5, 0.7, size=rows)) for rows in (m, n)]
+    spread = [rng.gamma(4, 0.3, size=rows) for rows in (m, n)]
+    levels = 0.03 * rng.normal(size=2)
+    train = spread[1] + levels[np.arange(n) % 2] + task.harder
+    train += LOSS * _chosen(rng, n, task.wrong)
+    return JudgedRows(
+        "nll",
+        range(n),
+        (train * tokens[1]).tolist(),
+        ((spread[0] + levels.mean()) * tokens[0]).tolist(),
+        train.tolist(),
+        train_weights=tokens[1].tolist(),
+        validation_weights=tokens[0].tolist(),
+    )
+
+
+def _bar(accuracy: Any) -> Any:
+    return norm.ppf(accuracy) * sqrt(1 + LUCK**2)
+
+
+def _chosen(rng: Any, rows: int, share: float) -> Any:
+    """Exactly this share of the rows, at random."""
+    return rng.permutation(rows) < round(share * rows)
+
+
+def found(tasks: Sequence[Task], seed: int) -> list[Finding]:
+    rng = np.random.default_rng([len(tasks), seed])
+    return [*found_in({str(i): judged(rng, task) for i, task in enumerate(tasks)}).values()]
