@@ -37,6 +37,9 @@ class RunFolder:
         self.report = path / "report.html"
         self.hub = path / "hub.json"
         self.losses = path / "losses.jsonl"
+        self.audit = path / "audit.json"
+        self.suspects = path / "suspects.jsonl"
+        self.clean = path / "clean.yaml"
         self.files = [
             *(self.log, self.recipe, self.verdicts, self.samples, self.steps, self.losses),
             *(self.environment, self.schedule, self.summary, self.report, self.hub),
@@ -49,6 +52,27 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         return any(isinstance(event, EndEvent) for event in self.events()[-1:])
+
+    def is_audit(self) -> bool:
+        """Whether this is the folder of an audit: it has the result of one, or its log begins as
+        one. No log is read further than that."""
+        if kind_of(self.audit) is not None:
+            return True
+        try:
+            with open_to_read(self.log) as lines:
+                return bool(json.loads(lines.readline())["method"] == "audit")
+        except DAMAGED:
+            return False
+
+
+def refuse_audit(folder: Path) -> None:
+    """UsageError where a folder that should be a run's is that of an audit."""
+    if RunFolder(folder).is_audit():
+        raise UsageError(
+            f"{folder} is the folder of an audit, whose judges are no result; expected the folder "
+            "of a run: name one that was trained with or without its suspects. `msft report` "
+            "writes the page of an audit"
+        )
 
 
 def write_text(path: Path, text: str) -> None:
