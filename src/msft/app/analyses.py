@@ -46,7 +46,14 @@ from msft.report.figures.methods import share_section
 from msft.report.figures.peaks import peaks_of
 from msft.report.page import write_figures
 from msft.report.sections import comparison_figures
-from msft.run.folder import RunFolder, read_history, row_tokens_of, verdicts_of, write_json
+from msft.run.folder import (
+    RunFolder,
+    read_history,
+    refuse_audit,
+    row_tokens_of,
+    verdicts_of,
+    write_json,
+)
 from msft.run.history import History, disk_of, summary_of
 from msft.search.curves import TEST
 from msft.search.options import ticks_of
@@ -468,6 +475,7 @@ def _runs_below(folder: Path) -> list[Path]:
     if RunFolder(folder).log.is_file():
         return [folder]
     found = [log.parent for log in sorted(folder.rglob("run.jsonl"))]
+    found = [each for each in found if not RunFolder(each).is_audit()]
     hidden = [any(part.startswith(".") for part in p.relative_to(folder).parts) for p in found]
     shown = [each for each, left_out in zip(found, hidden, strict=True) if not left_out]
     if not shown:
@@ -613,6 +621,7 @@ def factors_of(folders: Sequence[Path]) -> dict[str, float]:
 def _refuse_no_run(folder: Path) -> None:
     if not RunFolder(folder).log.is_file():
         raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
+    refuse_audit(folder)
 
 
 def _content(model: Training, factors: dict[str, float]) -> dict[str, Any]:

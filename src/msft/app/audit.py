@@ -17,7 +17,7 @@ from typing import Any
 from msft.data.encoding import EncodedSplit
 from msft.data.exclusions import row_sha256
 from msft.errors import UsageError, explaining
-from msft.files import read_text
+from msft.files import read_text, refuse_other_kind
 from msft.observers.observer import Observer
 from msft.planning.admission import Notice, admit, resolved, run_folder
 from msft.ranks import Ranks, all_or_fail, from_rank0, lost_ranks_named
@@ -91,6 +91,8 @@ def audit(
 
         def admitted() -> Any:
             refuse_unauditable(asked, rounds)
+            for path in RunFolder(folder).audit_files:
+                refuse_other_kind(path)
             return replace(admit(*given), method=prepared_audit(rounds))
 
         job = all_or_fail(ranks, "what is asked for", admitted)

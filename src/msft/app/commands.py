@@ -328,16 +328,24 @@ def report(options: argparse.Namespace) -> None:
     folders = [Path(folder) for folder in options.folders]
     formats = _figure_formats(options)
     refuse_places(folders)
+    audits = [folder for folder in folders if RunFolder(folder).is_audit()]
+    if audits and len(folders) > 1:
+        raise UsageError(
+            f"{audits[0]} is the folder of an audit, which is not compared with other folders; "
+            "give `msft report` an audit by itself, and the runs without it"
+        )
     if options.watch is not None:
         from msft.app.watch import watch
 
         watch(folders, options.watch)
         return
     for folder in folders:
-        if not RunFolder(folder).log.exists():
+        if not RunFolder(folder).log.exists() and folder not in audits:
             raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
     if len(folders) > 1:
         refuse_mixed_selection(compared_runs(folders))
+    for folder in audits:
+        _show_audit(folder)
     for folder in folders:
         show_paths(write_report(folder))
     if len(folders) > 1:
@@ -346,6 +354,15 @@ def report(options: argparse.Namespace) -> None:
         from msft.report.comparison_page import write_all_figures
 
         show_paths(*dict.fromkeys(path.parent for path in write_all_figures(folders, formats)))
+
+
+def _show_audit(folder: Path) -> None:
+    """What an audit found, if it has ended."""
+    if RunFolder(folder).audit.is_file():
+        from msft.app.terminal.audit import audit_text
+        from msft.report.audit_page import read_audit
+
+        show(audit_text(read_audit(folder), folder, width()))
 
 
 def _figure_formats(options: argparse.Namespace) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from msft.files import remove
 from msft.recipe.recipe import load_recipe
 from msft.report.card import card_of
 from msft.report.findings import findings_in
-from msft.run.folder import RunFolder, read_history, write_text
+from msft.run.folder import RunFolder, read_history, refuse_audit, write_text
 
 
 def adapter_in(source: Path) -> Path:
@@ -31,6 +31,7 @@ def adapter_in(source: Path) -> Path:
 
 def merge(source: Path, out: Path) -> None:
     """Write the merged model, which transformers loads without peft, into a new folder."""
+    refuse_audit(source)
     folder, out = adapter_in(source), out.resolve()
     run = RunFolder(folder.parent)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msft.app.older_folders import groups_by_recipe
 from msft.app.terminal.screen import show
+from msft.files import kind_of
 from msft.report import write_comparison, write_report
 from msft.run.folder import RunFolder
 from msft.run.log import is_being_written
@@ -61,7 +62,9 @@ class _Watched:
         self._size = size
         if not RunFolder(self._folder).events():
             return self._wait(say)
-        self.ended = RunFolder(self._folder).is_finished()
+        files = RunFolder(self._folder)
+        has_result = not files.is_audit() or kind_of(files.audit) is not None
+        self.ended = files.is_finished() and has_result
         page = write_report(self._folder, None if self.ended else max(1, round(seconds)))
         if not self.begun or self.ended:
             state = "the run has ended" if self.ended else "reloads while the run goes on"
@@ -72,10 +75,12 @@ class _Watched:
     def _tell(self, alive: bool, say: Callable[[str], None]) -> None:
         """Say once that a run was stopped or killed. It may go on, so it is still watched."""
         if self.begun and not alive and not self._told:
+            files = RunFolder(self._folder)
+            command = "audit" if files.is_audit() else "train"
             say(
                 f"no process works on {self._folder}, and its run has not ended: it was stopped or "
-                f"killed. `msft train {RunFolder(self._folder).recipe} --out {self._folder}` goes "
-                "on with it; waiting for that"
+                f"killed. `msft {command} {files.recipe} --out {self._folder}` goes on with it; "
+                "waiting for that"
             )
         self._told = not alive
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from msft.report.audit_page import glance_section, read_audit
 from msft.report.compare.comparison import (
     Comparison,
     MethodRuns,
@@ -509,7 +510,10 @@ def comparison_text(folders: Sequence[Path], width: int = WIDTH) -> str:
 
 def write_all_figures(folders: Sequence[Path], formats: Sequence[str]) -> list[Path]:
     """Every figure of each run into its folder `figures`; of several runs also those that compare
-    them, into `figures` beside the first one."""
+    them, into `figures` beside the first one. An audit, which stands alone, has one figure."""
+    if RunFolder(folders[0]).is_audit():
+        sections = [glance_section(read_audit(folders[0]))]
+        return write_figures(sections, folders[0] / FOLDER, formats)
     paths: list[Path] = []
     for run in compared_runs(folders):
         sections = run_figures(run.history, step_losses_of(run.folder))

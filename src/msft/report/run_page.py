@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.files import FILE, kind_of, shown_text
+from msft.report.audit_page import write_audit_page
 from msft.report.branches import (
     Branch,
     branches_of,
@@ -365,11 +366,14 @@ _HOW_NOT = "This method excludes no sub-dataset. This is where each sub-dataset 
 
 
 def write_report(folder: Path, refresh_seconds: int | None = None) -> Path:
-    """Write `report.html` of a run folder, finished or not; only `run.jsonl` must be there.
+    """Write `report.html` of a run folder, finished or not; only `run.jsonl` must be there. An
+    audit has a page of its own.
 
     refresh_seconds: the page loads itself anew after so long, for a run that is being watched.
     """
     files = RunFolder(folder)
+    if files.is_audit():
+        return write_audit_page(folder, refresh_seconds)
     history = read_history(folder)
     verdicts, tokens, tests = verdicts_of(folder), row_tokens_of(folder), Tests()
     rows = RecordedRows(history, verdicts, tokens)

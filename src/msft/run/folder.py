@@ -18,8 +18,8 @@ FIRST_ROWS = 32
 class RunFolder:
     """A run's files, as the contract names them.
 
-    files: all of them but the folders, the log first. An audit has the last four, and neither
-        schedule, summary nor a best folder.
+    files: all of them but the folders, the log first.
+    audit_files: what an audit has besides.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,8 +45,8 @@ class RunFolder:
         self.files = [
             *(self.log, self.recipe, self.verdicts, self.samples, self.steps, self.losses),
             *(self.environment, self.schedule, self.summary, self.report, self.hub),
-            *(self.judgments, self.audit, self.suspects, self.clean),
         ]
+        self.audit_files = [self.judgments, self.audit, self.suspects, self.clean]
         self.folders = [self.best, self.base, self.checkpoints]
 
     def events(self) -> list[Event]:
@@ -55,6 +55,27 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         return any(isinstance(event, EndEvent) for event in self.events()[-1:])
+
+    def is_audit(self) -> bool:
+        """Whether this is the folder of an audit: it has the result of one, or its log begins as
+        one. No log is read further than that."""
+        if kind_of(self.audit) is not None:
+            return True
+        try:
+            with open_to_read(self.log) as lines:
+                return bool(json.loads(lines.readline())["method"] == "audit")
+        except DAMAGED:
+            return False
+
+
+def refuse_audit(folder: Path) -> None:
+    """UsageError where a folder that should be a run's is that of an audit."""
+    if RunFolder(folder).is_audit():
+        raise UsageError(
+            f"{folder} is the folder of an audit, whose judges are no result; expected the folder "
+            "of a run: name one that was trained with or without its suspects. `msft report` "
+            "writes the page of an audit"
+        )
 
 
 def write_text(path: Path, text: str) -> None:

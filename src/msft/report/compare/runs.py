@@ -19,7 +19,7 @@ from msft.report.compare.statistics import (
 )
 from msft.report.wording import method_name
 from msft.run.environment import read_groups, rollout_from
-from msft.run.folder import RunFolder, read_history, recipe_text, verdicts_of
+from msft.run.folder import RunFolder, read_history, recipe_text, refuse_audit, verdicts_of
 from msft.run.history import History, history_in, summary_of
 from msft.run.rows import Verdict
 from msft.search.curves import Number, overall
@@ -179,6 +179,8 @@ def compared_runs(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -
     """The runs in these folders, under names that tell them apart."""
     if not folders:
         raise ValueError("no run folder was given; expected at least one")
+    for folder in folders:
+        refuse_audit(folder)
     histories = [read_history(folder) for folder in folders]
     return [
         ComparedRun(name, folder, history, summary_of(history), older_groups)
@@ -205,13 +207,14 @@ def runs_in(folders: Sequence[Path], older_groups: GroupsOf = no_groups) -> Fold
     for label, folder in zip(_labels(folders), folders, strict=True):
         log = RunFolder(folder).log
         try:
+            refuse_audit(folder)
             history = history_in(log) if kind_of(log) else History()
             if history.opened is None:
                 found.empty.append(label)
                 continue
             summary = summary_of(history)
             found.runs.append(ComparedRun(label, folder, history, summary, older_groups))
-        except (LogError, OSError) as error:
+        except (LogError, UsageError, OSError) as error:
             found.unreadable[label] = str(worded(error))
         except DAMAGED as error:
             why = f"{log}: its events do not fit together ({error!r}); restore it"

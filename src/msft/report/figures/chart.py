@@ -23,6 +23,7 @@ from msft.report.wording import NOTHING
 from msft.text import label, plain
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Transform
@@ -216,6 +217,14 @@ def with_mark(figure: "Figure", text: str) -> "Figure":
     return figure
 
 
+_TITLE = "title: "
+
+
+def with_title(artist: "Artist", text: str) -> None:
+    """Have a browser show a text where the pointer is over what was drawn."""
+    artist.set_gid(_TITLE + plain(text, keep=""))
+
+
 def to_svg(figure: "Figure", key: str, description: str) -> str:
     """The figure as an `<svg>` element for the page.
 
@@ -227,6 +236,7 @@ def to_svg(figure: "Figure", key: str, description: str) -> str:
     texts = (text for element in root.iter() for text in element.attrib.values())
     targets = {target for text in texts for target in _REFERENCE.findall(text)}
     for element in reversed([*root.iter()]):  # what is within comes before what it is in
+        title = element.get("id", "")
         element.tag = _local(element.tag)
         element.attrib = {
             _local(name): f"{key}-{text}" if name == "id" else _tidied(text, key)
@@ -240,6 +250,8 @@ def to_svg(figure: "Figure", key: str, description: str) -> str:
             empty = child.tag in ("g", "defs") and not len(child) and not child.attrib
             if empty or child.tag in ("metadata", "style"):
                 element.remove(child)
+        if title.startswith(_TITLE):
+            ElementTree.SubElement(element, "title").text = title.removeprefix(_TITLE)
     body = "".join(ElementTree.tostring(child, "unicode") for child in root)
     width, height = figure.get_size_inches() * 72
     return svg_element(width, height, description, body.replace(" />", "/>"))
