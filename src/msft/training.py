@@ -364,7 +364,7 @@ class TrainingRun:
             batch_size=recipe.train_batch_size,
             evals_per_epoch=recipe.evals_per_epoch,
             on_step=self._step,
-            judge=self._judge,
+            plan_steps=engine.plan_steps,
         )
         losses: list[Observer] = [self._losses] if self._losses else []  # asked for by the others
         files: list[Observer] = [StepsFile()]
@@ -428,6 +428,7 @@ class TrainingRun:
             self._samples,
             self._has_result,
             self.judgments,
+            self._judge,
             self._questions(),
         )
         try:

@@ -275,26 +275,28 @@ def choice_of(
     summaries: Mapping[str, Mapping[str, Any]], audited: AuditResult, suspects: int
 ) -> dict[str, Any]:
     """The content of `choice.json`. Equal means choose all rows."""
-    means = {
-        split: {what: (each["best"][split] or {}).get("mean") for what, each in summaries.items()}
-        for split in ("validation", "test")
+    validation = {
+        what: float(each["best"]["validation"]["mean"]) for what, each in summaries.items()
     }
-    validation = means["validation"]
-    chosen = CLEAN if CLEAN in validation and validation[CLEAN] > validation[ALL] else ALL
-    if CLEAN not in validation:
-        why = "the audit found no spoiled sub-dataset, so there is one training, on all rows"
-    else:
-        less, more = sorted(validation.values())
-        left = listed([*audited.spoiled])
-        what = f"without {suspects:,} suspects of {left}" if chosen == CLEAN else "on all rows"
-        why = f"training {what} is better on validation: {more:.4f} against {less:.4f}"
-        if less == more:
-            why = f"both are level on validation ({more:.4f}), so all rows stay"
+    test = {what: (each["best"]["test"] or {}).get("mean") for what, each in summaries.items()}
+    chosen, why = (
+        ALL,
+        "the audit found no spoiled sub-dataset, so there is one training, on all rows",
+    )
+    if CLEAN in validation:
+        everything, clean = validation[ALL], validation[CLEAN]
+        what, scores = "on all rows", f"{everything:.4f} against {clean:.4f}"
+        if clean > everything:
+            chosen, scores = CLEAN, f"{clean:.4f} against {everything:.4f}"
+            what = f"without {suspects:,} suspects of {listed([*audited.spoiled])}"
+        why = f"training {what} is better on validation: {scores}"
+        if clean == everything:
+            why = f"both trainings are level on validation ({clean:.4f}), so all rows stay"
     return {
         "chosen": chosen,
         "why": why,
         "validation": validation,
-        "test": means["test"],
+        "test": test,
         "suspects": suspects,
         "spoiled": [*audited.spoiled],
     }

@@ -151,7 +151,8 @@ def _plan_side_by_side(options: argparse.Namespace) -> None:
 def audit(options: argparse.Namespace) -> None:
     """Find the sub-datasets and rows that spoil the model, or go on with it."""
     from msft.app.audit import audit
-    from msft.app.terminal.audit import ShownAudit, audit_text
+    from msft.app.terminal.audit import audit_text
+    from msft.app.terminal.progress import ShownAudit
     from msft.recipe.recipe import load_recipe
     from msft.report.audit_page import read_audit
     from msft.training import meet
@@ -188,7 +189,8 @@ def train(options: argparse.Namespace) -> None:
 def _train_audited(options: argparse.Namespace) -> None:
     from msft.app.audit import train_audited
     from msft.app.interface import shown_run
-    from msft.app.terminal.audit import ShownAudit, audit_text
+    from msft.app.terminal.audit import audit_text
+    from msft.app.terminal.progress import ShownAudit
     from msft.app.terminal.results import choice_text
     from msft.recipe.recipe import load_recipe
     from msft.report.audit_page import read_audit

@@ -262,9 +262,6 @@ class CountingEngine:
     def seed(self, number: int) -> None:
         pass  # nothing here is random
 
-    def plan_steps(self, steps: int) -> None:
-        pass  # nothing here has a learning rate
-
     def work(self, batch: Batch) -> tuple[Losses, int]:
         tokens = sum([self._train[name][number] for name, number in batch.rows])
         if batch.use == "look_ahead":

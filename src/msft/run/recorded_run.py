@@ -38,6 +38,7 @@ from msft.run.log import (
     to_line,
 )
 from msft.run.rows import (
+    Judge,
     Judgments,
     Samples,
     Scored,
@@ -100,10 +101,12 @@ class RecordedRun:
         samples: Samples | None = None,
         has_result: Callable[[CheckpointId], bool] = lambda best: False,
         judgments: Judgments | None = None,
+        judged_by_worker: Judge | None = None,
         questions: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """has_result: whether the result of a finished run is there without its checkpoint.
-        questions: for an audit, what each training row asks.
+        judgments, judged_by_worker, questions: for an audit: what was judged so far, what the
+            worker's weights say of rows, and what each training row asks.
         """
         self.base = BASE
         self.mixture = settings.mixture
@@ -129,6 +132,7 @@ class RecordedRun:
             self._verdicts.resume(scored_rows(log.events))
         self._samples = samples or Samples(selection=self._selection)
         self._judgments = judgments or Judgments()
+        self._judge = judged_by_worker
         self._questions = questions or {}
         self._recovery = Recovery(worker, store, self.history)
 
@@ -245,8 +249,9 @@ class RecordedRun:
         digest = self._judgments.digest(judge)
         tokens = known.tokens if known else Tokens()
         if known is None or known.rows != digest:  # new, or the file has lost it
+            assert self._judge is not None, "only an audit judges"
             self._recovery.hold(judge)
-            judged = self._worker.judge(rows)
+            judged = self._judge(rows)
             self._judgments.add(judge, judged)
             digest = self._judgments.digest(judge)
             tokens = tokens if known else Tokens(evaluation=judged.tokens)
@@ -548,7 +553,7 @@ def as_begun(settings: Settings, events: Sequence[Event]) -> Settings:
 
 
 def rollout_event(
-    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep, scored: bool
+    question: Question, optimizer: OptimizerStart, eligible: bool, keep: Keep, scored: bool = True
 ) -> RolloutEvent:
     """A roll-out as its line in the log."""
     numbers = {p.name: p.numbers for p in question.mixture.parts if p.numbers is not None}

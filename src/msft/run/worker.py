@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from msft.run.engine import Trainer
 from msft.run.log import Tokens
-from msft.run.rows import Judge, Judged, Scored, Scorer
+from msft.run.rows import Scored, Scorer
 from msft.search.draws import number
 from msft.search.feeds import Batch, Feed, FeedContext, FeedSpec, Losses, Mixture
 from msft.search.rollout import CheckpointId
@@ -85,9 +85,6 @@ class Worker(Protocol):
     def score(self, names: Sequence[str], split: str) -> Scored:
         """Score what is held. Not one bit of the training state may change."""
 
-    def judge(self, rows: Mapping[str, Sequence[int]]) -> Judged:
-        """What is held says of these training rows and of all validation rows, in the same way."""
-
     def weights(self) -> Any:
         """The weights, as a copy that later training does not touch."""
 
@@ -113,8 +110,9 @@ class EngineWorker:
         batch_size: int,
         evals_per_epoch: int,
         on_step: Callable[[Step], None] = lambda step: None,
-        judge: Judge | None = None,
+        plan_steps: Callable[[int], None] = lambda steps: None,
     ) -> None:
+        """plan_steps: is told how many steps a roll-out on some of the rows takes."""
         self._engine = engine
         self._on_step = on_step
         self._seed = seed
@@ -124,7 +122,7 @@ class EngineWorker:
         self.context: FeedContext
         self.num_parameters = engine.num_parameters
         self.score = score
-        self.judge = judge or _no_judge
+        self._plan_steps = plan_steps
         self.weights = engine.weights
         self.load = engine.load
         self.average = engine.average
@@ -139,7 +137,7 @@ class EngineWorker:
             rollout=question.rollout,
         )
         if any(part.numbers is not None for part in question.mixture.parts):
-            self._engine.plan_steps(self.context.steps)
+            self._plan_steps(self.context.steps)
         self._feed = question.feed.open(self.context)
         if tick:
             self._feed.restore(training["feed"])
@@ -178,10 +176,6 @@ class EngineWorker:
     def training(self) -> Any:
         feed = self._feed.state() if self._feed else None
         return {"optimizer": self._engine.optimizer(), "feed": feed}
-
-
-def _no_judge(rows: Mapping[str, Sequence[int]]) -> Judged:
-    raise NotImplementedError("this worker has nobody who judges training rows")
 
 
 def _step(rollout: int, tick: int, batch: Batch, seen: Losses, tokens: int) -> Step:

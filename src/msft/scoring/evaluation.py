@@ -16,7 +16,6 @@ run. A row leaves its batch early where nothing that the model may still write c
 is worth (`Endings`). Scores are counts, so they are exact.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,7 +36,7 @@ from msft.run.engine import Likelihoods, Predictor
 from msft.run.rows import Judged, Sample, Scored
 from msft.scoring.metrics import judged_by, own_metric
 from msft.search.curves import SELECTION, Score
-from msft.search.judging import JudgedRows, Kind
+from msft.search.judging import JudgedRows, Kind, chances_of
 
 Made = TypeVar("Made")
 
@@ -450,7 +449,8 @@ def judged(
             validation_weights=[row.weight for row in seen] if loss else (),
             train_choices=[len(row.likelihoods) for row in answered] if chosen else (),
             validation_choices=[len(row.likelihoods) for row in seen] if chosen else (),
-            chance=_chance(seen, task) if kind == "generated" else 0.0,
+            validation_chances=_chances(seen, task) if kind == "generated" else (),
+            one_answer=len({normal(row.reference) for row in answered}) == 1,
         )
         answers[name] = [
             None if loss else without_middle(row.prediction, LONGEST_ANSWER) for row in answered
@@ -473,21 +473,12 @@ def kind_of(task: Task) -> Kind:
     return "generated" if generates(task.metric, task.splits[SELECTION]) else "choices"
 
 
-def _chance(rows: Sequence[Answered], task: Task) -> float:
-    """How likely the model's answer to a row equals a wrong one, drawn from the answers that other
-    rows have been given."""
-
-    def answer(text: str) -> str | None:
-        return task.grader.extracted(text) if task.grader else normal(text)
-
-    given = Counter(answer(row.reference) for row in rows)
-    chances = [
-        given[said] / (len(rows) - given[wanted])
-        for row in rows
-        if (said := answer(row.prediction)) != (wanted := answer(row.reference))
-        and len(rows) > given[wanted]
-    ]
-    return fsum(chances) / len(rows)
+def _chances(rows: Sequence[Answered], task: Task) -> list[float]:
+    """How likely each answer would be a wrong given one. What has no answer is no given one."""
+    find = task.grader.extracted if task.grader else normal
+    answers = [find(row.prediction) for row in rows]
+    given = [find(row.reference) for row in rows]
+    return chances_of(["" if each is None else each for each in answers], [str(g) for g in given])
 
 
 # Rows to look at

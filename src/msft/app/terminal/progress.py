@@ -17,6 +17,8 @@ from msft.run.log import (
     DecisionEvent,
     EndEvent,
     Event,
+    FoundEvent,
+    JudgedEvent,
     PointEvent,
     RolloutEvent,
     RunEvent,
@@ -129,6 +131,57 @@ class PlainLines:
 
     def step(self, step: Step) -> None:
         self._board.step(step)
+
+
+class ShownAudit(Observer):
+    """An audit on a terminal, where the line of a judge moves, or in a file, line by line."""
+
+    def __init__(self) -> None:
+        self._out: IO[str] | None = sys.stdout
+        self._open = False
+
+    def event(self, history: History, event: Event, live: bool) -> None:
+        if not live:
+            return
+        number = len(history.stages)
+        judge = f"round {(number + 1) // 2}, judge {2 - number % 2} of 2"
+        match event:
+            case PointEvent():
+                done, whole = len(history.stages[-1].points), history.stages[-1].asked.ticks
+                epochs = f"{done / history.evals_per_epoch:g}"
+                loss = f", loss {event.loss[0] / event.loss[1]:.3f}" if event.loss[1] else ""
+                last = done == whole
+                if last or done % history.evals_per_epoch == 0:
+                    self._say(f"{judge}: epoch {epochs}{loss}", stays=last)
+            case JudgedEvent():
+                rows = counted(sum(event.judged.values()), "training row")
+                self._say(f"{judge} has judged {rows} that it has not seen", stays=True)
+            case FoundEvent():
+                spoiled = [n for n, each in event.findings.items() if each.verdict == "spoiled"]
+                found = f"spoiled: {', '.join(_some(spoiled))}" if spoiled else "nobody is spoiled"
+                self._say(f"round {event.round}: {found}", stays=True)
+
+    def _say(self, line: str, stays: bool) -> None:
+        """Print a line; on a terminal, one that does not stay is written over by the next."""
+        if self._out is None:
+            return
+        terminal = self._out.isatty()
+        width = screen_width(self._out) or WIDTH
+        text = cut(line, width - 1)
+        try:
+            if not terminal:
+                print(fitted(line, width), file=self._out, flush=True)
+                return
+            filled = f"\r{text:<{width - 1}}" if self._open else text
+            print(filled, end="\n" if stays else "", file=self._out, flush=True)
+            self._open = not stays
+        except BrokenPipeError:
+            self._out = None
+
+    def close(self) -> None:
+        if self._open and self._out is not None:
+            print(file=self._out, flush=True)
+            self._open = False
 
 
 def event_text(event: Event, board: Board, width: int = WIDTH) -> str | None:

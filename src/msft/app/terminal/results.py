@@ -67,6 +67,16 @@ def result_text(
     )
 
 
+def choice_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
+    """What training with and without the suspects of an audit gives, and which one was chosen."""
+    shown = {"all": "on all rows", "clean": f"without {content['suspects']:,} suspects"}
+    rows: list[tuple[str, ...]] = [("training", "validation", "test")]
+    for what, score in content["validation"].items():
+        test = content["test"].get(what)
+        rows.append((shown[what], f"{score:.4f}", "-" if test is None else f"{test:.4f}"))
+    return "\n".join([*table(rows, width), f"chosen: {content['chosen']}. {content['why']}."])
+
+
 def _result(best: dict[str, Any], selection: str) -> str:
     """Which checkpoint it is, and how it came to be the one."""
     parts = best["average_of"]
