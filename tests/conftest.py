@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from msft.report import write_report
 from warm_python import NO_REPORTS, PINNED, empty_report, warmed
@@ -17,6 +18,9 @@ if not torch.cuda.is_available():
 
 for size in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and a user would not
     os.environ.pop(size, None)
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # other work may have most of the machine
 
 torch.set_num_threads(1)
 gc.disable()  # until everything is imported; it would look through all of it again and again

@@ -428,10 +428,8 @@ def judged(
         splits = {**asked[name].splits, JUDGED: train[name].only(numbers)}
         asked[name] = replace(asked[name], splits=splits)
     evaluator = Evaluator(asked, predictor, tokenizer)
-    some = [name for name in tasks if name in rows]
-    of_train, of_validation = (
-        evaluator.answered(names, split) for names, split in ((some, JUDGED), (tasks, SELECTION))
-    )
+    of_train = evaluator.answered([name for name in tasks if name in rows], JUDGED)
+    of_validation = evaluator.answered([*tasks], SELECTION)
     doubts, tokens = evaluator.doubts(of_train, JUDGED)
     found: dict[str, JudgedRows] = {}
     answers: dict[str, list[str | None]] = {}
