@@ -124,7 +124,7 @@ def marked(loaded: Sequence[LoadedDataset], found: Exclusions) -> list[LoadedDat
         raise DataError(
             f"{found.at}{found.file}: no line fits a train row (found {len(found.lines):,}); "
             "expected hashes of rows that are trained: take the file of an audit of these rows, or "
-            "hash them as docs/data.md says"
+            "hash them as docs/exclude-rows.md says"
         )
     return result
 
