@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rank_processes import in_processes
 from rank_runs import left_by
-from rank_runs import recipe as ranks_recipe
-from rank_runs import train as ranks_train
 from toys import RULES, write_data
 
 import msft
@@ -63,7 +60,7 @@ def write_file(folder: Path, file: str, left_out: dict[str, tuple[int, ...]]) ->
 
 
 @pytest.fixture
-def folder(tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Rows, a recipe over them, and the file of the rows that are left out."""
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path, train=12, held_out=4)
@@ -212,7 +209,7 @@ def test_a_moved_folder_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_run_without_the_key_says_nothing_of_it(folder: Path) -> None:
     result = msft.train(load_recipe("all.yaml"), "plain")
     assert {*opened(result.folder).fingerprint} == {"data", "model", "training"}
-    assert "exclude" not in (result.folder / "run.jsonl").read_text()
+    assert "exclude_rows" not in (result.folder / "run.jsonl").read_text()
     assert "exclude_rows: null" in (result.folder / "recipe.yaml").read_text()
 
 
@@ -242,21 +239,11 @@ def test_every_method_leaves_the_rows_out(folder: Path, method: str) -> None:
     assert opened(folder / "run").datasets == limits
 
 
-def test_two_processes_leave_the_bytes_of_one(folder: Path) -> None:
-    """The file is named from where the processes are."""
-    file = ranks_recipe(folder, "sft", method="sft", exclude_rows="audit/out.jsonl")
-    assert main(ranks_train(file, folder / "one")) == 0
-    ended = in_processes(2, [ranks_train(file, folder / "two")], folders=[folder, folder])
-    assert ended.codes == [[0], [0]], ended.said
-    assert left_by(folder / "two") == left_by(folder / "one")
-    assert opened(folder / "two").datasets == {"upper": 8, "first": 12, "vowel": 11}
-
-
 # Comparisons
 
 
 def test_with_and_without_the_rows_stand_side_by_side(
-    folder: Path, reports: None, capsys: pytest.CaptureFixture[str]
+    folder: Path, warm: str, reports: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_file(folder, "a.b-c/out.jsonl", LEFT_OUT | {"first": (5,)})
     methods = "sft,sft[exclude_rows=audit/out.jsonl],sft[exclude_rows=a.b-c/out.jsonl]"
@@ -280,7 +267,7 @@ def test_with_and_without_the_rows_stand_side_by_side(
 
 
 def test_one_file_is_called_by_its_name(
-    folder: Path, reports: None, capsys: pytest.CaptureFixture[str]
+    folder: Path, warm: str, reports: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     methods = "sft,sft[exclude_rows=null]"
     words = ["compare", "clean.yaml", "--out", "cmp", "--methods", methods, "--quiet"]

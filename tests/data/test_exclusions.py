@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def write(file: Path, lines: Sequence[Any]) -> Path:
 def recipe_of(file: Path | None, **keys: Any) -> Recipe:
     spec: dict[str, Any] = {"name": "a", "train": pairs(12), "validation": pairs(4, 100)}
     given = {"model_name_or_path": "tiny", "datasets": [{**spec, **keys.pop("spec", {})}], **keys}
-    return Recipe(**given, exclude_rows=file)
+    return Recipe(**given, exclude_rows=str(file) if file else None)
 
 
 def corpus_of(file: Path | None, **keys: Any) -> Corpus:
@@ -250,7 +251,7 @@ def test_scored_rows_that_only_excluded_rows_repeat_are_no_leak_between_sub_data
     leaks = load_corpus(both, tiny_tokenizer()).datasets["b"].notes
     assert any("what trained rows of a ask" in note for note in leaks)
     file = write(tmp_path / "out", [line(asked)])
-    both = Recipe(model_name_or_path="tiny", datasets=[*plain.datasets, other], exclude_rows=file)
+    both = replace(both, exclude_rows=str(file))
     assert load_corpus(both, tiny_tokenizer()).datasets["b"].notes == ()
 
 
