@@ -1,5 +1,6 @@
 """One run in several processes leaves the bytes of one process with the same lanes."""
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from toys import write_data
 
 from mortal import files_of, quick_folder
 from msft.cli import main
+from msft.data.exclusions import row_sha256
+from msft.example import Example
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one test
 METHODS: dict[str, dict[str, Any]] = {
@@ -25,7 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "method_options": {"lookahead_batch_size": 4, "update_every": 2},
     },
     "ies": {"num_train_epochs": 3, "method_options": {"threshold": 0.9}},
-    "soup": {"num_train_epochs": 1},
+    "soup": {"num_train_epochs": 1, "exclude_rows": "out.jsonl"},
 }
 
 
@@ -33,6 +36,10 @@ METHODS: dict[str, dict[str, Any]] = {
 def data() -> Iterator[Path]:
     with quick_folder() as folder:
         write_data(folder, train=13, held_out=5)
+        row = json.loads((folder / "upper.train.jsonl").read_text().splitlines()[1])
+        digest = row_sha256(Example(row["prompt"], row["completion"]))
+        line = json.dumps({"dataset": "upper", "sha256": digest})
+        (folder / "out.jsonl").write_text(f"{line}\n")
         yield folder
 
 
@@ -191,6 +198,14 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
     def same(rank: int) -> list[list[str]]:
         return [train(file, out)]
 
+    def with_exclusions(rank: int) -> list[list[str]]:
+        return [train(file, out, "--set", "exclude_rows=out.jsonl")]
+
+    other_file = (  # by which the same rows leave
+        "import dataclasses, msft.data.corpus as corpus; known = corpus.read_exclusions; "
+        "corpus.read_exclusions = lambda recipe: dataclasses.replace(known(recipe), "
+        "digest=str(rank))"
+    )
     torch_2 = (
         "from importlib import metadata; known = metadata.version; metadata.version = lambda name:"
         " '2.0' if rank and name == 'torch' else known(name)"
@@ -204,6 +219,7 @@ def test_ranks_that_mean_different_runs_are_refused(data: Path) -> None:
             "another recipe than rank 0: datasets.first.weight is 1.0 on rank 0 and 2.0 there. N",
         ),
         (same, other, "", "rank 1 has other data than rank 0: first is"),
+        (with_exclusions, data, other_file, "rank 1 has other data than rank 0: upper is"),
         (same, data, torch_2, "rank 1 has other packages than rank 0: torch is"),
     ):
         ended = in_processes(2, commands, before, [data, folder])

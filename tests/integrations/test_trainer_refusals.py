@@ -185,6 +185,7 @@ def test_every_key_of_a_recipe_is_taken_or_refused(tmp_path: Path, trainer: Any)
     assert "BitsAndBytesConfig(load_in_4bit=True)" in refusal(trainer, tmp_path, load_in_4bit=True)
     assert "merge_and_unload()" in refusal(trainer, tmp_path, merge_adapter=True)
     assert "of one device" in refusal(trainer, tmp_path, sharding="full")
+    assert "take these rows out of what" in refusal(trainer, tmp_path, exclude_rows="out.jsonl")
     assert "args.max_length" in refusal(trainer, tmp_path, sequence_len=64)
     assert "args.gradient_acc" in refusal(trainer, tmp_path, gradient_accumulation_steps=2)
 

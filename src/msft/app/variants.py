@@ -121,7 +121,7 @@ def _variant(word: str) -> Variant:
     if len(variant.folder_name(0)) > LONGEST:
         raise UsageError(
             f"--methods has {word!r}, which is too long for the name of a folder; put what all "
-            "of them have into the recipe, or into --set"
+            "of them have into the recipe, or into --set, and shorten a path by a link"
         )
     return variant
 

@@ -33,8 +33,9 @@ def row_sha256(example: Example) -> str:
     A message has role and content, then `name`, `tool_call_id` and `tool_calls` if the row has
     them. Templates of conversations and exemplars are not in it; a wrong label of `label_noise` is.
     """
-    turns = [{"role": turn.role, "content": turn.content, **turn.more} for turn in example.messages]
-    said = turns or [example.prompt, example.completion]
+    said: list[Any] = [example.prompt, example.completion]
+    if example.messages:
+        said = [{"role": m.role, "content": m.content, **m.more} for m in example.messages]
     text = json.dumps(said, ensure_ascii=False, separators=(",", ":"), default=str)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -124,7 +125,7 @@ def marked(loaded: Sequence[LoadedDataset], found: Exclusions) -> list[LoadedDat
         raise DataError(
             f"{found.at}{found.file}: no line fits a train row (found {len(found.lines):,}); "
             "expected hashes of rows that are trained: take the file of an audit of these rows, or "
-            "hash them as docs/data.md says"
+            "hash them as docs/exclude-rows.md says"
         )
     return result
 

@@ -293,8 +293,13 @@ def resolved(recipe: Recipe) -> Recipe:
     template = recipe.chat_template
     if template is not None and not is_template(template):
         template = fixed_name(template, folder, or_name=True)
-    placed_keys = {"data_dir": data_dir, "exclude_rows": excluding, "chat_template": template}
-    return replace(recipe, datasets=specs, **placed_keys)
+    return replace(
+        recipe,
+        datasets=specs,
+        data_dir=data_dir,
+        exclude_rows=excluding,
+        chat_template=template,
+    )
 
 
 def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
