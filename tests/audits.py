@@ -53,7 +53,7 @@ def found(
     }
 
 
-SURE = "About 41.2 % of the answers are wrong, and luck alone would hardly give such a gap."
+SURE = "Luck alone would hardly give such a gap."
 CLEAN = "Surely less than 25 % of the answers are wrong."
 UNLEARNED = (
     "The model does not know this task: 2.1 % of the validation rows are right, hardly more than "

@@ -274,6 +274,23 @@ def test_a_split_sub_dataset_has_the_metric_of_its_recipe(folder: Path) -> None:
     assert [each.unit for each in read_audit(folder).datasets] == ["nll", "nll", "accuracy"]
 
 
+def test_many_sub_datasets_are_shown_and_few_are_named(folder: Path) -> None:
+    spoiled = {f"bad{n:02d}": found("spoiled", 0.9, 0.5, 0.1, 0.9 - n / 100) for n in range(12)}
+    unclear = {f"odd{n}": found("cannot_tell", 0.1, 0.1, 0.1, None, f"Why {n}.") for n in range(5)}
+    audit_folder(folder, spoiled | unclear)
+    names = [*spoiled]
+    write_lines(folder / "suspects.jsonl", [{"dataset": name, "given": "zebra"} for name in names])
+    audit, page = read_audit(folder), page_of(write_report(folder))
+    sentence = "12 of 17 sub-datasets are spoiled: bad00, bad01, bad02, bad03, bad04 and 7 more. "
+    assert result_in_words(audit).startswith(sentence)
+    assert "Why 2. Cannot tell about 2 more: report.html says why." in page.text()
+    assert "Why 3" not in page.text()
+    assert [row[0] for row in rows_of(page, "verdicts")] == [*names, *unclear]
+    assert page.text("suspects").count("given answer zebra") == 12
+    assert page.html.count("<details><summary><h3>") == 12 - 3
+    assert [line[:5] for line in audit_text(audit, folder).split("\n")[1:13]] == names
+
+
 def test_doubt_is_said_in_words() -> None:
     def said(doubt: float | None, unit: Any = "accuracy") -> str:
         return doubt_in_words(Suspect("a", 0, "", "", "", "", doubt), unit)

@@ -49,6 +49,8 @@ VERDICTS: Mapping[Verdict, str] = {
 }
 MOST_SHOWN = 10
 """Suspects of a sub-dataset that the page shows."""
+MOST_NAMED, MOST_REASONS, MOST_OPEN = 6, 3, 3
+"""Sub-datasets and reasons that sentences name, and spoiled sub-datasets that are not folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,16 +306,23 @@ def result_in_words(audit: Audit) -> str:
         return f"{name} is fine." if not spoiled else f"{name} is spoiled. {_worst(spoiled)}"
     if spoiled:
         are = "is" if len(spoiled) == 1 else "are"
-        names = listed(each.name for each in spoiled)
+        names = _listed([each.name for each in spoiled])
         return f"{len(spoiled)} of {many} sub-datasets {are} spoiled: {names}. {_worst(spoiled)}"
     if len(unclear) == many:
         return f"The audit cannot tell whether any of the {many} sub-datasets is spoiled."
     if unclear:
         return (
             f"No sub-dataset was found spoiled: {many - len(unclear)} of {many} are fine, and of "
-            f"{len(unclear)} the audit cannot tell ({listed(each.name for each in unclear)})."
+            f"{len(unclear)} the audit cannot tell ({_listed([each.name for each in unclear])})."
         )
     return f"No sub-dataset is spoiled: all {many} are fine."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence; of many, the first."""
+    if len(names) <= MOST_NAMED:
+        return listed(names)
+    return listed([*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"])
 
 
 def _worst(spoiled: Sequence[AuditedDataset]) -> str:
@@ -334,11 +343,14 @@ def _gap_in_words(dataset: AuditedDataset) -> str:
 
 
 def unclear_in_words(audit: Audit) -> list[str]:
-    """The sub-datasets of which the audit cannot tell, by the reason."""
+    """The sub-datasets of which the audit cannot tell, by the reason; of many, the first."""
     reasons: dict[str, list[str]] = {}
     for each in audit.of("cannot_tell"):
         reasons.setdefault(each.why, []).append(each.name)
-    return [f"Cannot tell about {listed(names)}. {why}".strip() for why, names in reasons.items()]
+    shown = [*reasons.items()][:MOST_REASONS]
+    texts = [f"Cannot tell about {_listed(names)}. {why}".strip() for why, names in shown]
+    others = len(audit.of("cannot_tell")) - sum(len(names) for _, names in shown)
+    return [*texts, *[f"Cannot tell about {others} more: report.html says why."] * bool(others)]
 
 
 def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
@@ -435,7 +447,7 @@ def _content(audit: Audit, excluded: str) -> dict[str, Any]:
         "numbers": _numbers_table(audit),
         "spoiled": [_shown_dataset(audit, each) for each in spoiled],
         "excluded": excluded,
-        "most_shown": MOST_SHOWN,
+        "most_open": MOST_OPEN,
     }
 
 
@@ -473,10 +485,12 @@ def _shown_dataset(audit: Audit, dataset: AuditedDataset) -> dict[str, Any]:
     which = f"the first {len(first)} of {counted(there, 'suspect')}"
     if len(first) == there:
         which = "all " * (there > 1) + counted(there, "suspect")
+    title, gone = f"{dataset.name}: {which}", dataset.suspects - there
+    if gone > 0:
+        are = "is" if gone == 1 else "are"
+        title += f"; {gone} of those that the audit named {are} no longer in suspects.jsonl"
     return {
-        "name": dataset.name,
-        "which": which,
-        "gone": max(0, dataset.suspects - there),
+        "title": title,
         "suspects": [
             _view(place, suspect, dataset.unit) for place, suspect in enumerate(first, start=1)
         ],
@@ -587,7 +601,7 @@ def _glance(audit: Audit, width: float) -> "Figure":
             ends += _draw_row(axes, row, datasets[place])
         low, high = min(ends), max(ends)
         if datasets[0].wrong_share:
-            low, high = max(low, _LEAST_SHARE), min(max(high, 10.0), _MOST_SHARE)
+            low, high = max(low, _LEAST_SHARE), min(max(high, 50.0), _MOST_SHARE)
         more = 0.04 * (high - low or 1.0)
         axes.set_xlim(low - more, high + more)
         axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)
