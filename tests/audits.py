@@ -53,10 +53,13 @@ def found(
     }
 
 
-SURE = "the gap is sure over all sub-datasets together, and the share is at least 0.1"
-CLEAN = "the share is surely below 0.25"
-UNLEARNED = "the judges are right on 2.1 % of its validation rows: the model does not know the task"
-FEW = "20 training rows are too few; about 160 would do"
+SURE = "Luck alone would hardly give such a gap."
+CLEAN = "Surely less than 25 % of the answers are wrong."
+UNLEARNED = (
+    "The model does not know this task: 2.1 % of the validation rows are right, hardly more than "
+    "by chance."
+)
+FEW = "200 validation and 20 training rows are too few: about 160 would do."
 TEN: Mapping[str, Found] = {
     "colours": found("fine", 0.912, 0.905, 0.03, 0.008, CLEAN),
     "shelves": found("spoiled", 0.883, 0.519, 0.05, 0.412, SURE, suspects=74),
@@ -71,7 +74,7 @@ TEN: Mapping[str, Found] = {
         "wrong_share": None,
         "suspects": 31,
         "rows": 240,
-        "why": "the gap is sure and at least 0.1 nats a token",
+        "why": "Training rows lose 0.407 nats a token more, and luck alone would hardly give that.",
     },
     "prose": {
         "verdict": "fine",
@@ -81,7 +84,7 @@ TEN: Mapping[str, Found] = {
         "wrong_share": None,
         "suspects": 0,
         "rows": 1800,
-        "why": "the gap is surely below 0.1 nats a token",
+        "why": "Training rows lose surely less than 0.25 nats a token more.",
     },
     "tiny-one": found("cannot_tell", 0.6, 0.45, 0.33, 0.27, FEW, rows=20),
     "animals": found("fine", 0.651, 0.629, 0.04, 0.041, CLEAN),
@@ -130,7 +133,7 @@ def suspects_of(datasets: Mapping[str, Found]) -> list[Found]:
     return [
         suspect(name, rank, DOUBTS[rank - 1] if rank <= len(DOUBTS) else 0.0)
         for name, each in datasets.items()
-        if each["verdict"] == "spoiled"
+        if name in PROMPTS
         for rank in range(1, each["suspects"] + 1)
     ]
 
@@ -160,6 +163,7 @@ def audit_folder(
     recipe = "model_name_or_path: smollm2-135m\nseed: 20\nlearning_rate: 0.0001\ndatasets:\n"
     for name in datasets:
         recipe += f"  - name: {name}\n    train: data/{name}.train.jsonl\n"
+        recipe += f"    validation: data/{name}.valid.jsonl\n"
         recipe += f"    metric: {metrics[name]}\n" if name in metrics else ""
     (path / "recipe.yaml").write_text(recipe)
     if not ended:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from audits import HTML, LONG_ANSWER, TEN, audit_folder
 from mortal import quick_folder, unseal
 from msft.report import write_comparison, write_report
 from msft.report.wording import number
@@ -59,6 +60,10 @@ function look(frame) {
     const box = table.closest(".scroll");
     return {wide: table.scrollWidth, room: box.clientWidth, end: box.getBoundingClientRect().right};
   });
+  seen.pairs = [...page.querySelectorAll(".answers")].map(pair => [...pair.children].map(one => {
+    const box = one.getBoundingClientRect();
+    return {top: box.top, right: box.right};
+  }));
   seen.fetched = frame.contentWindow.performance.getEntriesByType("resource").map(e => e.name);
   const out = document.createElement("pre");
   out.id = "seen";
@@ -173,6 +178,11 @@ def run(folder: Path) -> tuple[History, Path]:
 
 
 @pytest.fixture(scope="module")
+def audit(folder: Path) -> Path:
+    return write_report(audit_folder(folder / "audit"))
+
+
+@pytest.fixture(scope="module")
 def hostile(folder: Path) -> Path:
     """A run whose every text is an attack: names, settings, recipe, versions, verdicts."""
     place = folder / f"run{ATTACK.replace('/', '')[:40]}"
@@ -267,6 +277,26 @@ def test_a_phone_does_not_scroll_sideways(
         assert found["sections"][drawn]["drawn"] == 1
         if page == compared:
             assert any(table["wide"] > table["room"] for table in found["tables"])
+
+
+def test_the_page_of_an_audit_fits_a_phone_and_keeps_text_as_text(audit: Path, site: Site) -> None:
+    """Every card is within the page, and both answers of a suspect stand side by side."""
+    for width, dark in ((400, True), (1280, False)):
+        found = seen(audit, site, width, dark)
+        assert found["width"] <= width
+        assert not found["elements"].keys() & {"img", "script", "link", "iframe", "image", "object"}
+        assert found["title"] == "Audit · audit"
+        assert found["sections"]["glance"]["drawn"] == 1
+        assert found["sections"]["verdicts"]["rows"] == len(TEN)
+        assert HTML in found["sections"]["suspects"]["text"]
+        assert LONG_ANSWER in found["sections"]["suspects"]["text"]
+        assert all(table["end"] <= width for table in found["tables"])
+        pairs = [pair for pair in found["pairs"] if len(pair) == 2]
+        assert len(pairs) == 20
+        assert all(left["top"] == right["top"] for left, right in pairs)
+        ends = [box["right"] for pair in found["pairs"] for box in pair]
+        assert max(ends) <= width
+    assert found["fetched"] == site.asked == []
 
 
 def test_light_and_dark_have_their_own_colours(run: tuple[History, Path], site: Site) -> None:

@@ -39,11 +39,13 @@ def watch(
 
 
 class _Watched:
-    """One run folder, and how much of its log its report shows."""
+    """One run folder, and what its report shows: how much of its log, and whether an audit has its
+    result."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._size = -1
+        self._result = False
         self._waiting = False
         self._held = False
         self._told = False
@@ -54,17 +56,16 @@ class _Watched:
         """Build the report if there is something new; whether there was."""
         log = RunFolder(self._folder).log
         size = log.stat().st_size if log.is_file() else -1
-        held = is_being_written(log)
+        held, result = is_being_written(log), kind_of(RunFolder(self._folder).audit) is not None
         self._tell(held or self.ended or size != self._size, say)
-        if self.ended or (size == self._size and held is self._held):
+        if self.ended or (size, held, result) == (self._size, self._held, self._result):
             return self._wait(say)
-        self._held = held
+        self._held, self._result = held, result
         self._size = size
         if not RunFolder(self._folder).events():
             return self._wait(say)
         files = RunFolder(self._folder)
-        has_result = not files.is_audit() or kind_of(files.audit) is not None
-        self.ended = files.is_finished() and has_result
+        self.ended = files.is_finished() and (result or not files.is_audit())
         page = write_report(self._folder, None if self.ended else max(1, round(seconds)))
         if not self.begun or self.ended:
             state = "the run has ended" if self.ended else "reloads while the run goes on"

@@ -1,5 +1,5 @@
-"""`report.html` of an audit, from its files alone: first what `audit.json` and `suspects.jsonl` say,
-then the page that shows it. `app/terminal/audit.py` says the same on a terminal."""
+"""`report.html` of an audit, from its files alone: first what `audit.json` and `suspects.jsonl`
+say, then the page that shows it. `app/terminal/audit.py` says the same on a terminal."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msft.errors import LogError, UsageError
-from msft.files import DAMAGED, kind_of, open_to_read, read_text
+from msft.files import DAMAGED, kind_of, open_to_read, read_bytes, read_text
 from msft.report.figures.chart import (
     GREEN,
     LEFT,
@@ -30,7 +30,7 @@ from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, flops_of
 from msft.run.log import is_being_written
 from msft.search.curves import Metric
-from msft.text import counted, cut, listed, shown, si
+from msft.text import counted, cut, listed, one_line, si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,6 +49,8 @@ VERDICTS: Mapping[Verdict, str] = {
 }
 MOST_SHOWN = 10
 """Suspects of a sub-dataset that the page shows."""
+MOST_NAMED, MOST_REASONS, MOST_OPEN = 6, 3, 3
+"""Sub-datasets and reasons that sentences name, and spoiled sub-datasets that are not folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,50 +136,67 @@ def read_audit(folder: Path) -> Audit:
             f"{folder} has no audit.json; expected the folder of an audit that has ended: wait for "
             "it, or go on with `msft audit`"
         )
-    metrics = _metrics(files.recipe)
+    metrics, data = _metrics(files.recipe), read_bytes(files.audit)
     try:
-        content = json.loads(read_text(files.audit))
+        content = _json(data)
         rounds = _whole(content, "rounds")
         datasets = [_dataset(name, of, metrics) for name, of in _mapping(content, "datasets")]
-        if not datasets:
-            raise ValueError("it has no sub-datasets")
     except DAMAGED as error:
         raise LogError(
-            f"{files.audit}: {shown(str(error))}; expected the file as `msft audit` writes it: "
+            f"{files.audit}: {one_line(str(error))}; expected the file as `msft audit` writes it: "
             "restore it, or run the audit in another folder"
         ) from error
+    return Audit(rounds, datasets, *_suspects_in(files.suspects))
+
+
+def _suspects_in(path: Path) -> tuple[Mapping[str, Sequence[Suspect]], Mapping[str, int] | None]:
+    """The first suspects of each sub-dataset and how many it has, as of `Audit`."""
     suspects: dict[str, list[Suspect]] = {}
     amounts: dict[str, int] = {}
-    if kind_of(files.suspects) is None:
-        return Audit(rounds, datasets, suspects, None)
-    with open_to_read(files.suspects) as lines:
+    if kind_of(path) is None:
+        return suspects, None
+    with open_to_read(path) as lines:
         for place, line in enumerate(lines, start=1):
             if line.isspace():
                 continue
             try:
-                suspect = _suspect(json.loads(line))
+                suspect = _suspect(_json(line))
             except DAMAGED as error:
                 raise LogError(
-                    f"{files.suspects}, line {place}: {shown(str(error))}; expected one JSON "
+                    f"{path}, line {place}: {one_line(str(error))}; expected one JSON "
                     "object a line, with a sub-dataset as `dataset`: mend the line or delete it"
                 ) from error
             amounts[suspect.dataset] = amounts.get(suspect.dataset, 0) + 1
             first = suspects.setdefault(suspect.dataset, [])
             if len(first) < MOST_SHOWN:
                 first.append(suspect)
-    return Audit(rounds, datasets, suspects, amounts)
+    return suspects, amounts
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError("it is no JSON") from error
 
 
 def _metrics(recipe: Path) -> dict[str, str]:
     """The metric of each sub-dataset, as the recipe says it; those that a sub-dataset was split
     into have its own."""
+    try:
+        datasets = _yaml(recipe)["datasets"]
+        return {str(each["name"]): str(each.get("metric") or "accuracy") for each in datasets}
+    except DAMAGED:
+        return {}
+
+
+def _yaml(path: Path) -> Any:
     import yaml
 
     try:
-        datasets = yaml.safe_load(read_text(recipe))["datasets"]
-        return {str(each["name"]): str(each.get("metric") or "accuracy") for each in datasets}
-    except (*DAMAGED, yaml.YAMLError):
-        return {}
+        return yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is no YAML") from error
 
 
 def _unit(name: str, metrics: Mapping[str, str]) -> Metric:
@@ -193,41 +212,50 @@ def _unit(name: str, metrics: Mapping[str, str]) -> Metric:
 
 def _dataset(name: str, content: Any, metrics: Mapping[str, str]) -> AuditedDataset:
     try:
-        verdict = content["verdict"]
+        verdict = _value(content, "verdict")
         if verdict not in VERDICTS:
             raise ValueError(f"the verdict is {verdict!r}")
         return AuditedDataset(
             name,
             _unit(name, metrics),
             verdict,
-            *(_real(content, key) for key in ("validation", "train")),
-            *(_estimate(content, key) for key in ("gap", "wrong_share")),
-            *(_whole(content, key) for key in ("suspects", "rows")),
-            _text(content, "why"),
+            validation=_real(content, "validation"),
+            train=_real(content, "train"),
+            gap=_estimate(content, "gap"),
+            wrong_share=_estimate(content, "wrong_share"),
+            suspects=_whole(content, "suspects"),
+            rows=_whole(content, "rows"),
+            why=_text(content, "why"),
         )
-    except KeyError as error:
-        raise ValueError(f"{name} has no {error}") from error
     except DAMAGED as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"sub-dataset {name}: {error}") from error
+
+
+def _value(content: Any, key: str) -> Any:
+    if not isinstance(content, dict) or key not in content:
+        raise ValueError(f"it has no {key!r}")
+    return content[key]
 
 
 def _mapping(content: Any, key: str) -> list[tuple[str, Any]]:
-    if not isinstance(content, dict) or not isinstance(content.get(key), dict):
-        raise ValueError(f"it has no object {key!r}")
-    return [*content[key].items()]
+    found = _value(content, key)
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"{key} is empty, or no object")
+    return [*found.items()]
 
 
-def _estimate(content: Mapping[str, Any], key: str) -> Estimate | None:
-    if content[key] is None:
+def _estimate(content: Any, key: str) -> Estimate | None:
+    found = _value(content, key)
+    if found is None:
         return None
-    value, low, high = (_real(content[key], part) for part in ("value", "low", "high"))
+    value, low, high = (_real(found, part) for part in ("value", "low", "high"))
     if value is None or low is None or high is None:
-        raise ValueError(f"{key} has no value, low or high")
+        raise ValueError(f"of {key} the value or an end of its interval is null")
     return Estimate(value, low, high)
 
 
-def _real(content: Mapping[str, Any], key: str) -> float | None:
-    value = content[key]
+def _real(content: Any, key: str) -> float | None:
+    value = _value(content, key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
@@ -235,8 +263,8 @@ def _real(content: Mapping[str, Any], key: str) -> float | None:
     return float(value)
 
 
-def _whole(content: Mapping[str, Any], key: str) -> int:
-    value = content[key]
+def _whole(content: Any, key: str) -> int:
+    value = _value(content, key)
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} is {value!r}, no whole number from 0 on")
     return value
@@ -256,8 +284,11 @@ def _suspect(content: Any) -> Suspect:
     return Suspect(
         content["dataset"],
         _whole(content, "row") if content.get("row") is not None else None,
-        *(_text(content, key) for key in ("where", "prompt", "given", "answer")),
-        _real({"doubt": None, **content}, "doubt"),
+        where=_text(content, "where"),
+        prompt=_text(content, "prompt"),
+        given=_text(content, "given"),
+        answer=_text(content, "answer"),
+        doubt=_real({"doubt": None, **content}, "doubt"),
     )
 
 
@@ -275,16 +306,23 @@ def result_in_words(audit: Audit) -> str:
         return f"{name} is fine." if not spoiled else f"{name} is spoiled. {_worst(spoiled)}"
     if spoiled:
         are = "is" if len(spoiled) == 1 else "are"
-        names = listed(each.name for each in spoiled)
+        names = _listed([each.name for each in spoiled])
         return f"{len(spoiled)} of {many} sub-datasets {are} spoiled: {names}. {_worst(spoiled)}"
     if len(unclear) == many:
         return f"The audit cannot tell whether any of the {many} sub-datasets is spoiled."
     if unclear:
         return (
             f"No sub-dataset was found spoiled: {many - len(unclear)} of {many} are fine, and of "
-            f"{len(unclear)} the audit cannot tell ({listed(each.name for each in unclear)})."
+            f"{len(unclear)} the audit cannot tell ({_listed([each.name for each in unclear])})."
         )
     return f"No sub-dataset is spoiled: all {many} are fine."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence; of many, the first."""
+    if len(names) <= MOST_NAMED:
+        return listed(names)
+    return listed([*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"])
 
 
 def _worst(spoiled: Sequence[AuditedDataset]) -> str:
@@ -305,11 +343,14 @@ def _gap_in_words(dataset: AuditedDataset) -> str:
 
 
 def unclear_in_words(audit: Audit) -> list[str]:
-    """The sub-datasets of which the audit cannot tell, by the reason."""
+    """The sub-datasets of which the audit cannot tell, by the reason; of many, the first."""
     reasons: dict[str, list[str]] = {}
     for each in audit.of("cannot_tell"):
         reasons.setdefault(each.why, []).append(each.name)
-    return [f"{listed(names)}: cannot tell; {why}" for why, names in reasons.items()]
+    shown = [*reasons.items()][:MOST_REASONS]
+    texts = [f"Cannot tell about {_listed(names)}. {why}".strip() for why, names in shown]
+    others = len(audit.of("cannot_tell")) - sum(len(names) for _, names in shown)
+    return [*texts, *[f"Cannot tell about {others} more: report.html says why."] * bool(others)]
 
 
 def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
@@ -328,11 +369,9 @@ def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
 
 def excluded_file(folder: Path) -> str:
     """The file whose rows `clean.yaml` leaves out."""
-    import yaml
-
     try:
-        return str(yaml.safe_load(read_text(RunFolder(folder).clean))["exclude_rows"])
-    except (*DAMAGED, yaml.YAMLError):
+        return str(_yaml(RunFolder(folder).clean)["exclude_rows"])
+    except DAMAGED:
         return RunFolder(folder).suspects.name
 
 
@@ -408,7 +447,7 @@ def _content(audit: Audit, excluded: str) -> dict[str, Any]:
         "numbers": _numbers_table(audit),
         "spoiled": [_shown_dataset(audit, each) for each in spoiled],
         "excluded": excluded,
-        "most_shown": MOST_SHOWN,
+        "most_open": MOST_OPEN,
     }
 
 
@@ -446,10 +485,12 @@ def _shown_dataset(audit: Audit, dataset: AuditedDataset) -> dict[str, Any]:
     which = f"the first {len(first)} of {counted(there, 'suspect')}"
     if len(first) == there:
         which = "all " * (there > 1) + counted(there, "suspect")
+    title, gone = f"{dataset.name}: {which}", dataset.suspects - there
+    if gone > 0:
+        are = "is" if gone == 1 else "are"
+        title += f"; {gone} of those that the audit named {are} no longer in suspects.jsonl"
     return {
-        "name": dataset.name,
-        "which": which,
-        "gone": max(0, dataset.suspects - there),
+        "title": title,
         "suspects": [
             _view(place, suspect, dataset.unit) for place, suspect in enumerate(first, start=1)
         ],
@@ -560,7 +601,7 @@ def _glance(audit: Audit, width: float) -> "Figure":
             ends += _draw_row(axes, row, datasets[place])
         low, high = min(ends), max(ends)
         if datasets[0].wrong_share:
-            low, high = max(low, _LEAST_SHARE), min(max(high, 10.0), _MOST_SHARE)
+            low, high = max(low, _LEAST_SHARE), min(max(high, 50.0), _MOST_SHARE)
         more = 0.04 * (high - low or 1.0)
         axes.set_xlim(low - more, high + more)
         axes.axvline(0, color=MUTED, linewidth=1, zorder=0.9)

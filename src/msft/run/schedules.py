@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from msft.errors import RecipeError
-from msft.run.folder import RunFolder
+from msft.run.folder import RunFolder, refuse_audit
 from msft.search.curves import SELECTION, TEST
 from msft.search.methods import PreparedMethod
 from msft.search.methods.replay import replay
@@ -86,6 +86,7 @@ def found_schedule(folder: Path) -> Path:
     run = RunFolder(folder)
     if run.schedule.is_file():
         return run.schedule
+    refuse_audit(folder)
     if run.log.is_file():
         raise RecipeError(
             f"{folder} is the folder of a run that is not finished, so it has no "

@@ -49,7 +49,7 @@ def _next(audit: Audit, folder: Path) -> list[str]:
     suspects = counted(sum(each.suspects for each in audit.datasets), "suspect")
     file = excluded_file(folder)
     return [
-        f"next: look at the {suspects} in {files.suspects.name} or report.html, and delete from "
-        f"{file} the lines of rows that are right; then",
-        f"  msft train {files.clean}",
+        f"next: read the {suspects} in {files.report.name} or {files.suspects.name}, delete the "
+        f"lines of right rows from {file}, then",
+        f"  msft train {files.clean} --out {folder.parent / 'clean'}",
     ]
