@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from msft.search.judging import Finding, JudgedRows, chances_of, found_in
+from msft.search.judging import Finding, JudgedRows, found_in
 
 JITTER = 0.03
 LUCK = 0.6
@@ -70,11 +70,8 @@ def judged(rng: Any, task: Task) -> JudgedRows:
     }
     if task.kind == "choices":
         return JudgedRows("choices", **shared, train_choices=[k] * n, validation_choices=[k] * m)
-    wanted = rng.integers(0, k, size=m)
-    others = (wanted + rng.integers(1, k, size=(2, m))) % k
-    answers = np.where(right, wanted, others)
-    chances = [chances_of([*map(str, each)], [*map(str, wanted)]) for each in answers]
-    return JudgedRows("generated", **shared, validation_chances=np.mean(chances, axis=0).tolist())
+    chance = (1 - right.mean()) / (k - 1)
+    return JudgedRows("generated", **shared, chance=float(chance))
 
 
 def _losses(rng: Any, task: Task) -> JudgedRows:
