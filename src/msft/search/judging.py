@@ -310,7 +310,10 @@ def _means(side: _Side) -> _Means:
     if not whole:
         return _Means(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
+    counting = [x for x, w, _ in rows if w]
     worth = fsum([w * x for x, w, _ in rows]) / whole
+    # Rounding must not make noise of rows that are all worth the same.
+    worth = min(max(worth, min(counting)), max(counting))
     scale = fsum([w * d for _, w, d in rows]) / whole
     enough = size / (size - 1) / whole**2 if size > 1 else 0.0
     var = fsum([(w * (x - worth)) ** 2 for x, w, _ in rows])
