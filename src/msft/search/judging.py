@@ -96,6 +96,8 @@ Kind = Literal["choices", "generated", "nll", "value"]
 """How rows are judged: by choices, by a generated answer that is right or wrong, by the loss of
 the given answer, or by a metric of the user's own that gives numbers."""
 
+RIGHT_OR_WRONG: tuple[Kind, ...] = ("choices", "generated")
+
 Verdict = Literal["spoiled", "fine", "cannot_tell"]
 
 
@@ -231,7 +233,7 @@ def found_in(
 def _measured(judged: JudgedRows) -> _Measured:
     sides = _sides(judged)
     validation, train = map(_means, sides)
-    binary = judged.kind in ("choices", "generated")
+    binary = judged.kind in RIGHT_OR_WRONG
     v, t = map(_means, map(_with_two_more, sides)) if binary else (validation, train)
     gap = Estimate(validation.worth - train.worth, *_around(v.worth - t.worth, v.var + t.var))
     scale = Estimate(validation.scale, *_around(v.scale, v.var_scale))
@@ -366,8 +368,8 @@ def _untold(
                 f"{FEWEST} of each number are needed."
             )
         return f"{_counted(m, n)} are too few: most of the tokens are in a few of them."
-    if not validation.var + train.var:
-        return "All rows of a split are worth the same, so nothing says what luck would give."
+    if judged.kind not in RIGHT_OR_WRONG and not validation.var + train.var:
+        return "The rows of either split are all worth the same, so nothing shows what luck gives."
     if known:
         return ""
     if judged.kind == "value":
@@ -402,7 +404,7 @@ def _finding_of(measured: _Measured, verdict: Verdict, why: str) -> Finding:
         sign * measured.validation.worth,
         sign * measured.train.worth,
         measured.gap,
-        measured.share if judged.kind in ("choices", "generated") else None,
+        measured.share if judged.kind in RIGHT_OR_WRONG else None,
         _suspects(measured) if verdict == "spoiled" else (),
         len(judged.train),
         why,
