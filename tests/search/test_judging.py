@@ -313,7 +313,7 @@ def any_rows(draw: st.DrawFn) -> JudgedRows:
     return JudgedRows(kind, range(n), worths["train"], worths["validation"], doubts, **rest)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(any_rows(), any_rows())
 def test_whatever_is_judged_is_told_in_finite_numbers(a: JudgedRows, b: JudgedRows) -> None:
     first = found_in({"a": a, "b": b})
@@ -420,4 +420,4 @@ def test_the_benchmark_prints_its_tables(power: Any, capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Clean mixtures of 10 with an alarm, per cent, 2 each"
     tables = [line for line in lines if line.startswith(("| small", "| nll"))]
-    assert [line.count("|") for line in tables] == [5, 5] + [9] * 8
+    assert [line.count("|") for line in tables] == [5] + [9] * 8
