@@ -16,9 +16,10 @@ rows. What training rows score less is the gap, and the gap says how much of the
     gap:     V - T
 
     scale:   D, what a row loses if its answer is wrong: the mean over validation rows of
-             d = x - chance, where chance is how likely the judge gives a wrong answer that happens
-             to be the given one. (1 - x) / (k - 1) for k choices; for generated answers how often
-             its answer is that of another row, by `chances_of`.
+             d = x - (1 - x) q, where q is how likely a judge who is wrong says the very answer
+             that is wrongly given: 1 / (k - 1) for k choices, as if they were drawn evenly; for
+             generated answers q = chance / (1 - V), by how often the judges say what other rows
+             have been given.
     share:   gap / D. If a share r of the answers is wrong, T = (1 - r) V + r (V - D).
     interval: Fieller's, all r with |gap - r D| <= z · se(r), and
              se(r)² = var V - 2 r cov(V, D) + r² var D + var T
@@ -95,6 +96,8 @@ Kind = Literal["choices", "generated", "nll", "value"]
 """How rows are judged: by choices, by a generated answer that is right or wrong, by the loss of
 the given answer, or by a metric of the user's own that gives numbers."""
 
+RIGHT_OR_WRONG: tuple[Kind, ...] = ("choices", "generated")
+
 Verdict = Literal["spoiled", "fine", "cannot_tell"]
 
 
@@ -112,8 +115,8 @@ class JudgedRows:
     value: the loss per token of the given answer.
     train_weights, validation_weights: nll: answer tokens of each row; else empty.
     train_choices, validation_choices: choices: how many each row has; else empty.
-    validation_chances: generated: what `chances_of` says of each validation row, the mean over
-    judges as in `validation`; else empty.
+    chance: generated: how likely the answers of judges equal a wrong answer, drawn from what other
+    rows have been given; the mean over validation rows, 0 for those that a judge has right.
     one_answer: all training rows have the same given answer.
     """
 
@@ -126,7 +129,7 @@ class JudgedRows:
     validation_weights: Sequence[float] = ()
     train_choices: Sequence[int] = ()
     validation_choices: Sequence[int] = ()
-    validation_chances: Sequence[float] = ()
+    chance: float = 0.0
     one_answer: bool = False
 
 
@@ -227,24 +230,10 @@ def found_in(
     return found
 
 
-def chances_of(answers: Sequence[str], given: Sequence[str]) -> list[float]:
-    """Of each validation row, how likely a judge's answer to it would be a wrong given answer.
-
-    answers, given: the judge's answers and the given ones, made comparable (case, blanks). A wrong
-    given answer is taken as drawn from those of the other rows that differ from the row's own.
-    """
-    counts = Counter(given)
-    found = list[float]()
-    for answer, right in zip(answers, given, strict=True):
-        others = len(given) - counts[right]
-        found.append(counts[answer] / others if others and answer != right else 0.0)
-    return found
-
-
 def _measured(judged: JudgedRows) -> _Measured:
     sides = _sides(judged)
     validation, train = map(_means, sides)
-    binary = judged.kind in ("choices", "generated")
+    binary = judged.kind in RIGHT_OR_WRONG
     v, t = map(_means, map(_with_two_more, sides)) if binary else (validation, train)
     gap = Estimate(validation.worth - train.worth, *_around(v.worth - t.worth, v.var + t.var))
     scale = Estimate(validation.scale, *_around(v.scale, v.var_scale))
@@ -268,8 +257,9 @@ def _sides(judged: JudgedRows) -> tuple[_Side, _Side]:
             # A row of one choice has no wrong one; it counts nothing.
             scales = [x - (1 - x) / max(1, k - 1) for x, k in zip(validation, choices, strict=True)]
         case "generated":
-            chances = judged.validation_chances
-            scales = [x - chance for x, chance in zip(validation, chances, strict=True)]
+            wrong = fsum([1 - x for x in validation])
+            q = judged.chance * len(validation) / wrong if wrong else 0.0
+            scales = [x - (1 - x) * q for x in validation]
         case "nll":
             weights = [*judged.validation_weights], [*judged.train_weights]
             validation = _a_token(validation, weights[0], -1)
@@ -308,11 +298,11 @@ def _with_two_more(side: _Side) -> _Side:
     weight = fsum(counting) / len(counting) if counting else 1.0
     rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
     wrong = fsum([w * (1 - x) for x, w, _ in rows])
-    chance = fsum([w * (x - d) for x, w, d in rows]) / wrong if wrong else 0.0
+    q = fsum([w * (x - d) for x, w, d in rows]) / wrong if wrong else 0.0
     return _Side(
         [*side.worths, 1.0, 0.0],
         [*side.weights, weight, weight],
-        [*side.scales, 1.0, -chance],
+        [*side.scales, 1.0, -q],
     )
 
 
@@ -322,7 +312,10 @@ def _means(side: _Side) -> _Means:
     if not whole:
         return _Means(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
+    counting = [x for x, w, _ in rows if w]
     worth = fsum([w * x for x, w, _ in rows]) / whole
+    # Rounding must not make noise of rows that are all worth the same.
+    worth = min(max(worth, min(counting)), max(counting))
     scale = fsum([w * d for _, w, d in rows]) / whole
     enough = size / (size - 1) / whole**2 if size > 1 else 0.0
     var = fsum([(w * (x - worth)) ** 2 for x, w, _ in rows])
@@ -364,8 +357,8 @@ def _untold(
     """Why nothing can be said of the share; empty if something can."""
     m, n = len(judged.validation), len(judged.train)
     if min(m, n) < FEWEST:
-        needed = _would_do(validation, train, max(scale.value, LARGE), 0.0)
-        return f"{_counted(m, n)} are too few: {needed}."
+        decided = _would_do(validation, train, max(scale.value, LARGE), 0.0)
+        return f"{_counted(m, n)} are too few: {decided}."
     if judged.one_answer:
         return "All training rows have the same answer, so it needs no question to be right."
     if round(min(validation.size, train.size), 6) < FEWEST:
@@ -374,9 +367,9 @@ def _untold(
                 "Too few validation rows have as many choices as the training rows: "
                 f"{FEWEST} of each number are needed."
             )
-        return f"A few long rows are most of the tokens: more than {_counted(m, n)} are needed."
-    if not validation.var + train.var:
-        return "All rows of a split are worth the same, so nothing says what luck would give."
+        return f"{_counted(m, n)} are too few: most of the tokens are in a few of them."
+    if judged.kind not in RIGHT_OR_WRONG and not validation.var + train.var:
+        return "The rows of either split are all worth the same, so nothing shows what luck gives."
     if known:
         return ""
     if judged.kind == "value":
@@ -411,7 +404,7 @@ def _finding_of(measured: _Measured, verdict: Verdict, why: str) -> Finding:
         sign * measured.validation.worth,
         sign * measured.train.worth,
         measured.gap,
-        measured.share if judged.kind in ("choices", "generated") else None,
+        measured.share if judged.kind in RIGHT_OR_WRONG else None,
         _suspects(measured) if verdict == "spoiled" else (),
         len(judged.train),
         why,
@@ -509,5 +502,5 @@ def _percent(share: float) -> str:
 
 def _rounded_up(number: float) -> int:
     """To two digits."""
-    step = 10 ** max(0, len(str(ceil(number))) - 2)
+    step: int = 10 ** max(0, len(str(ceil(number))) - 2)
     return ceil(number / step) * step
