@@ -16,6 +16,7 @@ run. A row leaves its batch early where nothing that the model may still write c
 is worth (`Endings`). Scores are counts, so they are exact.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,7 +37,7 @@ from msft.run.engine import Likelihoods, Predictor
 from msft.run.rows import Judged, Sample, Scored
 from msft.scoring.metrics import judged_by, own_metric
 from msft.search.curves import SELECTION, Score
-from msft.search.judging import JudgedRows, Kind, chances_of
+from msft.search.judging import JudgedRows, Kind
 
 Made = TypeVar("Made")
 
@@ -447,7 +448,7 @@ def judged(
             validation_weights=[row.weight for row in seen] if loss else (),
             train_choices=[len(row.likelihoods) for row in answered] if chosen else (),
             validation_choices=[len(row.likelihoods) for row in seen] if chosen else (),
-            validation_chances=_chances(seen, task) if kind == "generated" else (),
+            chance=_chance(seen, task) if kind == "generated" else 0.0,
             one_answer=len({normal(row.reference) for row in answered}) == 1,
         )
         answers[name] = [
@@ -471,12 +472,17 @@ def kind_of(task: Task) -> Kind:
     return "generated" if generates(task.metric, task.splits[SELECTION]) else "choices"
 
 
-def _chances(rows: Sequence[Answered], task: Task) -> list[float]:
-    """How likely each answer would be a wrong given one. What has no answer is no given one."""
+def _chance(rows: Sequence[Answered], task: Task) -> float:
+    """How likely an answer equals a wrong one, drawn from what other rows were given that differs
+    from the row's own; 0 where the answer is right."""
     find = task.grader.extracted if task.grader else normal
-    answers = [find(row.prediction) for row in rows]
-    given = [find(row.reference) for row in rows]
-    return chances_of(["" if each is None else each for each in answers], [str(g) for g in given])
+    said, given = [find(r.prediction) for r in rows], [find(r.reference) for r in rows]
+    counts = Counter(given)
+    return fsum(
+        counts[answer] / (len(rows) - counts[right])
+        for answer, right in zip(said, given, strict=True)
+        if answer != right and counts[right] < len(rows)
+    ) / len(rows)
 
 
 # Rows to look at

@@ -95,15 +95,10 @@ def _joined(parts: Sequence[JudgedRows]) -> JudgedRows:
         doubts=of_train([part.doubts for part in parts]),
         train_weights=of_train([part.train_weights for part in parts]),
         train_choices=[int(k) for k in of_train([part.train_choices for part in parts])],
-        validation=_mean(shares, [part.validation for part in parts]),
-        validation_chances=_mean(shares, [part.validation_chances for part in parts]),
+        validation=[
+            fsum([share * each for share, each in zip(shares, said, strict=True)])
+            for said in zip(*(part.validation for part in parts), strict=True)
+        ],
+        chance=fsum([share * part.chance for share, part in zip(shares, parts, strict=True)]),
         one_answer=all(part.one_answer for part in parts),
     )
-
-
-def _mean(shares: Sequence[float], rows: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of judges on each row."""
-    return [
-        fsum([share * each for share, each in zip(shares, said, strict=True)])
-        for said in zip(*rows, strict=True)
-    ]
