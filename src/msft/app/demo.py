@@ -1,16 +1,19 @@
-"""The demo: SFT, an average and mSFT on the embedded mixture, side by side on unseen rows."""
+"""The demo: SFT, an average and mSFT on the embedded mixture, side by side on unseen rows, and an
+audit that finds the sub-datasets with wrong labels."""
 
 import sys
 import time
 from pathlib import Path
 
 from msft.app.jobs import Job, beside
+from msft.app.terminal.audit import audit_text
 from msft.app.terminal.screen import show, show_path, width
 from msft.benchmarks.synthetic import MISLABELLED, WRONG
 from msft.errors import UsageError
 from msft.planning.admission import refuse_unwritable
 from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
+from msft.report.audit_page import Audit, read_audit
 from msft.run.folder import RunFolder, read_history
 from msft.run.log import RunEvent
 from msft.text import listed
@@ -31,6 +34,10 @@ METHODS: dict[str, tuple[str, list[str]]] = {
 
 SHOWN = "msft"
 """The run that the terminal follows."""
+AUDIT = "audit"
+"""The folder of the audit."""
+FIRST = 2
+"""Suspects of each spoiled sub-dataset that the terminal shows."""
 
 
 def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = None) -> None:
@@ -41,37 +48,48 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
     begun = time.monotonic()
     refuse_unwritable(out)
     folders = [out / method for method in METHODS]
-    missing = [method for method in METHODS if not _is_finished(out / method, seed)]
+    missing = [name for name in (AUDIT, *METHODS) if not _is_finished(out / name, seed)]
     if missing:
         print("Six synthetic sub-datasets, a random model of 410,000 weights, three methods.\n")
-        apart = [method for method in missing if method != SHOWN]
+        apart = [name for name in missing if name != SHOWN]
         if (usable_cores() if cores is None else cores) < 2:
             apart = []
         if apart:
-            show(f"In processes of their own: {listed([METHODS[method][0] for method in apart])}.")
-        with beside([_job(method, seed, recipe, out) for method in apart]):
+            said = ["an audit of the rows" if n == AUDIT else METHODS[n][0] for n in apart]
+            show(f"In processes of their own: {listed(said)}.")
+        with beside([_job(name, seed, recipe, out) for name in apart]):
             if SHOWN in missing and apart:
                 _run(SHOWN, seed, recipe, out)
-        for method in missing:
-            if not _is_finished(out / method, seed):
-                _run(method, seed, recipe, out)
-        print(f"the three runs took {time.monotonic() - begun:.0f} s\n")
+        for name in missing:
+            if not _is_finished(out / name, seed):
+                _run(name, seed, recipe, out)
+        print(f"the three runs and the audit took {time.monotonic() - begun:.0f} s\n")
     page = write_comparison(folders, out)
     show(comparison_text(folders, width()))
     show(f"{_excluded(out / 'msft')} The mixture is synthetic (seed {seed}).")
+    print()
+    show(
+        "The audit trains two models, each on half of the rows, and has each judge the other half:"
+    )
+    audit = read_audit(out / AUDIT)
+    show(audit_text(audit, out / AUDIT, width()))
+    for line in first_suspects(audit):
+        show(line)
     show_path("Look at", page)
+    show_path("and at", RunFolder(out / AUDIT).report)
 
 
-def _job(method: str, seed: int, recipe: Path, out: Path) -> Job:
+def _job(name: str, seed: int, recipe: Path, out: Path) -> Job:
     """A run in a process of its own. If it fails, it is taken up again here, where errors show."""
-    command = [sys.executable, "-m", "msft", "train", str(recipe), "--quiet"]
-    command += ["--out", str(out / method)]
-    command += [part for each in _overrides(method, seed) for part in ("--set", each)]
-    return Job(method, tuple(command), out / f"{method}.log")
+    what = ["audit", "--rounds", "1"] if name == AUDIT else ["train"]
+    command = [sys.executable, "-m", "msft", *what, str(recipe), "--quiet"]
+    command += ["--out", str(out / name)]
+    command += [part for each in _overrides(name, seed) for part in ("--set", each)]
+    return Job(name, tuple(command), out / f"{name}.log")
 
 
-def _overrides(method: str, seed: int) -> list[str]:
-    return [*METHODS[method][1], f"seed={seed}"]
+def _overrides(name: str, seed: int) -> list[str]:
+    return [*([] if name == AUDIT else METHODS[name][1]), f"seed={seed}"]
 
 
 def _excluded(folder: Path) -> str:
@@ -86,14 +104,27 @@ def _excluded(folder: Path) -> str:
     )
 
 
-def _run(method: str, seed: int, recipe: Path, out: Path) -> None:
-    from msft.app.terminal.progress import ShownRun
+def _run(name: str, seed: int, recipe: Path, out: Path) -> None:
+    from msft.app.audit import audit
+    from msft.app.terminal.progress import ShownAudit, ShownRun
     from msft.training import train
 
-    print(f"{METHODS[method][0]}:")
-    asked = load_recipe(recipe, _overrides(method, seed))
-    train(asked, out / method, [ShownRun(f"{method} on the demo mixture")])
+    asked = load_recipe(recipe, _overrides(name, seed))
+    if name == AUDIT:
+        audit(asked, out / name, rounds=1, observers=[ShownAudit()])
+    else:
+        print(f"{METHODS[name][0]}:")
+        train(asked, out / name, [ShownRun(f"{name} on the demo mixture")])
     print()
+
+
+def first_suspects(audit: Audit) -> list[str]:
+    """The first suspects of each spoiled sub-dataset, with what the model would say instead."""
+    return [
+        f"  {each.where}: {each.prompt} {each.given.strip()}   (the model: {each.answer.strip()})"
+        for dataset in audit.of("spoiled")
+        for each in audit.suspects[dataset.name][:FIRST]
+    ]
 
 
 def _is_finished(folder: Path, seed: int) -> bool:
