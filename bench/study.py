@@ -153,7 +153,7 @@ def memory_left() -> float:
 
 
 @contextmanager
-def claimed(name: str, out: Path) -> Iterator[bool]:
+def claimed(name: str, out: Path, lines: str = LINES) -> Iterator[bool]:
     """Whether this process may make a run: no other one is at it, and it has no line yet.
 
     The claim ends with the process.
@@ -164,7 +164,7 @@ def claimed(name: str, out: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
         else:
-            yield name not in names_in(out / LINES)
+            yield name not in names_in(out / lines)
 
 
 def names_in(lines: Path) -> set[str]:

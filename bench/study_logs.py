@@ -24,13 +24,19 @@ PLAIN = ("summary.json", "recipe.yaml")
 LINES = "study.jsonl"
 
 
-def keep_logs(folder: Path, logs: Path) -> None:
+AUDIT = (("run.jsonl",), ("audit.json", "recipe.yaml"))
+"""What is kept of an audit; its judgments are too large."""
+
+
+def keep_logs(
+    folder: Path, logs: Path, kept: tuple[tuple[str, ...], tuple[str, ...]] = (PACKED, PLAIN)
+) -> None:
     """Put the small files of a run into a folder; what they say of the place of rows is left out.
 
     The bytes follow from the files' content alone.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    for name in PACKED:
+    for name in kept[0]:
         packed = folder / f"{name}.gz"
         raw = gzip.decompress(packed.read_bytes()) if packed.exists() else None
         content = (folder / name).read_bytes() if raw is None else raw
@@ -39,7 +45,7 @@ def keep_logs(folder: Path, logs: Path) -> None:
             gzip.GzipFile("", "wb", mtime=0, fileobj=file) as stream,
         ):
             stream.write(content)
-    summary, recipe = PLAIN
+    summary, recipe = kept[1]
     (logs / summary).write_text((folder / summary).read_text())
     (logs / recipe).write_text(without_places((folder / recipe).read_text()))
 
