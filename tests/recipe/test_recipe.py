@@ -99,6 +99,7 @@ def test_defaults_are_the_contracts() -> None:
         "hub_model_id": None,
         "hub_private_repo": True,
         "trust_remote_code": False,
+        "exclude_rows": None,
         "chat_template": None,
         "completion_only_loss": True,
     }

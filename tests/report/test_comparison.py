@@ -767,6 +767,22 @@ def test_unlike_runs_are_refused_or_said(tmp_path: Path) -> None:
     assert "fingerprints differ" in lined_up([one, other]).warnings[0]
 
 
+def test_runs_without_some_rows_have_the_same_data_and_are_named(tmp_path: Path) -> None:
+    whole = made(tmp_path, "sft", 20, right(1, 2, 3, 4))
+    fewer = made(tmp_path, "ies", 20, right(1, 2, 3, 4))
+    prints = {whole: {"data": "x"}, fewer: {"data": "y", "data without exclude_rows": "x"}}
+    for folder, digests in prints.items():
+        log = (folder / "run.jsonl").read_text()
+        told = f'"fingerprint":{json.dumps(digests, separators=(",", ":"))}'
+        (folder / "run.jsonl").write_text(log.replace('"fingerprint":{}', told))
+    said = "ies-s20 left training rows out (exclude_rows), and others did not."
+    warnings = lined_up([whole, fewer]).warnings
+    assert said in warnings
+    assert not [each for each in warnings if "fingerprints differ" in each]
+    named = fewer.rename(tmp_path / "ies+exclude_rows=a%2Fout.jsonl-s20")
+    assert said not in lined_up([whole, named]).warnings
+
+
 def test_runs_with_other_code_of_a_metric_are_said_and_older_logs_are_not(tmp_path: Path) -> None:
     folders = [made(tmp_path, method, 20, right(1, 2, 3, 4)) for method in ("sft", "msft", "ies")]
     for folder, digest in zip(folders, ("x", "y"), strict=False):

@@ -15,6 +15,7 @@ from typing import Any
 from msft.errors import UsageError
 from msft.report.compare.runs import (
     BUDGET,
+    EXCLUDED,
     ComparedRun,
     ReportSplit,
     budget_of,
@@ -132,6 +133,10 @@ def unlike(methods: Sequence[MethodRuns]) -> list[str]:
         if len(prints) > 1:
             labels = listed(run.label for run in runs)
             found.append(f"{labels} did not have the same data or base model: fingerprints differ.")
+        fewer = [run for run in runs if ALL_DATA in run.history.start.fingerprint]
+        if 0 < len(fewer) < len(runs) and not any(EXCLUDED in run.variant for run in runs):
+            labels = listed(run.label for run in fewer)
+            found.append(f"{labels} left training rows out (exclude_rows), and others did not.")
         for metric in dict.fromkeys(metric for run in runs for metric in run.metrics):
             having = [run for run in runs if metric in run.metrics]
             if len({run.metrics[metric] for run in having}) > 1:
