@@ -417,6 +417,7 @@ class TrainingRun:
         shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
         told = len(log.events) if self.was_finished else 0
         watched = Watched(self._folder, recipe, shown, told, notice, self._latest_losses)
+        audited = self._rows.corpus.datasets if self._finds else {}
         recorded = RecordedRun(
             self._settings,
             self._plan.method,
@@ -429,7 +430,7 @@ class TrainingRun:
             self._has_result,
             self.judgments,
             self._judge,
-            self._questions(),
+            {n: [question_of(e) for e in d.train.examples] for n, d in audited.items()},
         )
         try:
             with ExitStack() as watching:
@@ -509,11 +510,6 @@ class TrainingRun:
         with self._ranks.busy("evaluation"):
             tasks, predictor = corpus.tasks(self._recipe), self._engine.predictor()
             return judged(tasks, train, rows, predictor, tokenizer)
-
-    def _questions(self) -> dict[str, list[str]]:
-        """What each training row asks, where an audit wants to know."""
-        datasets = self._rows.corpus.datasets if self._finds else {}
-        return {n: [question_of(e) for e in d.train.examples] for n, d in datasets.items()}
 
     def _event(self, history: History, event: Event, live: bool) -> None:
         for observer in self.observers:

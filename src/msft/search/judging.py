@@ -56,7 +56,7 @@ are learned by every judge and cannot be seen; wrong validation rows hide as muc
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, fsum, sqrt
 from typing import Literal
 
@@ -228,6 +228,38 @@ def found_in(
         if first[name].verdict == "spoiled" and each.share is not None:
             found[name] = _finding_of(each, "spoiled", _spoiled(each, each.share))
     return found
+
+
+def together(judgments: Sequence[Mapping[str, JudgedRows]]) -> dict[str, JudgedRows]:
+    """What the judges of a round say together: each training row has one judge, and a validation
+    row has the mean of all judges, by the training rows that each of them judges."""
+    return {name: _joined([judgment[name] for judgment in judgments]) for name in judgments[0]}
+
+
+def _joined(parts: Sequence[JudgedRows]) -> JudgedRows:
+    counts = [len(part.numbers) for part in parts]
+    shares = [count / sum(counts) for count in counts]
+    numbers = [number for part in parts for number in part.numbers]
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+
+    def of_train(values: Sequence[Sequence[float]]) -> list[float]:
+        every = [value for each in values for value in each]
+        return [every[place] for place in order] if every else []
+
+    return replace(
+        parts[0],
+        numbers=sorted(numbers),
+        train=of_train([part.train for part in parts]),
+        doubts=of_train([part.doubts for part in parts]),
+        train_weights=of_train([part.train_weights for part in parts]),
+        train_choices=[int(k) for k in of_train([part.train_choices for part in parts])],
+        validation=[
+            fsum([share * each for share, each in zip(shares, said, strict=True)])
+            for said in zip(*(part.validation for part in parts), strict=True)
+        ],
+        chance=fsum([share * part.chance for share, part in zip(shares, parts, strict=True)]),
+        one_answer=all(part.one_answer for part in parts),
+    )
 
 
 def _measured(judged: JudgedRows) -> _Measured:

@@ -13,11 +13,9 @@ the judges train without the suspects of the round before, so they are better ju
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import fsum
 
 from msft.search.draws import number
-from msft.search.judging import Finding, JudgedRows, found_in
+from msft.search.judging import Finding, found_in, together
 from msft.search.rollout import Run
 
 FOLDS = 2
@@ -70,35 +68,3 @@ def without(found: Mapping[str, Finding] | None, folds: Sequence[Rows]) -> Rows:
             left = [row for row in rows if row not in suspects.get(name, ())]
             kept[name] = sorted([*kept.get(name, ()), *left])
     return kept
-
-
-def together(judgments: Sequence[Mapping[str, JudgedRows]]) -> dict[str, JudgedRows]:
-    """What the judges of a round say together: each training row has one judge, and a validation
-    row has the mean of all judges, by the training rows that each of them judges."""
-    return {name: _joined([judgment[name] for judgment in judgments]) for name in judgments[0]}
-
-
-def _joined(parts: Sequence[JudgedRows]) -> JudgedRows:
-    counts = [len(part.numbers) for part in parts]
-    shares = [count / sum(counts) for count in counts]
-    numbers = [number for part in parts for number in part.numbers]
-    order = sorted(range(len(numbers)), key=numbers.__getitem__)
-
-    def of_train(values: Sequence[Sequence[float]]) -> list[float]:
-        every = [value for each in values for value in each]
-        return [every[place] for place in order] if every else []
-
-    return replace(
-        parts[0],
-        numbers=sorted(numbers),
-        train=of_train([part.train for part in parts]),
-        doubts=of_train([part.doubts for part in parts]),
-        train_weights=of_train([part.train_weights for part in parts]),
-        train_choices=[int(k) for k in of_train([part.train_choices for part in parts])],
-        validation=[
-            fsum([share * each for share, each in zip(shares, said, strict=True)])
-            for said in zip(*(part.validation for part in parts), strict=True)
-        ],
-        chance=fsum([share * part.chance for share, part in zip(shares, parts, strict=True)]),
-        one_answer=all(part.one_answer for part in parts),
-    )
