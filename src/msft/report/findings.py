@@ -198,7 +198,7 @@ class StageTest:
 
     def p(self, name: str) -> float:
         """Over all of the roll-out together: at most 0.05 where a fall is sure."""
-        return min(1.0, joint_p(self.falls)[name])
+        return min(1.0, joint_p({each: fall.p for each, fall in self.falls.items()})[name])
 
 
 @dataclass(frozen=True, slots=True)

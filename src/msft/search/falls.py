@@ -131,20 +131,20 @@ def falls(rows: Mapping[str, RowScores], rollout: int, confidence: float) -> dic
 
 def at_confidence(tested: Mapping[str, Fall], confidence: float) -> dict[str, Fall]:
     """The same falls, sure at this confidence over all of them; `learned` stays as it was found."""
-    together = joint_p(tested)
+    together = joint_p({name: fall.p for name, fall in tested.items()})
     return {
         name: Fall(f.peaks, f.fall, f.error, f.p, together[name] <= 1 - confidence, f.learned)
         for name, f in tested.items()
     }
 
 
-def joint_p(tested: Mapping[str, Fall]) -> dict[str, float]:
-    """How likely luck alone gives as much to any of them: the smallest p counts n times, the next
-    n - 1 times, and none less than the one before it."""
+def joint_p(alone: Mapping[str, float]) -> dict[str, float]:
+    """How likely luck alone gives as much to any of them, by Holm: the smallest p counts n times,
+    the next n - 1 times, and none less than the one before it."""
     found: dict[str, float] = {}
     least = 0.0
-    for rank, name in enumerate(sorted(tested, key=lambda each: tested[each].p)):
-        least = max(least, tested[name].p * (len(tested) - rank))
+    for rank, name in enumerate(sorted(alone, key=alone.__getitem__)):
+        least = max(least, alone[name] * (len(alone) - rank))
         found[name] = least
     return found
 
