@@ -51,6 +51,8 @@ known = arguments[:2] == ["-m", "msft"] or arguments[:1] and arguments[0].endswi
 if not known or pinned != {pinned!r}:
     os.execv({python!r}, [{python!r}, *arguments])
 import json, signal, socket, struct
+passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # until the child is known, which may be first
 told = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
 server = socket.socket(socket.AF_UNIX)
 os.chdir({folder!r})  # the path of a socket has a hundred characters at most
@@ -58,8 +60,9 @@ server.connect({place!r})
 socket.send_fds(server, [struct.pack("!i", len(told))], [0, 1, 2])
 server.sendall(told)
 child = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))[0]
-for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+for each in passed_on:
     signal.signal(each, lambda number, frame: os.kill(child, number))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
 code = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))[0]
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
