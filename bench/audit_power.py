@@ -175,9 +175,10 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+    first = max(len(name) for name, *_ in rows)
+    width = 2 + max(len(cell) for row in (head, *rows) for cell in row[1:])
+    for name, *cells in (head, *rows):
+        print(name.ljust(first) + "".join(cell.rjust(width) for cell in cells))
     print(flush=True)
 
 
@@ -206,7 +207,7 @@ def main(times: int = 200) -> None:
     ):
         print(f"{title}, per cent, by the true share, {times} each\n")
         cells = [[name, *_cells([getattr(v, what) for v in all_])] for name, all_ in seen.items()]
-        _table(["", *(f"{100 * share:.0f} %" for share in SHARES)], cells)
+        _table(["", *(f"{100 * share:.0f}%" for share in SHARES)], cells)
 
 
 if __name__ == "__main__":

@@ -164,19 +164,9 @@ class Finding:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """The rows of a split: what each is worth, what it counts, and what it says of the scale."""
-
-    worths: Sequence[float]
-    weights: Sequence[float]
-    scales: Sequence[float]
-
-    @property
-    def size(self) -> float:
-        """How many rows of equal weight would tell as much."""
-        squares = fsum([w * w for w in self.weights])
-        return fsum(self.weights) ** 2 / squares if squares else 0.0
+_Side = Counter[tuple[float, float, float]]
+"""How many rows of a split have this worth, this weight, and this to say of the scale. Rows that
+are right or wrong have few such values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +187,7 @@ class _Measured:
 
     scale: what a row loses if its answer is wrong.
     share: gap / scale; None where `untold` says why nothing can be said of it.
+    slight: the gap that it must surely exceed to be spoiled.
     p: how likely luck alone gives as much.
     """
 
@@ -206,6 +197,7 @@ class _Measured:
     gap: Estimate
     scale: Estimate
     share: Estimate | None
+    slight: float
     p: float
     untold: str
 
@@ -269,13 +261,13 @@ def _measured(judged: JudgedRows) -> _Measured:
     v, t = map(_means, map(_with_two_more, sides)) if binary else (validation, train)
     gap = Estimate(validation.worth - train.worth, *_around(v.worth - t.worth, v.var + t.var))
     scale = Estimate(validation.scale, *_around(v.scale, v.var_scale))
-    known = scale.value > 0 and scale.low > (KNOWN if binary else 0.0)
-    untold = _untold(judged, sides, validation, train, scale, known)
-    if untold:
-        return _Measured(judged, validation, train, gap, scale, None, 1.0, untold)
-    share = Estimate(gap.value / scale.value, *_fieller(v, t))
     slight = SLIGHT * (scale.value if judged.kind == "value" else 1.0)
-    return _Measured(judged, validation, train, gap, scale, share, _p(v, t, slight), "")
+    known = scale.value > 0 and scale.low > (KNOWN if binary else 0.0)
+    untold = _untold(judged, validation, train, scale, known)
+    if untold:
+        return _Measured(judged, validation, train, gap, scale, None, slight, 1.0, untold)
+    share = Estimate(gap.value / scale.value, *_fieller(v, t))
+    return _Measured(judged, validation, train, gap, scale, share, slight, _p(v, t, slight), "")
 
 
 def _sides(judged: JudgedRows) -> tuple[_Side, _Side]:
@@ -300,7 +292,10 @@ def _sides(judged: JudgedRows) -> tuple[_Side, _Side]:
         case "value":
             bottom = _quantile(validation, TAIL)
             scales = [x - bottom for x in validation]
-    return _Side(validation, weights[0], scales), _Side(train, weights[1], [0.0] * len(train))
+    return (
+        Counter(zip(validation, weights[0], scales, strict=True)),
+        Counter((x, w, 0.0) for x, w in zip(train, weights[1], strict=True)),
+    )
 
 
 def _weights_by_choices(
@@ -326,33 +321,29 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def _with_two_more(side: _Side) -> _Side:
     """A right and a wrong row more, each of mean weight."""
-    counting = [w for w in side.weights if w]
-    weight = fsum(counting) / len(counting) if counting else 1.0
-    rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
-    wrong = fsum([w * (1 - x) for x, w, _ in rows])
-    q = fsum([w * (x - d) for x, w, d in rows]) / wrong if wrong else 0.0
-    return _Side(
-        [*side.worths, 1.0, 0.0],
-        [*side.weights, weight, weight],
-        [*side.scales, 1.0, -q],
-    )
+    rows = sum(count for (_, w, _), count in side.items() if w)
+    weight = fsum(count * w for (_, w, _), count in side.items()) / rows if rows else 1.0
+    wrong = fsum(count * w * (1 - x) for (x, w, _), count in side.items())
+    lost = fsum(count * w * (x - d) for (x, w, d), count in side.items())
+    q = lost / wrong if wrong else 0.0
+    return side + Counter([(1.0, weight, 1.0), (0.0, weight, -q)])
 
 
 def _means(side: _Side) -> _Means:
     """Ratios of sums, with variances by linearisation."""
-    whole, size = fsum(side.weights), side.size
-    if not whole:
+    rows = [(count, x, w, d) for (x, w, d), count in side.items() if w]
+    if not rows:
         return _Means(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    rows = [*zip(side.worths, side.weights, side.scales, strict=True)]
-    counting = [x for x, w, _ in rows if w]
-    worth = fsum([w * x for x, w, _ in rows]) / whole
+    whole = fsum(n * w for n, _, w, _ in rows)
+    size = whole**2 / fsum(n * w * w for n, _, w, _ in rows)
+    worth = fsum(n * w * x for n, x, w, _ in rows) / whole
     # Rounding must not make noise of rows that are all worth the same.
-    worth = min(max(worth, min(counting)), max(counting))
-    scale = fsum([w * d for _, w, d in rows]) / whole
+    worth = min(max(worth, min(x for _, x, _, _ in rows)), max(x for _, x, _, _ in rows))
+    scale = fsum(n * w * d for n, _, w, d in rows) / whole
     enough = size / (size - 1) / whole**2 if size > 1 else 0.0
-    var = fsum([(w * (x - worth)) ** 2 for x, w, _ in rows])
-    var_scale = fsum([(w * (d - scale)) ** 2 for _, w, d in rows])
-    cov = fsum([w * w * (x - worth) * (d - scale) for x, w, d in rows])
+    var = fsum(n * (w * (x - worth)) ** 2 for n, x, w, _ in rows)
+    var_scale = fsum(n * (w * (d - scale)) ** 2 for n, _, w, d in rows)
+    cov = fsum(n * w * w * (x - worth) * (d - scale) for n, x, w, d in rows)
     return _Means(worth, scale, enough * var, enough * var_scale, enough * cov, size)
 
 
@@ -379,17 +370,12 @@ def _p(v: _Means, t: _Means, slight: float) -> float:
 
 
 def _untold(
-    judged: JudgedRows,
-    sides: tuple[_Side, _Side],
-    validation: _Means,
-    train: _Means,
-    scale: Estimate,
-    known: bool,
+    judged: JudgedRows, validation: _Means, train: _Means, scale: Estimate, known: bool
 ) -> str:
     """Why nothing can be said of the share; empty if something can."""
     m, n = len(judged.validation), len(judged.train)
     if min(m, n) < FEWEST:
-        decided = _would_do(validation, train, max(scale.value, LARGE), 0.0)
+        decided = _would_do(validation, train, max(scale.value, LARGE))
         return f"{_counted(m, n)} are too few: {decided}."
     if judged.one_answer:
         return "All training rows have the same answer, so it needs no question to be right."
@@ -488,21 +474,24 @@ def _fine(measured: _Measured, share: Estimate) -> str:
 
 
 def _open(measured: _Measured, share: Estimate) -> str:
-    needed = _would_do(measured.validation, measured.train, measured.scale.value, share.value)
+    scale, slight = measured.scale.value, measured.slight
+    needed = _would_do(measured.validation, measured.train, scale, share.value, slight)
     kind = measured.judged.kind
     limit = f"{share.high:.2f} nats a token" if kind == "nll" else _percent(share.high)
     what = {"nll": "a gap of", "value": "a way to the worst rows of"}.get(kind, "wrong answers of")
     return f"Too few rows: luck alone could be the gap, and so could {what} {limit}; {needed}."
 
 
-def _would_do(validation: _Means, train: _Means, scale: float, share: float) -> str:
+def _would_do(
+    validation: _Means, train: _Means, scale: float, share: float = 0.0, slight: float = 0.0
+) -> str:
     """How many rows decide in four of five cases, if the share is what it looks like.
 
     Training rows get at most half of the variance that there may be, validation rows the rest.
     """
-    fine = (LARGE - max(0.0, share)) / (Z95 + POWER)
-    spoiled = (share - SLIGHT) / (Z_HOLM + POWER) if share >= SPOILED else 0.0
-    variance = (scale * max(fine, spoiled)) ** 2
+    fine = (LARGE - max(0.0, share)) * scale / (Z95 + POWER)
+    spoiled = (share * scale - slight) / (Z_HOLM + POWER) if share >= SPOILED else 0.0
+    variance = max(fine, spoiled) ** 2
     n = max(train.size, FEWEST, 2 * train.var * train.size / variance)
     left = variance - train.var * train.size / n
     m = max(validation.size, FEWEST, validation.var * validation.size / left)
