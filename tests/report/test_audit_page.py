@@ -206,7 +206,8 @@ def test_the_page_says_what_to_do(ten: tuple[Path, Page], folder: Path) -> None:
     assert f"Training the judges took {si(flops.train)} FLOPs" in measured
     assert "Rounds: 2." in measured
     audit_folder(folder)
-    clean = (folder / "clean.yaml").read_text().replace("suspects.jsonl", "fewer.jsonl")
+    fewer = str(folder.resolve() / "fewer.jsonl")
+    clean = (folder / "clean.yaml").read_text().replace("suspects.jsonl", fewer)
     (folder / "clean.yaml").write_text(clean)
     page = page_of(write_report(folder))
     assert "sft[exclude_rows=fewer.jsonl]" in page.text("next")
@@ -298,7 +299,7 @@ def test_doubt_is_said_in_words() -> None:
     assert said(3.689) == "the model prefers its own answer 40 to 1"
     assert said(0.7) == "the model prefers its own answer 2.0 to 1"
     assert said(800.0) == "the model prefers its own answer by more than 1,000 to 1"
-    assert said(0.0) == said(-2.0) == "the model has no answer that it prefers"
+    assert said(0.0) == said(-2.0) == "the model prefers no other answer"
     assert said(3.689, "nll") == said(3.689, "value") == "a loss of 3.69 nats a token"
     assert said(None) == ""
 
