@@ -269,10 +269,10 @@ def test_an_own_metric_has_its_own_unit(folder: Path) -> None:
 
 def test_a_split_sub_dataset_has_the_metric_of_its_recipe(folder: Path) -> None:
     parts = {"prose.old": TEN["prose"], "prose.new": TEN["logs"]}
-    audit_folder(folder, TEN)
+    audit_folder(folder, {"prose": TEN["prose"], "prose.old": TEN["colours"]}, {"prose": "nll"})
     path = folder / "audit.json"
     path.write_text(json.dumps({"rounds": 1, "datasets": {**parts, "prosecco": TEN["colours"]}}))
-    assert [each.unit for each in read_audit(folder).datasets] == ["nll", "nll", "accuracy"]
+    assert [each.unit for each in read_audit(folder).datasets] == ["accuracy", "nll", "accuracy"]
 
 
 def test_many_sub_datasets_are_shown_and_few_are_named(folder: Path) -> None:
