@@ -206,7 +206,8 @@ def test_the_page_says_what_to_do(ten: tuple[Path, Page], folder: Path) -> None:
     assert f"Training the judges took {si(flops.train)} FLOPs" in measured
     assert "Rounds: 2." in measured
     audit_folder(folder)
-    clean = (folder / "clean.yaml").read_text().replace("suspects.jsonl", "fewer.jsonl")
+    fewer = str(folder.resolve() / "fewer.jsonl")
+    clean = (folder / "clean.yaml").read_text().replace("suspects.jsonl", fewer)
     (folder / "clean.yaml").write_text(clean)
     page = page_of(write_report(folder))
     assert "sft[exclude_rows=fewer.jsonl]" in page.text("next")
@@ -268,10 +269,10 @@ def test_an_own_metric_has_its_own_unit(folder: Path) -> None:
 
 def test_a_split_sub_dataset_has_the_metric_of_its_recipe(folder: Path) -> None:
     parts = {"prose.old": TEN["prose"], "prose.new": TEN["logs"]}
-    audit_folder(folder, TEN)
+    audit_folder(folder, {"prose": TEN["prose"], "prose.old": TEN["colours"]}, {"prose": "nll"})
     path = folder / "audit.json"
     path.write_text(json.dumps({"rounds": 1, "datasets": {**parts, "prosecco": TEN["colours"]}}))
-    assert [each.unit for each in read_audit(folder).datasets] == ["nll", "nll", "accuracy"]
+    assert [each.unit for each in read_audit(folder).datasets] == ["accuracy", "nll", "accuracy"]
 
 
 def test_many_sub_datasets_are_shown_and_few_are_named(folder: Path) -> None:
@@ -298,7 +299,7 @@ def test_doubt_is_said_in_words() -> None:
     assert said(3.689) == "the model prefers its own answer 40 to 1"
     assert said(0.7) == "the model prefers its own answer 2.0 to 1"
     assert said(800.0) == "the model prefers its own answer by more than 1,000 to 1"
-    assert said(0.0) == said(-2.0) == "the model has no answer that it prefers"
+    assert said(0.0) == said(-2.0) == "the model prefers no other answer"
     assert said(3.689, "nll") == said(3.689, "value") == "a loss of 3.69 nats a token"
     assert said(None) == ""
 

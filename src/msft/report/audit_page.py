@@ -331,15 +331,12 @@ def _worst(spoiled: Sequence[AuditedDataset]) -> str:
     if worst.wrong_share is not None:
         wrong = f"{100 * worst.wrong_share.value:.0f}\u00a0%"
         return f"About {wrong} of the answers of {worst.name} are wrong."
-    gap = f"by {_gap_in_words(worst)}" if worst.gap else "clearly"
-    return f"Training rows of {worst.name} are worse than its validation rows {gap}."
-
-
-def _gap_in_words(dataset: AuditedDataset) -> str:
-    if dataset.gap is None:
-        return ""
-    text = difference(dataset.gap.value, dataset.unit).removeprefix("+")
-    return text + {"accuracy": " points", "nll": " nats a token", "value": ""}[dataset.unit]
+    said = f"Training rows of {worst.name} are worse than its validation rows"
+    if worst.gap is None:
+        return f"{said}."
+    gap = difference(worst.gap.value, worst.unit).removeprefix("+")
+    unit = {"accuracy": " points", "nll": " nats a token", "value": ""}[worst.unit]
+    return f"{said} by {gap}{unit}."
 
 
 def unclear_in_words(audit: Audit) -> list[str]:
@@ -360,7 +357,7 @@ def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
     if unit != "accuracy":
         return f"a loss of {suspect.doubt:.2f} nats a token"
     if suspect.doubt < 0.05:
-        return "the model has no answer that it prefers"
+        return "the model prefers no other answer"
     if suspect.doubt > 6.9:
         return "the model prefers its own answer by more than 1,000 to 1"
     ratio = exp(suspect.doubt)
@@ -368,9 +365,10 @@ def doubt_in_words(suspect: Suspect, unit: Unit) -> str:
 
 
 def excluded_file(folder: Path) -> str:
-    """The file whose rows `clean.yaml` leaves out."""
+    """The file whose rows `clean.yaml` leaves out; one of this folder by its name alone."""
     try:
-        return str(_yaml(RunFolder(folder).clean)["exclude_rows"])
+        path = Path(str(_yaml(RunFolder(folder).clean)["exclude_rows"]))
+        return path.name if path.parent == folder.resolve() else str(path)
     except DAMAGED:
         return RunFolder(folder).suspects.name
 
