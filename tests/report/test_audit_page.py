@@ -30,7 +30,6 @@ from msft.cli import main
 from msft.errors import LogError, UsageError
 from msft.report import write_report
 from msft.report.audit_page import (
-    Estimate,
     Suspect,
     doubt_in_words,
     read_audit,
@@ -40,6 +39,7 @@ from msft.report.compare.runs import compared_runs, runs_in
 from msft.run.folder import read_history
 from msft.run.history import flops_of
 from msft.run.schedules import found_schedule
+from msft.search.judging import Estimate
 from msft.text import columns_of, fitted, plain, si
 
 WORST_FIRST = (

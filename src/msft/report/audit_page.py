@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import exp, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from msft.errors import LogError, UsageError
 from msft.files import DAMAGED, kind_of, open_to_read, read_bytes, read_text
@@ -30,6 +30,7 @@ from msft.run.folder import RunFolder, read_history
 from msft.run.history import History, flops_of
 from msft.run.log import is_being_written
 from msft.search.curves import Metric
+from msft.search.judging import Estimate, Verdict
 from msft.text import counted, cut, listed, one_line, si
 
 if TYPE_CHECKING:
@@ -39,27 +40,16 @@ if TYPE_CHECKING:
 
 # What an audit found.
 
-Verdict = Literal["spoiled", "cannot_tell", "fine"]
-"""The worst first."""
-
 VERDICTS: Mapping[Verdict, str] = {
     "spoiled": "spoiled",
     "cannot_tell": "cannot tell",
     "fine": "fine",
 }
+"""In words, the worst first."""
 MOST_SHOWN = 10
 """Suspects of a sub-dataset that the page shows."""
 MOST_NAMED, MOST_REASONS, MOST_OPEN = 6, 3, 3
 """Sub-datasets and reasons that sentences name, and spoiled sub-datasets that are not folded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +110,7 @@ class Audit:
 
     @property
     def worst_first(self) -> list[AuditedDataset]:
-        return [each for verdict in get_args(Verdict) for each in self.of(verdict)]
+        return [each for verdict in VERDICTS for each in self.of(verdict)]
 
 
 def _badness(dataset: AuditedDataset) -> tuple[bool, float]:
@@ -586,7 +576,7 @@ def _glance(audit: Audit, width: float) -> "Figure":
             parts.setdefault(axis, []).append(each)
     entries = [
         Entry(VERDICTS[verdict], COLOURS[verdict], "dot")
-        for verdict in get_args(Verdict)
+        for verdict in VERDICTS
         if audit.of(verdict)
     ]
     rows = [([one.name for one in each], rows_of(len(each))) for each in parts.values()]

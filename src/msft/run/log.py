@@ -313,7 +313,7 @@ def _check_of(hint: Any) -> _Check:
     origin, parts = get_origin(hint), get_args(hint)
     if hint is CheckpointId:
         return lambda value: isinstance(value, str) and bool(_ID.fullmatch(value))
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         inner = _checks_of(hint)
         return lambda value: (
             isinstance(value, hint)

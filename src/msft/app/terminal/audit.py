@@ -5,13 +5,13 @@ from pathlib import Path
 from msft.report.audit_page import (
     VERDICTS,
     Audit,
-    Estimate,
     excluded_file,
     result_in_words,
     unclear_in_words,
 )
 from msft.report.wording import NOTHING, difference, number
 from msft.run.folder import RunFolder
+from msft.search.judging import Estimate
 from msft.text import WIDTH, counted, table
 
 
