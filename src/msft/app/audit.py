@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.encoding import EncodedSplit
-from msft.data.exclusions import row_sha256
+from msft.data.exclusions import raw_lines, row_sha256
 from msft.data.sources import SPLITS
 from msft.errors import UsageError, explaining
 from msft.files import FOLDER, kind_of, read_text, refuse_other_kind
@@ -208,18 +208,18 @@ def write_clean(recipe: Recipe, folder: RunFolder, suspects: Sequence[Mapping[st
     named = folder.suspects
     if suspects and placed.exclude_rows is not None:
         named = folder.path / EXCLUDED
-        own = read_text(Path(placed.exclude_rows)).splitlines()
-        write_lines(named, [*(json.loads(line) for line in own if line.strip()), *suspects])
+        own = [line for _, line in raw_lines(Path(placed.exclude_rows))]
+        write_lines(named, [*own, *suspects])
     out = f"{run_folder(recipe, None).path}-clean"
-    rows = str(named.resolve()) if suspects else placed.exclude_rows
+    rows = named.name if suspects else placed.exclude_rows  # beside it, so that both may be moved
     clean = replace(placed, exclude_rows=rows, output_dir=out)
     splits = {each.name: [getattr(each, key) for key in SPLITS] for each in placed.datasets}
     given = [n for n, each in splits.items() if any(s and not names_files(s) for s in each)]
     note = ""
     if given:
         note = (
-            f"# The rows of {listed(given)} were given from Python: give them again, with\n"
-            '# msft.train("clean.yaml", datasets={…}).\n'
+            f"# The rows of {listed(given)} were given from Python and are not in any file. Train\n"
+            "# them as before, with the exclude_rows of this file in your recipe.\n"
         )
     write_text(folder.clean, note + clean.to_yaml())
 
@@ -303,7 +303,7 @@ def refuse_taken(folder: Path) -> None:
 
 def lines_in(suspects: Path) -> int:
     """How many rows a file names; a person may have deleted some."""
-    return sum(not line.isspace() for line in read_text(suspects).splitlines())
+    return sum(bool(line.strip()) for line in read_text(suspects).split("\n"))
 
 
 def choice_of(runs: Mapping[str, Result], audited: AuditResult, suspects: int) -> dict[str, Any]:

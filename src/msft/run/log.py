@@ -315,7 +315,10 @@ def _check_of(hint: Any) -> _Check:
         return lambda value: isinstance(value, str) and bool(_ID.fullmatch(value))
     if is_dataclass(hint):
         inner = _checks_of(hint)
-        return lambda value: all(fits(getattr(value, part)) for part, fits in inner.items())
+        return lambda value: (
+            isinstance(value, hint)
+            and all(fits(getattr(value, part)) for part, fits in inner.items())
+        )
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in parts
     if origin is Mapping:
