@@ -3,12 +3,13 @@
     import msft
     recipe = msft.load_recipe("recipe.yaml")
     msft.plan(recipe)                  # what it costs
+    msft.audit(recipe)                 # who spoils the model, and which rows
     result = msft.train(recipe)        # shows progress; the same call resumes
     result.best                        # a folder that transformers loads
     msft.evaluate(result.best, recipe)
     msft.compare("recipe.yaml", "runs", methods=["sft", "msft"])
 
-Importing msft does not import torch; `train` and `evaluate` do.
+Importing msft does not import torch; `train`, `audit` and `evaluate` do.
 """
 
 TYPE_CHECKING = False  # without typing, which takes as long to load as Python itself
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from msft.app.compare import compare
-    from msft.app.interface import evaluate, plan, train
+    from msft.app.interface import audit, evaluate, plan, train
     from msft.recipe.recipe import Recipe, load_recipe
     from msft.training import Result
 
@@ -25,6 +26,7 @@ __all__ = [
     "Recipe",
     "Result",
     "__version__",
+    "audit",
     "compare",
     "evaluate",
     "load_recipe",
@@ -35,6 +37,7 @@ __all__ = [
 _HOMES = {
     "Recipe": "msft.recipe.recipe",
     "Result": "msft.training",
+    "audit": "msft.app.interface",
     "compare": "msft.app.compare",
     "evaluate": "msft.app.interface",
     "load_recipe": "msft.recipe.recipe",

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from msft.data.encoding import EncodedSplit
-from msft.data.exclusions import row_sha256
+from msft.data.exclusions import raw_lines, row_sha256
+from msft.data.sources import SPLITS
 from msft.errors import UsageError, explaining
-from msft.files import read_text, refuse_other_kind
+from msft.files import FOLDER, kind_of, read_text, refuse_other_kind
+from msft.observers.hub import push
 from msft.observers.observer import Observer
-from msft.planning.admission import Notice, admit, resolved, run_folder
+from msft.planning.admission import Job, Notice, admit, resolved, run_folder
 from msft.ranks import Ranks, all_or_fail, from_rank0, lost_ranks_named
+from msft.recipe.dataset import names_files
 from msft.recipe.recipe import Recipe, load_recipe, with_rows
 from msft.report import write_report
-from msft.run.folder import RunFolder, write_json, write_text
+from msft.run.folder import RunFolder, read_history, write_json, write_text
 from msft.run.history import History
 from msft.run.rows import Judgments
 from msft.scoring.evaluation import prompt_of
@@ -52,6 +55,9 @@ class AuditResult:
     content: dict[str, Any]
     folder: Path
     was_finished: bool = False
+
+    def __repr__(self) -> str:
+        return f"AuditResult(folder={str(self.folder)!r}, spoiled={list(self.spoiled)!r})"
 
     @property
     def suspects(self) -> Path:
@@ -87,13 +93,10 @@ def audit(
             ranks, recipe = meet(lambda: recipe)
         asked = with_rows(recipe, datasets) if datasets is not None else recipe
         folder = Path(out) if out is not None else run_folder(asked, None).path / AUDIT
-        given = (asked, folder, notice, None, None, None, ranks)
 
-        def admitted() -> Any:
+        def admitted() -> Job:
             refuse_unauditable(asked, rounds)
-            for path in RunFolder(folder).audit_files:
-                refuse_other_kind(path)
-            return replace(admit(*given), method=prepared_audit(rounds))
+            return admit(asked, folder, notice, None, None, None, ranks, prepared_audit(rounds))
 
         job = all_or_fail(ranks, "what is asked for", admitted)
         rows = read(job)
@@ -107,10 +110,15 @@ def audit(
         def leave() -> None:
             trained = {name: each.train for name, each in rows.corpus.datasets.items()}
             suspects = suspect_lines(history, judgments, trained)
-            write_lines(job.folder.suspects, suspects)
-            write_text(job.folder.clean, clean_recipe(asked, job.folder, suspects).to_yaml())
-            write_json(job.folder.audit, content)
-            write_report(job.folder.path)
+            files = job.folder
+            for path, write in (
+                (files.suspects, lambda: write_lines(files.suspects, suspects)),
+                (files.clean, lambda: write_clean(asked, files, suspects)),
+            ):
+                if not job.finished or kind_of(path) is None:  # people delete lines of right rows
+                    write()
+            write_json(files.audit, content)
+            write_report(files.path)
 
         from_rank0(ranks, "findings", leave)
         return AuditResult(content, job.folder.path, job.finished)
@@ -193,20 +201,27 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def clean_recipe(
-    recipe: Recipe, folder: RunFolder, suspects: Sequence[Mapping[str, Any]]
-) -> Recipe:
-    """The recipe without the suspects, with paths that hold from the folder of the audit. Rows that
-    the recipe excludes itself stay excluded."""
+def write_clean(recipe: Recipe, folder: RunFolder, suspects: Sequence[Mapping[str, Any]]) -> None:
+    """Write the recipe without the suspects, with paths that hold from the folder of the audit.
+    Rows that the recipe excludes itself stay excluded."""
     placed = resolved(recipe)
     named = folder.suspects
     if suspects and placed.exclude_rows is not None:
         named = folder.path / EXCLUDED
-        own = read_text(Path(placed.exclude_rows)).splitlines()
-        write_lines(named, [*(json.loads(line) for line in own if line.strip()), *suspects])
+        own = [line for _, line in raw_lines(Path(placed.exclude_rows))]
+        write_lines(named, [*own, *suspects])
     out = f"{run_folder(recipe, None).path}-clean"
-    rows = str(named.resolve()) if suspects else placed.exclude_rows
-    return replace(placed, exclude_rows=rows, output_dir=out)
+    rows = named.name if suspects else placed.exclude_rows  # beside it, so that both may be moved
+    clean = replace(placed, exclude_rows=rows, output_dir=out)
+    splits = {each.name: [getattr(each, key) for key in SPLITS] for each in placed.datasets}
+    given = [n for n, each in splits.items() if any(s and not names_files(s) for s in each)]
+    note = ""
+    if given:
+        note = (
+            f"# The rows of {listed(given)} were given from Python and are not in any file. Train\n"
+            "# them as before, with the exclude_rows of this file in your recipe.\n"
+        )
+    write_text(folder.clean, note + clean.to_yaml())
 
 
 # Training with and without the suspects.
@@ -249,44 +264,62 @@ def train_audited(
     if ranks is None:
         ranks, recipe = meet(lambda: recipe)
     folder = run_folder(recipe, out).path
+    all_or_fail(ranks, "folder", lambda: refuse_taken(folder))
     audited = audit(recipe, folder / AUDIT, rounds, shown(AUDIT, recipe), notice, ranks=ranks)
-    lines = from_rank0(ranks, "suspects", lambda: read_text(audited.suspects).count("\n"))
-    recipes = {ALL: recipe}
+    lines = from_rank0(ranks, "suspects", lambda: lines_in(audited.suspects))
+    recipes = {ALL: replace(recipe, push_to_hub=False)}
     if lines:
-        recipes[CLEAN] = load_recipe(
-            audited.clean, [f"output_dir={json.dumps(str(folder / CLEAN))}"]
-        )
+        recipes[CLEAN] = load_recipe(audited.clean, ["push_to_hub=false"])
     runs: dict[str, Result] = {}
     for what, asked in recipes.items():
         left = f" without {lines:,} suspects" if what == CLEAN else " on all rows"
         say(f"training{left}, into {folder / what}")
         runs[what] = train(asked, folder / what, shown(what, asked), notice, ranks=ranks)
-    content = choice_of({what: run.summary for what, run in runs.items()}, audited, lines)
+    content = choice_of(runs, audited, lines)
+    chosen = runs[content["chosen"]]
 
     def leave() -> None:
-        put_best(runs[content["chosen"]].best, folder / "best")
+        put_best(chosen.best, folder / "best")
         write_json(folder / CHOICE, content)
+        if recipe.push_to_hub:
+            push(recipe, RunFolder(folder), chosen.summary["best"]["checkpoint"], notice)
 
     from_rank0(ranks, "choice", leave)
     return Choice(content, audited, runs, folder / "best")
 
 
-def choice_of(
-    summaries: Mapping[str, Mapping[str, Any]], audited: AuditResult, suspects: int
-) -> dict[str, Any]:
+def refuse_taken(folder: Path) -> None:
+    """UsageError where something else has the names that `msft train --audit` needs."""
+    files = RunFolder(folder)
+    refuse_other_kind(files.best, FOLDER)
+    refuse_other_kind(folder / CHOICE)
+    taken = files.log if files.log.exists() else files.best
+    if taken.exists() and (taken == files.log or not RunFolder(folder / AUDIT).log.exists()):
+        raise UsageError(
+            f"{folder} has {taken.name}, which is that of something else; `msft train --audit` "
+            f"makes {AUDIT}, {ALL}, {CLEAN} and best in its folder: give another --out"
+        )
+
+
+def lines_in(suspects: Path) -> int:
+    """How many rows a file names; a person may have deleted some."""
+    return sum(bool(line.strip()) for line in read_text(suspects).split("\n"))
+
+
+def choice_of(runs: Mapping[str, Result], audited: AuditResult, suspects: int) -> dict[str, Any]:
     """The content of `choice.json`. Equal means choose all rows."""
-    validation = {
-        what: float(each["best"]["validation"]["mean"]) for what, each in summaries.items()
-    }
-    test = {what: (each["best"]["test"] or {}).get("mean") for what, each in summaries.items()}
+    best = {what: run.summary["best"] for what, run in runs.items()}
+    validation = {what: float(each["validation"]["mean"]) for what, each in best.items()}
+    test = {what: (each["test"] or {}).get("mean") for what, each in best.items()}
     chosen, why = (
         ALL,
         "the audit found no spoiled sub-dataset, so there is one training, on all rows",
     )
     if CLEAN in validation:
         everything, clean = validation[ALL], validation[CLEAN]
+        sign = -1 if read_history(runs[ALL].folder).mean_unit == "nll" else 1  # a loss
         what, scores = "on all rows", f"{everything:.4f} against {clean:.4f}"
-        if clean > everything:
+        if sign * clean > sign * everything:
             chosen, scores = CLEAN, f"{clean:.4f} against {everything:.4f}"
             what = f"without {suspects:,} suspects of {listed([*audited.spoiled])}"
         why = f"training {what} is better on validation: {scores}"

@@ -1,5 +1,6 @@
-"""The Python interface: `msft.train`, `msft.evaluate` and `msft.plan`. Each takes a recipe or the
-path of its file, does what the command of that name does, and returns it as Python objects."""
+"""The Python interface: `msft.train`, `msft.audit`, `msft.evaluate` and `msft.plan`. Each takes a
+recipe or the path of its file, does what the command of that name does, and returns it as Python
+objects."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.evaluation import evaluation
-from msft.app.terminal.progress import Progress, ShownRun
+from msft.app.terminal.progress import Progress, ShownAudit, ShownRun
 from msft.errors import UsageError, explaining
 from msft.planning.admission import (
     refuse_absent,
@@ -21,6 +22,7 @@ from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 if TYPE_CHECKING:
+    from msft.app.audit import AuditResult
     from msft.planning.admission import EngineSource
     from msft.training import Result
 
@@ -68,6 +70,39 @@ def train(
     how["notice"] = notice or printed(quiet)
     shown = ShownRun(progress=progress) if progress is not None else shown_run(recipe, schedule)
     return training.train(recipe, folder, [] if quiet and progress is None else [shown], **how)
+
+
+@explaining()
+def audit(
+    recipe: AnyRecipe,
+    out: Path | str | None = None,
+    *,
+    rounds: int = 2,
+    quiet: bool = False,
+    notice: Callable[[str], None] | None = None,
+    datasets: Mapping[str, Any] | None = None,
+) -> "AuditResult":
+    """Find the sub-datasets and the training rows that spoil the model, or go on with it: the same
+    call on the same folder resumes.
+
+    Args:
+        recipe: a `Recipe`, or the path of its file.
+        out: the folder of the audit; by default `audit` in the recipe's `output_dir`.
+        rounds: at most so many; the judges of a later round train without suspects.
+        quiet: show nothing.
+        notice: is told what a person should know before training starts; by default it is printed
+            to stderr.
+        datasets: rows in place of the recipe's files, as for `train`.
+
+    Returns:
+        `content` (what `audit.json` has), `spoiled` (names), `folder`, and two files in it:
+        `suspects`, the rows to look at, and `clean`, the recipe without them.
+    """
+    from msft.app import audit as auditing
+
+    shown = [] if quiet else [ShownAudit()]
+    tell = notice or printed(quiet)
+    return auditing.audit(_loaded(recipe), out, rounds, shown, tell, datasets)
 
 
 @explaining()

@@ -83,11 +83,17 @@ def read_exclusions(recipe: Recipe) -> Exclusions:
     return Exclusions(file, lines, digest, at)
 
 
-def _lines(file: Path) -> Iterator[Exclusion]:
+def raw_lines(file: Path) -> Iterator[tuple[str, Any]]:
+    """The lines of a file, each with its place for messages; DataError for what is no JSON."""
+
     def bad(error: DataError) -> None:
         raise error
 
-    for where, line in json_lines(file, bad):
+    return json_lines(file, bad)
+
+
+def _lines(file: Path) -> Iterator[Exclusion]:
+    for where, line in raw_lines(file):
         yield _exclusion(line, where)
 
 

@@ -82,6 +82,7 @@ class FastEngine(TorchEngine):
         self.device: torch.device = next(model.parameters()).device
         self._rows = {name: [TrainingRow.of(row) for row in part] for name, part in rows.items()}
         self._settings = settings
+        self._schedule_steps = settings.schedule_steps
         self._micro_batch_tokens = settings.micro_batch_tokens
         self._parameters: dict[str, nn.Parameter] = (
             dict(model.named_parameters()) if adapted is None else adapted.trained
@@ -159,7 +160,7 @@ class FastEngine(TorchEngine):
         self._lanes.seed(number)
 
     def plan_steps(self, steps: int) -> None:
-        self._settings = replace(self._settings, schedule_steps=steps)
+        self._settings = replace(self._settings, schedule_steps=steps or self._schedule_steps)
 
     def optimizer(self) -> dict[str, Any]:
         state = self._adamw.state()

@@ -44,6 +44,7 @@ class SimpleEngine(TorchEngine):
         self._loaded, self._model = loaded, loaded.model
         self._rows = rows
         self._settings = settings
+        self._schedule_steps = settings.schedule_steps
         self._parameters: dict[str, nn.Parameter] = (
             dict(self._model.named_parameters()) if adapted is None else adapted.trained
         )
@@ -106,7 +107,7 @@ class SimpleEngine(TorchEngine):
             self._average.take_raw(tensors)
 
     def plan_steps(self, steps: int) -> None:
-        self._settings = replace(self._settings, schedule_steps=steps)
+        self._settings = replace(self._settings, schedule_steps=steps or self._schedule_steps)
 
     def work(self, batch: Batch) -> tuple[Losses, int]:
         if self._average is not None:

@@ -38,7 +38,7 @@ from msft.run.folder import RunFolder
 from msft.run.log import EndEvent, Event, RunEvent
 from msft.scoring.metrics import own_metric
 from msft.search.curves import SELECTION, TEST
-from msft.search.methods import PreparedMethod
+from msft.search.methods import AUDIT, PreparedMethod
 from msft.text import counted
 
 DEFAULTS = {key.name: key.default for key in fields(Recipe) if key.default is not MISSING}
@@ -104,12 +104,25 @@ def admit(
     engine: EngineSource | None,
     shared: Path | None,
     ranks: Ranks,
+    method: PreparedMethod | None = None,
 ) -> Job:
-    """Refuse what cannot be done, before anything heavy is loaded."""
+    """Refuse what cannot be done, before anything heavy is loaded.
+
+    method: is carried out instead of the recipe's.
+    """
     folder = run_folder(recipe, out)
-    refuse_run(recipe, folder)
+    audits = method is not None and method.finds
+    refuse_run(recipe, folder, audits)
     refuse_engine(recipe, engine is not None, shared, ranks.world)
     events = folder.events() if folder.log.exists() else []
+    begun = events[0] if events else None
+    if isinstance(begun, RunEvent) and audits != (begun.method == AUDIT):
+        held, asked = "an audit", "a run"
+        if audits:
+            held, asked = f"a run of {begun.method}", "an audit"
+        raise UsageError(
+            f"{folder.path} holds {held}; expected a folder for {asked}: give another --out"
+        )
     return Job(
         recipe,
         folder,
@@ -122,6 +135,7 @@ def admit(
         resolved(recipe),
         begun=bool(events),
         finished=isinstance(events[-1], EndEvent) if events else False,
+        method=method,
     )
 
 
@@ -135,11 +149,11 @@ def run_folder(recipe: Recipe, out: Path | str | None) -> RunFolder:
     return RunFolder(expanded(name) if name.startswith("~") else Path(name))
 
 
-def refuse_run(recipe: Recipe, folder: RunFolder) -> None:
-    """Refuse what `msft train` cannot do in this folder."""
+def refuse_run(recipe: Recipe, folder: RunFolder, audits: bool = False) -> None:
+    """Refuse what `msft train` cannot do in this folder; audits: what `msft audit` cannot."""
     refuse_unwritable(folder.path)
-    refuse_planted(folder)
-    refuse_foreign(folder)
+    refuse_planted(folder, audits)
+    refuse_foreign(folder, audits)
     refuse_untrainable(recipe)
     refuse_changed(recipe, folder)
 
@@ -312,19 +326,19 @@ def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def refuse_planted(folder: RunFolder) -> None:
+def refuse_planted(folder: RunFolder, audits: bool = False) -> None:
     """NotAFile where a link, a pipe or anything else has a name that a run reads or writes."""
-    for path in (*folder.files, folder.log.with_name("run.lock")):
+    for path in (*folder.files_of(audits), folder.log.with_name("run.lock")):
         refuse_other_kind(path)
     for path in folder.folders:
         refuse_other_kind(path, FOLDER)
 
 
-def refuse_foreign(folder: RunFolder) -> None:
+def refuse_foreign(folder: RunFolder, audits: bool = False) -> None:
     """UsageError where files of somebody else have the names of a run's."""
     if folder.log.exists():
         return
-    taken = [path for path in folder.files if path.exists()]
+    taken = [path for path in folder.files_of(audits) if path.exists()]
     for path in folder.folders:
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             taken.append(path)

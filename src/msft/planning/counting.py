@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msft.data.corpus import Corpus, Task, settings_for
-from msft.data.encoding import Tokenizer
+from msft.data.corpus import Corpus, Task, generates, settings_for
+from msft.data.encoding import EncodedSplit, Tokenizer
+from msft.data.splits import question_of
 from msft.engine.decode.decoder import grouped, question
 from msft.engine.decode.plans import answer_plan
 from msft.engine.memory import EvaluationSize, EvaluationSizes
@@ -37,13 +38,13 @@ from msft.run.engine import Generated, Likelihoods, StopRow
 from msft.run.history import History
 from msft.run.log import Event, Log, RolloutEvent, Tokens
 from msft.run.recorded_run import RecordedRun
-from msft.run.rows import Scored
+from msft.run.rows import Judge, Judged, Scored
 from msft.run.worker import EngineWorker, Question, Work
-from msft.scoring.evaluation import Evaluator
+from msft.scoring.evaluation import Evaluator, judged, kind_of
 from msft.search.curves import SELECTION, TEST, value
 from msft.search.draws import shuffled
 from msft.search.feeds import SHUFFLED, Batch, FeedContext, Losses, Mixture, Part, epoch_and_steps
-from msft.search.methods import METHODS, PreparedMethod, prepare
+from msft.search.methods import METHODS, PreparedMethod, prepare, prepared_audit
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
 from msft.store.store import CheckpointStore, MemoryTier
@@ -134,10 +135,13 @@ def counted_run(
     script: Script,
     most_rollouts: int = MOST_ROLLOUTS,
     most_looks: int = MOST_LOOKS,
+    judge: Judge | None = None,
+    questions: Mapping[str, Sequence[str]] | None = None,
 ) -> Case:
     """A whole run in which the script decides; UsageError after so many roll-outs.
 
     most_looks: TooLong before a roll-out with which it would take more.
+    judge, questions: for an audit: what is said of rows, and what each training row asks.
     """
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
     if method.peaks is not None:
@@ -163,7 +167,16 @@ def counted_run(
     may_stop = method.rollout_options.patience is not None
     worker = CountingWorker(engine, settings, batch_size, train, may_stop)
     store = CheckpointStore([MemoryTier("memory", capacity=10**9)])
-    history = RecordedRun(settings, method, worker, Log(), store, watch=watch).carry_out()
+    history = RecordedRun(
+        settings,
+        method,
+        worker,
+        Log(),
+        store,
+        watch=watch,
+        judged_by_worker=judge,
+        questions=questions,
+    ).carry_out()
     return Case(_stages(history), engine.evaluations, history.tokens, engine.largest_batch)
 
 
@@ -469,6 +482,39 @@ def _scripts(method: PreparedMethod, train: TrainRows) -> tuple[Script, Script]:
     return Script(lambda mixture: mixture.active), nobody
 
 
+def audit_round(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, stems: bool) -> Case:
+    """One round of an audit, whose evaluations are what its judges are asked. Each answer is taken
+    to be wrong, and as long as its reference.
+
+    stems: as for `evaluation_sizes`.
+    """
+    tasks = _silent(corpus.tasks(recipe))
+    train = {name: each.train for name, each in corpus.datasets.items()}
+    seen = sum(sum(_written(task, task.splits[SELECTION])) for task in tasks.values())
+    written = {name: _written(tasks[name], rows) for name, rows in train.items()}
+
+    def judge(rows: Mapping[str, Sequence[int]]) -> Judged:
+        found = judged(tasks, train, rows, _Counter(stems), tokenizer)
+        tokens = found.tokens + seen
+        for name, numbers in rows.items():  # an answer is asked for, then how likely it was
+            times = 2 if kind_of(tasks[name]) == "generated" else 1
+            tokens += times * sum([written[name][number] for number in numbers])
+        return replace(found, tokens=tokens)
+
+    method = prepared_audit(1)
+    case = counted_run(
+        settings_for(recipe, corpus, method),
+        method,
+        recipe.train_batch_size,
+        {name: [len(row.tokens) for row in each.rows] for name, each in train.items()},
+        {},
+        Script(lambda mixture: ()),
+        judge=judge,
+        questions={n: [question_of(row) for row in each.examples] for n, each in train.items()},
+    )
+    return replace(case, evaluations=len(case.stages))  # each judge is asked once
+
+
 LINE = 2**62
 """How lines are cut does not change their tokens."""
 NO_METRIC = "none"
@@ -483,8 +529,7 @@ def evaluation_sizes(
     stems: whether what choices share below the prefix is computed once, as on CUDA in bf16.
     """
     counter = _Counter(stems)
-    silent = {n: replace(t, metric=NO_METRIC) if ":" in t.metric else t for n, t in tasks.items()}
-    evaluator = Evaluator(silent, counter, tokenizer)
+    evaluator = Evaluator(_silent(tasks), counter, tokenizer)
     sizes: dict[tuple[str, str], EvaluationSize] = {}
     for name, task in tasks.items():
         for split, encoded in task.splits.items():
@@ -492,6 +537,18 @@ def evaluation_sizes(
             read = evaluator.answered([name], split).tokens
             sizes[name, split] = _size(task, encoded.rows, read, counter)
     return sizes
+
+
+def _silent(tasks: Mapping[str, Task]) -> dict[str, Task]:
+    """The tasks without metrics of the user's own."""
+    return {n: replace(t, metric=NO_METRIC) if ":" in t.metric else t for n, t in tasks.items()}
+
+
+def _written(task: Task, split: EncodedSplit) -> list[int]:
+    """Tokens that the model reads while it writes an answer to each row."""
+    if not generates(task.metric, split):
+        return [0] * len(split.rows)
+    return [len(row.tokens) - len(row.prompt) - 1 for row in split.rows]
 
 
 def _size(task: Task, rows: Sequence[Encoded], read: int, counter: "_Counter") -> EvaluationSize:

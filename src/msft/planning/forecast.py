@@ -38,6 +38,8 @@ from msft.planning.counting import (
     Case,
     Cases,
     EvaluationTokens,
+    TooLong,
+    audit_round,
     cases_of,
     evaluation_sizes,
 )
@@ -67,8 +69,12 @@ def evaluations_of(
     recipe: Recipe, corpus: Corpus, tokenizer: Any, room: FreeMemory
 ) -> EvaluationSizes:
     """Tokens of every evaluation, as the decoder of this machine computes it."""
-    stems = room.kind == "cuda" and in_bf16(recipe, torch.device(room.kind))
-    return evaluation_sizes(corpus.tasks(recipe), tokenizer, stems)
+    return evaluation_sizes(corpus.tasks(recipe), tokenizer, _stems(recipe, room))
+
+
+def _stems(recipe: Recipe, room: FreeMemory) -> bool:
+    """Whether what choices share is computed once."""
+    return room.kind == "cuda" and in_bf16(recipe, torch.device(room.kind))
 
 
 def loaded(recipe: Recipe) -> tuple[Any, Corpus, ModelShape]:
@@ -104,6 +110,7 @@ def forecast_of(
     trained = 0 if adapter is None else shape.adapter_weights(adapter)
     program = used_memory() if room.kind == "cpu" else 0
     speed, why = calibration_of(recipe, corpus, needs, seconds)
+    audited = _audited(recipe, corpus, tokenizer, _stems(recipe, room))
     return {
         "model": recipe.model_name_or_path,
         "parameters": shape.parameters,
@@ -122,6 +129,7 @@ def forecast_of(
             for name, cases in counted_methods.cases.items()
         },
         "not_counted": dict(counted_methods.left_out),
+        "audit_round": audited and _case(audited, shape.parameters, trained, speed),
         "memory": {
             **asdict(needs.memory),
             "least": needs.memory.least,
@@ -145,6 +153,16 @@ def forecast_of(
         "not_calibrated": why,
         "devices": devices and _devices(recipe, corpus, shape, needs, worst, devices),
     }
+
+
+def _audited(recipe: Recipe, corpus: Corpus, tokenizer: Any, stems: bool) -> Case | None:
+    """A round of an audit; None where there can be none, or where counting it takes too long."""
+    if corpus.selection != SELECTION:
+        return None
+    try:
+        return audit_round(recipe, corpus, tokenizer, stems)
+    except TooLong:
+        return None
 
 
 def _points(case: Case, recipe: Recipe, corpus: Corpus) -> int:

@@ -152,8 +152,8 @@ class Engine(ABC):
         raise NotImplementedError
 
     def plan_steps(self, steps: int) -> None:  # noqa: B027
-        """So many steps come next, over which a changing learning rate is spread. Told where these
-        are not the steps of the recipe. Default: the recipe's."""
+        """So many steps come next, over which a changing learning rate is spread; 0: those of the
+        recipe. Told where the number changes. Default: the recipe's."""
 
     def memory(
         self, each: int, aside: int, most: int

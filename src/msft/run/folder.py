@@ -19,7 +19,6 @@ class RunFolder:
     """A run's files, as the contract names them.
 
     files: all of them but the folders, the log first.
-    audit_files: what an audit has besides.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,8 +45,12 @@ class RunFolder:
             *(self.log, self.recipe, self.verdicts, self.samples, self.steps, self.losses),
             *(self.environment, self.schedule, self.summary, self.report, self.hub),
         ]
-        self.audit_files = [self.judgments, self.audit, self.suspects, self.clean]
         self.folders = [self.best, self.base, self.checkpoints]
+
+    def files_of(self, audits: bool) -> list[Path]:
+        """The files of a run, or of an audit."""
+        more = [self.judgments, self.audit, self.suspects, self.clean] if audits else []
+        return [*self.files, *more]
 
     def events(self) -> list[Event]:
         """What the log says so far; nothing if there is none."""

@@ -112,7 +112,8 @@ class EngineWorker:
         on_step: Callable[[Step], None] = lambda step: None,
         plan_steps: Callable[[int], None] = lambda steps: None,
     ) -> None:
-        """plan_steps: is told how many steps a roll-out on some of the rows takes."""
+        """plan_steps: is told how many steps a roll-out on some of the rows takes, and 0 where one
+        on all rows follows it."""
         self._engine = engine
         self._on_step = on_step
         self._seed = seed
@@ -123,6 +124,7 @@ class EngineWorker:
         self.num_parameters = engine.num_parameters
         self.score = score
         self._plan_steps = plan_steps
+        self._planned = 0
         self.weights = engine.weights
         self.load = engine.load
         self.average = engine.average
@@ -136,8 +138,10 @@ class EngineWorker:
             seed=self._seed,
             rollout=question.rollout,
         )
-        if any(part.numbers is not None for part in question.mixture.parts):
-            self._plan_steps(self.context.steps)
+        some = any(part.numbers is not None for part in question.mixture.parts)
+        planned, self._planned = self._planned, self.context.steps if some else 0
+        if self._planned != planned:
+            self._plan_steps(self._planned)
         self._feed = question.feed.open(self.context)
         if tick:
             self._feed.restore(training["feed"])

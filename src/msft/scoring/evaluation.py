@@ -436,8 +436,9 @@ def judged(
     answers: dict[str, list[str | None]] = {}
     for name, task in asked.items():
         answered, seen = of_train.rows.get(name, []), of_validation.rows[name]
-        kind = kind_of(task)
+        kind, examples = kind_of(task), train[name].examples if name in train else ()
         loss, chosen = kind == "nll", kind == "choices"
+        given = {normal(example.completion) for example in examples}
         found[name] = JudgedRows(
             kind,
             numbers=[*rows.get(name, ())],
@@ -449,7 +450,7 @@ def judged(
             train_choices=[len(row.likelihoods) for row in answered] if chosen else (),
             validation_choices=[len(row.likelihoods) for row in seen] if chosen else (),
             chance=_chance(seen, task) if kind == "generated" else 0.0,
-            one_answer=len({normal(row.reference) for row in answered}) == 1,
+            one_answer=len(given) == 1,
         )
         answers[name] = [
             None if loss else without_middle(row.prediction, LONGEST_ANSWER) for row in answered

@@ -85,6 +85,7 @@ def plan_text(content: Mapping[str, Any], width: int = WIDTH) -> str:
         _data(content, width),
         _methods(content, width),
         _search(content),
+        _audit(content),
         _machine(content),
         *([devices_lines(content["devices"], width)] if content.get("devices") else []),
     )
@@ -204,6 +205,21 @@ def _search(content: Mapping[str, Any]) -> list[str]:
             "worst: no sub-dataset ever overfits, until max_stages or max_epochs ends the search.",
         ]
     return lines
+
+
+def _audit(content: Mapping[str, Any]) -> list[str]:
+    """What a round of an audit costs."""
+    case = content["audit_round"]
+    if case is None:
+        return []
+    tokens, time = case["tokens"], case["seconds"]
+    return [
+        f"msft audit: a round trains {counted(case['steps'], 'step')} on "
+        f"{si(tokens['train'])} tokens and asks {si(tokens['evaluation'])}, "
+        f"{si(case['flops']['total'])}FLOPs"
+        + ("" if time is None else f", {duration(time)}")
+        + "; a second one follows where somebody is spoiled",
+    ]
 
 
 def _machine(content: Mapping[str, Any]) -> list[str]:
