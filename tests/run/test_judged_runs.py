@@ -61,8 +61,15 @@ class Marked(SimulatedEngine):
         doubts = [
             0.0 if x else 1 + (n * self.mark % 97) / 97 for n, x in zip(numbers, right, strict=True)
         ]
-        choices = {"train_choices": [3] * len(numbers), "validation_choices": [3] * VALIDATION}
-        return JudgedRows("choices", numbers, right, [1.0] * VALIDATION, doubts, **choices)
+        return JudgedRows(
+            "choices",
+            numbers,
+            right,
+            [1.0] * VALIDATION,
+            doubts,
+            train_choices=[3] * len(numbers),
+            validation_choices=[3] * VALIDATION,
+        )
 
 
 def audited(

@@ -111,12 +111,11 @@ def audit(
             trained = {name: each.train for name, each in rows.corpus.datasets.items()}
             suspects = suspect_lines(history, judgments, trained)
             files = job.folder
-            for path, write in (
-                (files.suspects, lambda: write_lines(files.suspects, suspects)),
-                (files.clean, lambda: write_clean(asked, files, suspects)),
-            ):
-                if not job.finished or kind_of(path) is None:  # people delete lines of right rows
-                    write()
+            # a finished audit keeps its suspects: people delete the lines of right rows
+            if not job.finished or kind_of(files.suspects) is None:
+                write_lines(files.suspects, suspects)
+            if not job.finished or kind_of(files.clean) is None:
+                write_clean(asked, files, suspects)
             write_json(files.audit, content)
             write_report(files.path)
 

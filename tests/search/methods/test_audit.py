@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msft.search.feeds import Mixture
-from msft.search.judging import Finding, JudgedRows
-from msft.search.methods.audit import audit, folds_of, together, without
+from msft.search.judging import Finding, JudgedRows, together
+from msft.search.methods.audit import audit, folds_of, without
 
 Rows = Mapping[str, Sequence[int]]
 
@@ -57,9 +57,16 @@ class Asked:
         wrong = {*self.wrong.get(name, ())}
         train = [0.0 if number in wrong else 1.0 for number in numbers]
         validation = [1.0] * self.validation_rows
-        choices = {"train_choices": [2] * len(train), "validation_choices": [2] * len(validation)}
         doubts = [(1 - x) * (1 + n) for n, x in zip(numbers, train, strict=True)]
-        return JudgedRows("choices", [*numbers], train, validation, doubts, **choices)
+        return JudgedRows(
+            "choices",
+            [*numbers],
+            train,
+            validation,
+            doubts,
+            train_choices=[2] * len(train),
+            validation_choices=[2] * len(validation),
+        )
 
     def find(self, findings: Mapping[str, Finding]) -> None:
         self.found.append(findings)
