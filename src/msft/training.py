@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,6 +91,8 @@ from msft.search.rollout import ALL_DATA, BASE, FAST, CheckpointId, Settings
 from msft.store.store import Hashes
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from msft.engine.memory import Demand
     from msft.engine.model.shape import ModelShape
 
@@ -178,6 +181,7 @@ class Result:
     schedule: the content of schedule.json, which `msft replay` can train again.
     folder: the run folder.
     was_finished: the run had ended before; nothing was trained.
+    scores: a pandas table of the scores.
     """
 
     summary: dict[str, Any]
@@ -185,6 +189,40 @@ class Result:
     schedule: dict[str, Any]
     folder: Path
     was_finished: bool = False
+
+    @property
+    def scores(self) -> "DataFrame":
+        """The scores of the best checkpoint: a row for each sub-dataset and one for the mean, a
+        column for each split."""
+        from pandas import DataFrame
+
+        best = self.summary["best"]
+        splits = {split: best[split] for split in ("validation", "test") if best[split]}
+        return DataFrame(
+            {name: {**each["datasets"], "mean": each["mean"]} for name, each in splits.items()},
+            index=[*splits["validation"]["datasets"], "mean"],
+            dtype=float,
+        )
+
+    def __repr__(self) -> str:
+        return f"<msft.Result: {self._story()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<p>{escape(self._story())}</p>\n{self.scores.to_html(na_rep='–')}"
+
+    def _story(self) -> str:
+        best = self.summary["best"]
+        splits = {split: best[split] for split in ("validation", "test") if best[split]}
+        means = [
+            f"{name} {each['mean']:.4f}"
+            for name, each in splits.items()
+            if each["mean"] is not None
+        ]
+        return (
+            f"{self.summary['method']}, the best is {best['checkpoint']} after "
+            f"{best['epochs']:g} epochs; mean on {', '.join(means)}; model in {self.best}"
+        )
 
 
 # The stages, in their order.
