@@ -437,15 +437,21 @@ def write_comparison(
     out: Path,
     older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
+    told: Sequence[str] = (),
+    figures: Sequence[Section] = (),
 ) -> Path:
     """The page that compares these runs; its other arguments are those of `report_of_folders`.
 
     out: the file, or the folder in which it is to be `report.html`.
     older_groups: says the groups of a folder whose environment.json does not.
+    told: sentences that the page begins with.
+    figures: the page shows them before its other figures.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _write_page(path, report_of_folders(folders, older_groups, report_split))
+    report = report_of_folders(folders, older_groups, report_split)
+    remarks, scores = [*told, *report.remarks], [*report.scores, *figures]
+    return _write_page(path, replace(report, remarks=remarks, scores=scores), figures)
 
 
 def write_files(report: ComparisonReport, out: Path) -> list[Path]:
@@ -464,10 +470,13 @@ OPEN = ("main", "scores", "datasets", "seeds", "flops")
 All else is folded."""
 
 
-def _write_page(path: Path, report: ComparisonReport) -> Path:
-    """Each run's own report is linked if it is there."""
+def _write_page(path: Path, report: ComparisonReport, opened: Sequence[Section] = ()) -> Path:
+    """Each run's own report is linked if it is there.
+
+    opened: figures that are not folded.
+    """
     keys = {table.key for table in report.page}
-    shown = {*OPEN, "" if "seeds" in keys else "bootstrap"}
+    shown = {*OPEN, "" if "seeds" in keys else "bootstrap", *(each.key for each in opened)}
     figures = [each for each in report.figures if each.key != "spread" or "spread" not in keys]
     best, full_stop, margins = report.headline.partition(". ")
     first, *others = report.marked(report.page)

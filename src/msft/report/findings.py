@@ -296,7 +296,7 @@ def findings_of(
         unlearned=tuple(
             name for name in unlearned_before(tests, len(history.stages)) if name not in named
         ),
-        sft_epochs=_sft_epochs(history, best),
+        sft_epochs=sft_epochs(history),
         growth=found.growth,
         base_is_best=best == BASE,
         worse_than_base=best != BASE and not _is_better(history, best),
@@ -420,10 +420,11 @@ def _way(history: History, left: Exclusion, target: CheckpointId) -> list[Checkp
     return since[-LATEST:]
 
 
-def _sft_epochs(history: History, best: CheckpointId) -> float | None:
+def sft_epochs(history: History) -> float | None:
     """Epochs of a result that SFT would have had too: selected, of stages that trained all rows,
     while points of later stages were there to be selected."""
-    if history.reported or best == BASE:
+    best = history.best
+    if history.reported or best in (None, BASE):
         return None
     path = [history.stages[rollout].asked for rollout, _ in history.path(best)]
     plain = all(
@@ -621,11 +622,15 @@ def result_texts(found: Findings, headline: bool = False) -> list[str]:
     if found.worse_than_base:
         texts.append(f"The result is not better on {found.selection} than the model you gave.")
     if found.sft_epochs is not None:
-        length = epochs_in_words(found.sft_epochs)
-        texts.append(f"No exclusion is on the path to the best: it is SFT for {length}.")
+        texts.append(no_exclusion_text(found.sft_epochs))
     if found.shortfall:
         texts.append(shortfall_text(found.shortfall, found.selection))
     return texts
+
+
+def no_exclusion_text(sft_epochs: float) -> str:
+    length = epochs_in_words(sft_epochs)
+    return f"No exclusion is on the path to the best: it is SFT for {length}."
 
 
 def shortfall_text(found: Shortfall, selection: str = SELECTION) -> str:
