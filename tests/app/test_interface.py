@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,27 @@ def test_a_result_is_short_to_read_and_its_scores_are_a_table() -> None:
     assert "<td>0.75</td>" in page
     best["test"] = None
     assert [*result.scores.columns] == ["validation"]
+
+
+def test_the_page_on_python_runs_and_has_every_public_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (NOTEBOOK.parents[1] / "docs" / "python.md").read_text()
+    assert [n for n in msft.__all__ if n != "__version__" and f"`{n}" not in page] == []
+    write_data(tmp_path, train=32, held_out=8)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(recipe_of(tmp_path, method="sft").to_yaml())
+    names: dict[str, Any] = {}
+    for block in page.split("```python\n")[1:]:
+        exec(block.partition("```")[0], names)  # noqa: S102
+    assert names["found"]["train_rows"] == 96
+    assert names["scores"]["mean"] == names["result"].summary["best"]["test"]["mean"]
+    events = names["events"]
+    assert events[0] == "run"
+    assert events[-1] == "end"
+    assert events.count("point") == 4
+    watched = capsys.readouterr().out.splitlines()[-3:]
+    assert all(re.fullmatch(r"base|r0-t[1-4]", line) for line in watched)
 
 
 def test_evaluate_refuses_a_split_that_there_is_not(tmp_path: Path) -> None:

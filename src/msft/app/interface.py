@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.evaluation import evaluation
-from msft.app.terminal.progress import Progress, ShownAudit, ShownRun
+from msft.app.terminal.progress import Called, Progress, ShownAudit, ShownRun
 from msft.errors import UsageError, explaining
+from msft.observers.observer import Observer
 from msft.planning.admission import (
     refuse_absent,
     refuse_no_packages,
@@ -19,6 +20,7 @@ from msft.planning.admission import (
 )
 from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder
+from msft.run.log import Event
 from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
@@ -38,7 +40,7 @@ def train(
     out: Path | str | None = None,
     *,
     quiet: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | Callable[[Event], Any] | None = None,
     notice: Callable[[str], None] | None = None,
     schedule: Path | str | None = None,
     engine: "EngineSource | None" = None,
@@ -51,7 +53,8 @@ def train(
         out: the run folder; by default the recipe's `output_dir`.
         quiet: show nothing. Without it a live table is shown on a terminal, and plain lines in a
             notebook, a file or a pipe.
-        progress: an object of your own that is told of every event and step, instead of the table.
+        progress: a function that is called with every event as it happens, instead of the table; or
+            an object with `event(event, live)` and `step(step)`.
         notice: is told what a person should know before training starts; by default it is printed
             to stderr.
         schedule: a `schedule.json` to train in one straight run, instead of the recipe's method.
@@ -70,8 +73,11 @@ def train(
     folder = run_folder(recipe, out).path
     how: dict[str, Any] = {"schedule": schedule, "engine": engine, "datasets": datasets}
     how["notice"] = notice or printed(quiet)
-    shown = ShownRun(progress=progress) if progress is not None else shown_run(recipe, schedule)
-    return training.train(recipe, folder, [] if quiet and progress is None else [shown], **how)
+    watching: list[Observer] = [] if quiet else [shown_run(recipe, schedule)]
+    if progress is not None:
+        told: Progress = progress if isinstance(progress, Progress) else Called(progress)
+        watching = [ShownRun(progress=told)]
+    return training.train(recipe, folder, watching, **how)
 
 
 @explaining()
