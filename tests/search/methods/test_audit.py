@@ -129,9 +129,7 @@ def test_each_row_is_in_one_fold_with_all_that_ask_the_same(
     folds = folds_of(asked, seed)
     assert len(folds) == 2
     known: set[str] = set()
-    every = [
-        {asked[name][row] for name in asked for row in fold.get(name, [])} for fold in folds
-    ]
+    every = [{asked[name][row] for name in asked for row in fold.get(name, [])} for fold in folds]
     assert not every[0] & every[1], "a copy in the other fold teaches its judge the answer"
     for name, questions in asked.items():
         parts = [fold.get(name, []) for fold in folds]
