@@ -521,6 +521,9 @@ def test_suspects_of_an_earlier_round_have_what_its_judges_said() -> None:
 def test_both_trainings_and_the_choice_are_left_and_said(
     place: Path, fresh: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(fresh)
+    own = {"dataset": "bad", "sha256": suspects_of(place / "audit")[0]["sha256"]}
+    (fresh / "suspects.jsonl").write_text(json.dumps(own))  # of an earlier audit
     out = fresh / "both"
     command = ["train", str(place / "recipe.yaml"), "--audit", "--out", str(out), "--quiet"]
     assert main(command) == 0

@@ -38,8 +38,8 @@ from msft.training import Result, build, fit, judge, meet, read, train
 
 ROUNDS = 2
 EXCLUDED = "excluded.jsonl"
-"""Beside an audit's `clean.yaml`, where it leaves out other rows than the suspects: the recipe's own
-excluded rows too, or not the last suspect of a sub-dataset of which all rows are suspects."""
+"""Beside an audit's `clean.yaml`, where other rows leave than the suspects: also those that the
+recipe excludes itself, or not the last suspect of a sub-dataset of which all rows are suspects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,10 @@ def train_audited(
     lines = from_rank0(ranks, "suspects", lambda: lines_in(audited.suspects))
     recipes = {ALL: replace(recipe, push_to_hub=False)}
     if lines:
-        recipes[CLEAN] = load_recipe(audited.clean, ["push_to_hub=false"])
+        clean = load_recipe(audited.clean, ["push_to_hub=false"])
+        # its own file, whatever has this name in the current directory
+        excluding = str((audited.folder / str(clean.exclude_rows)).resolve())
+        recipes[CLEAN] = replace(clean, exclude_rows=excluding)
     runs: dict[str, Result] = {}
     for what, asked in recipes.items():
         left = f" without {lines:,} suspects" if what == CLEAN else " on all rows"

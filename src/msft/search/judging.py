@@ -39,8 +39,8 @@ and tests, as Agresti and Caffo do: else a set of which all rows are right has n
 nll has no share: nobody knows what a wrong row loses. Its D is 1 nat a token, so that the same
 rules read: a gap of at least 0.1 nats is spoiled, one surely below 0.25 is fine. A metric of the
 user's own has no known scale either. Its D is V minus what the worst 5 % of validation rows are
-worth at most: gap / D is how far training rows are on the way down to these, which is enough to call
-a sub-dataset spoiled, and no share.
+worth at most, so gap / D is how far training rows are on the way down to these. That is enough to
+call a sub-dataset spoiled, and no share of wrong answers.
 
 Suspects of a spoiled sub-dataset are the round(share · n) rows with the largest doubts. There are
 always that many in which the judge prefers another answer, but for noise: share <= 1 - T wherever
