@@ -217,6 +217,30 @@ def test_killed_and_resumed_it_leaves_the_same_bytes(
     assert left_by(fresh / "audit") == left_by(place / "audit")
 
 
+@pytest.mark.parametrize(
+    "keys", [{"use_peft": True, "lora_r": 4}, {"engine": "simple"}], ids=["adapter", "simple"]
+)
+def test_judges_with_an_adapter_or_the_simple_engine_resume_to_the_same_bytes(
+    keys: dict[str, Any], fresh: Path
+) -> None:
+    """Killed before the second judgment of two, of rows with choices."""
+    datasets = [write_rows(fresh, "asked", with_choices("asked", 40))]
+    file = recipe(fresh, datasets, num_train_epochs=1, **keys)
+    for name in ("whole", "killed"):
+        command = ["audit", file, "--out", str(fresh / name), "--rounds", "1", "--quiet"]
+        if name == "killed":
+            with pytest.MonkeyPatch.context() as patch:
+                Dying(patch, 6, False)
+                with pytest.raises(Killed):
+                    main(command)
+        assert main(command) == 0
+    assert left_by(fresh / "killed") == left_by(fresh / "whole")
+    lines = (fresh / "whole" / "judgments.jsonl").read_text().splitlines()
+    judged = [json.loads(line) for line in lines]
+    assert [each["kind"] for each in judged] == ["choices"] * 2
+    assert sorted(n for each in judged for n in each["numbers"]) == [*range(40)]
+
+
 @pytest.mark.parametrize("writer", ["write_lines", "write_clean", "write_json", "write_report"])
 def test_killed_while_it_writes_its_files_they_are_written_again(
     writer: str, place: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch
