@@ -403,6 +403,8 @@ def test_a_later_round_keeps_verdicts_and_makes_shares_and_ranks_anew() -> None:
     assert len(again["a"].suspects) == 175
     clean = found_in({"a": CLEAN}, first)["a"]
     assert (clean.verdict, clean.suspects) == ("spoiled", ())
+    assert clean.why.endswith("The verdict is that of round 1, whose judges saw more wrong.")
+    assert again["a"].why.endswith("of the training answers are wrong.")
     unknown = chosen(rights(100, 200), rights(200, 400))
     assert found_in({"a": unknown}, first) == first
 

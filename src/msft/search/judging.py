@@ -221,7 +221,9 @@ def found_in(
     found = dict(first)
     for name, each in measured.items():
         if first[name].verdict == "spoiled" and each.share is not None:
-            found[name] = _finding_of(each, "spoiled", _spoiled(each, each.share))
+            why, less = _spoiled(each, each.share), each.share.value < SPOILED
+            more = " The verdict is that of round 1, whose judges saw more wrong." if less else ""
+            found[name] = _finding_of(each, "spoiled", f"{why}{more}")
     return found
 
 
