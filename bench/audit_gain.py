@@ -1,13 +1,18 @@
 """What an audit finds, and what training without its suspects gives, on mixtures whose wrong rows
 are known.
 
-    python bench/audit_gain.py --rows noisy-75..79,clean-75..79,slightly-75..79 --data DIR --out DIR
+    python bench/audit_gain.py --rows noisy-75..79,slightly-75..79,clean-75..79 --data DIR --out DIR
+    python bench/audit_gain.py --rows coder-75..77 --data DIR --out DIR --set model_name_or_path=…
     OMP_NUM_THREADS=1 python bench/audit_gain.py --rows demo-200..209 --out DIR
 
 A row is an audit of two rounds, then SFT: on all rows, without the suspects of each round, without
-as many random rows, and without all wrong rows (the oracle, which nobody has). On a clean mixture
-there is only the audit, unless somebody is called spoiled. One JSON line a row in
-OUT/audit-gain.jsonl, logs in OUT/logs; what has a line is skipped, what was cut off is resumed.
+as many random rows, and without all wrong rows (the oracle, which nobody has). `--uses msft-all,
+msft-round-2` trains mSFT instead. On a clean mixture there is only the audit, unless somebody is
+called spoiled. One JSON line a row in OUT/audit-gain.jsonl, logs in OUT/logs. Each training has its
+logs there when it ends, and is not done again; what was cut off is resumed.
+
+`python bench/study_logs.py OUT` adds the rows to docs/runs, and `make study` makes their tables
+(docs/results/audit-gain.md).
 """
 
 import argparse
@@ -22,7 +27,9 @@ from typing import Any
 import torch
 from common import ROOT, smaller_card
 from study import SharedEngines, claimed
-from study_logs import AUDIT, keep_logs
+from study_audits import scores_of
+from study_logs import AUDIT, AUDITS, keep_logs
+from study_rows import VARIANTS
 
 import msft
 from msft import training
@@ -38,23 +45,33 @@ from msft.recipe.recipe import Recipe, load_recipe
 from msft.run.folder import RunFolder, read_history
 from msft.search.draws import sampled
 
-LINES = "audit-gain.jsonl"
 USES = ("all", "round-1", "round-2", "random", "oracle")
 TUNED = ["ema_decay=null", "lr_scheduler_type=cosine", "num_train_epochs=3"]
 """The best schedule on the tuning seeds (docs/results/gain.md)."""
+MSFT = [
+    *(each.replace("DECAY", "0.99") for each in VARIANTS["msft-sure-ema"]),
+    "lr_scheduler_type=constant",
+]
+"""As in docs/study.md; the recipes have the learning rate."""
+ADAPTER = ["use_peft=true", "lora_r=16", "lora_alpha=32"]
 SLIGHTLY = ("commonsenseqa", "arc_easy", "ag_news", "trec")
 """The tasks of the mixture with 20 % wrong labels."""
 Numbers = Mapping[str, list[int]]
 
 
-def recipe_of(mixture: str, seed: int, data: Path | None, overrides: list[str]) -> Recipe:
-    """What the audit and every training of a row have."""
+def recipe_of(
+    mixture: str, seed: int, data: Path | None, overrides: list[str], msft: bool = False
+) -> Recipe:
+    """What the audit and every training of SFT, or of mSFT, of a row have."""
     if mixture == "demo":
-        return load_recipe(RECIPE, [*METHODS["sft-ema"][1], f"seed={seed}", *overrides])
-    file = "smollm2-learnable-noisy" if mixture == "noisy" else "smollm2-learnable"
+        variant = METHODS["msft" if msft else "sft-ema"][1]
+        return load_recipe(RECIPE, [*variant, f"seed={seed}", *overrides])
+    file = "smollm2-learnable-noisy" if mixture in ("noisy", "coder") else "smollm2-learnable"
     given = [f"data_dir={json.dumps(str(data))}"] if data else []
+    given += ADAPTER if mixture == "coder" else []
+    variant = [*TUNED, *(MSFT if msft else [])]
     made = load_recipe(
-        ROOT / "recipes" / f"{file}.yaml", [*TUNED, f"seed={seed}", *given, *overrides]
+        ROOT / "recipes" / f"{file}.yaml", [*variant, f"seed={seed}", *given, *overrides]
     )
     if mixture == "slightly":
         noisy = (
@@ -94,8 +111,10 @@ def _against_the_rule(name: str, seed: int) -> list[int]:
     return [n for n, row in enumerate(rows) if row.completion != rule[row.prompt.split()[1]]]
 
 
-def measured(recipe: Recipe, uses: list[str], folder: Path, logs: Path) -> dict[str, Any]:
-    """An audit and the trainings after it."""
+def measured(
+    recipe: Recipe, msft_recipe: Recipe, uses: list[str], folder: Path, logs: Path
+) -> dict[str, Any]:
+    """An audit and the trainings after it; those whose logs are there are not done again."""
     begun = time.perf_counter()
     audited = audits.audit(recipe, folder / "audit", rounds=2)
     seconds = {"audit": time.perf_counter() - begun}
@@ -113,7 +132,8 @@ def measured(recipe: Recipe, uses: list[str], folder: Path, logs: Path) -> dict[
     }
     suspected = {name: len(numbers) for name, numbers in rounds[-1].items()}
     if not any(suspected.values()):
-        uses = [use for use in uses if use in ("all", "oracle")] if wrong else []
+        left = ("all", "oracle", "msft-all", "msft-oracle")  # the others are as on all rows
+        uses = [use for use in uses if use in left] if wrong else []
     leaving: dict[str, Numbers] = {
         "all": {},
         "round-1": rounds[0],
@@ -126,13 +146,16 @@ def measured(recipe: Recipe, uses: list[str], folder: Path, logs: Path) -> dict[
     }
     scores = {}
     for use in uses:
-        begun = time.perf_counter()
-        best = trained(recipe, rows, leaving[use], folder / use).summary["best"]
-        seconds[use] = time.perf_counter() - begun
-        keep_logs(folder / use, logs / use)
-        scores[use] = {split: best[split] for split in ("validation", "test")}
+        if not (logs / use / "recipe.yaml").exists():  # the last of its files
+            begun = time.perf_counter()
+            asked = msft_recipe if use.startswith("msft-") else recipe
+            trained(asked, rows, leaving[use.removeprefix("msft-")], folder / use)
+            seconds[use] = time.perf_counter() - begun
+            keep_logs(folder / use, logs / use)
         for weights in (RunFolder(folder / use).best, RunFolder(folder / use).checkpoints):
             shutil.rmtree(weights, ignore_errors=True)
+        scores[use] = scores_of(logs / use)
+        print(f"{folder.name}, {use}: test {100 * scores[use]['test']['mean']:.2f}", flush=True)
     found = {
         name: {
             **{key: content[key] for key in ("verdict", "gap", "wrong_share", "rows")},
@@ -177,7 +200,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", required=True, type=rows_of, help="such as noisy-75..79,demo-200")
-    parser.add_argument("--uses", default=",".join(USES), help="trainings (%(default)s)")
+    every = ",".join(USES)
+    parser.add_argument("--uses", default=every, help="trainings (%(default)s), or msft-USE")
     parser.add_argument("--data", type=Path, help="folder of the benchmarks' rows")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all")
@@ -193,15 +217,16 @@ def main() -> None:
     training.write_report = audits.write_report = nothing
     for mixture, seed in options.rows:
         name = f"{mixture}-{seed}"
-        with claimed(name, options.out, LINES) as mine:
+        with claimed(name, options.out, AUDITS) as mine:
             if not mine:
                 print(f"{name}: there already, or another process is at it", flush=True)
                 continue
-            recipe = recipe_of(mixture, seed, options.data, [*compiled, *options.set])
+            asked = (mixture, seed, options.data, [*compiled, *options.set])
             uses, logs = options.uses.split(","), options.out / "logs" / name
             line: dict[str, Any] = {"name": name, "mixture": mixture, "seed": seed}
-            line |= measured(recipe, uses, options.out / name, logs)
-        with (options.out / LINES).open("a") as file:
+            recipes = (recipe_of(*asked), recipe_of(*asked, msft=True))
+            line |= measured(*recipes, uses, options.out / name, logs)
+        with (options.out / AUDITS).open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(said(line), flush=True)
 

@@ -2,8 +2,8 @@
 
     python bench/study_logs.py FOLDER… [--into docs/runs]
 
-adds the runs of bench/study.py that FOLDER holds: lines of study*.jsonl, and the logs in logs/ or
-logs*.tgz. A run that is there already stays as it is.
+adds the runs of bench/study.py and bench/audit_gain.py that FOLDER holds: lines of study*.jsonl and
+audit-gain.jsonl, and the logs in logs/ or logs*.tgz. A run that is there already stays as it is.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from msft.run.log import from_line
 
 RUNS = Path(__file__).parent.parent / "docs" / "runs"
 PACKED = ("run.jsonl", "verdicts.jsonl")
-PLAIN = ("summary.json", "recipe.yaml")
+SUMMARY = "summary.json"
+PLAIN = (SUMMARY, "recipe.yaml")
 LINES = "study.jsonl"
+AUDITS = "audit-gain.jsonl"
+"""Rows of bench/audit_gain.py: an audit and the trainings after it."""
 
 
 AUDIT = (("run.jsonl",), ("audit.json", "recipe.yaml"))
@@ -50,6 +54,17 @@ def keep_logs(
     (logs / recipe).write_text(without_places((folder / recipe).read_text()))
 
 
+def keep_result(folder: Path, logs: Path) -> None:
+    """Put the summary of a run into a folder, and how its result did on each test row."""
+    logs.mkdir(parents=True, exist_ok=True)
+    summary = (folder / SUMMARY).read_text()
+    best = json.loads(summary)["best"]["checkpoint"]
+    with gzip.open(folder / "verdicts.jsonl.gz", "rt") as lines:
+        kept = [x for x in lines if f'"checkpoint":"{best}","split":"test",' in x]
+    (logs / "verdicts.jsonl.gz").write_bytes(gzip.compress("".join(kept).encode(), mtime=0))
+    (logs / SUMMARY).write_text(summary)
+
+
 def without_places(recipe: str) -> str:
     """A recipe without `data_dir`, and files in it by their names from there."""
     lines = recipe.splitlines(keepends=True)
@@ -73,34 +88,50 @@ def verdicts_of(logs: Path) -> dict[tuple[str, str, str], str]:
     return {(r["checkpoint"], r["split"], r["dataset"]): r["rows"] for r in read}
 
 
-def lines_of(runs: Path) -> list[dict[str, Any]]:
+def lines_of(runs: Path, lines: str = LINES) -> list[dict[str, Any]]:
     """One for each run."""
-    return [json.loads(line) for line in (runs / LINES).read_text().splitlines()]
+    file = runs / lines
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def taken(source: Path, runs: Path) -> list[str]:
     """Add the runs of a folder to others; the names of those that were new."""
-    known = {line["name"] for line in lines_of(runs)} if (runs / LINES).exists() else set()
     with tempfile.TemporaryDirectory() as place:
         for archive in sorted(source.glob("logs*.tgz")):
             with tarfile.open(archive) as packed:
                 packed.extractall(place, filter="data")
-        found = [source / "logs", Path(place) / "logs"]
-        new = {}
-        for file in sorted(source.glob("study*.jsonl")):
-            for line in file.read_text().splitlines():
-                name = json.loads(line)["name"]
-                if name not in known:
-                    new.setdefault(name, line)
-        for name in new:
-            logs = next((each / name for each in found if (each / name).is_dir()), None)
+        places = [source / "logs", Path(place) / "logs"]
+        return [
+            name
+            for pattern, lines in (("study*.jsonl", LINES), (AUDITS, AUDITS))
+            for name in _added(source, pattern, places, runs, lines)
+        ]
+
+
+def _added(
+    source: Path, pattern: str, places: Sequence[Path], runs: Path, lines: str
+) -> Iterator[str]:
+    """Copy the logs of new lines, then add each line to a file of `runs`."""
+    known = {line["name"] for line in lines_of(runs, lines)}
+    for file in sorted(source.glob(pattern)):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            name = row["name"]
+            if name in known:
+                continue
+            logs = next((each / name for each in places if (each / name).is_dir()), None)
             if logs is None:
                 sys.exit(f"{source}: {name} has a line and no logs; expected logs/ or logs*.tgz")
-            keep_logs(logs, runs / "logs" / name)
-    runs.mkdir(parents=True, exist_ok=True)
-    with (runs / LINES).open("a") as out:
-        out.writelines(f"{line}\n" for line in new.values())
-    return list(new)
+            if lines == AUDITS:
+                for use in row["scores"]:
+                    keep_result(logs / use, runs / "logs" / name / use)
+                keep_logs(logs / "audit", runs / "logs" / name / "audit", ((), AUDIT[1]))
+            else:
+                keep_logs(logs, runs / "logs" / name)
+            known.add(name)
+            with (runs / lines).open("a") as out:
+                out.write(f"{line}\n")
+            yield name
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
+from study_audits import found_table, gain_table
 from study_costs import (
     PRICED,
     SCORES,
@@ -64,6 +65,7 @@ PAGES = (
     ROOT / "docs" / "study.md",
     *(ROOT / "docs" / "results" / f"study-{name}.md" for name in OTHERS),
     ROOT / "docs" / "results" / "gain.md",
+    ROOT / "docs" / "results" / "audit-gain.md",
 )
 MARK = re.compile(r"(<!-- study (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 EPOCHS = "epochs_trained"
@@ -257,6 +259,12 @@ def _confirmed(runs: Path) -> dict[str, Study]:
     return study_of(runs, set(range(70, 80)), None)
 
 
+def _audited(
+    made: Callable[[Path, str], list[str]], mixture: str, _: Mapping[str, Study], runs: Path
+) -> list[str]:
+    return made(runs, mixture)
+
+
 Made = Callable[[Mapping[str, Study], Path], list[str]]
 TABLES: dict[str, Made] = {
     "clean": lambda studies, _: main_table(studies["clean"]),
@@ -283,6 +291,12 @@ TABLES: dict[str, Made] = {
         studies.get("qwenpaper", {}), runs, PAPER_QWEN
     ),
     "bigbench": lambda studies, _: whole_table(studies.get("bigbench", {})),
+    **{
+        f"audit_{mixture}{what}": partial(_audited, made, mixture)
+        for mixture in ("noisy", "slightly", "clean", "coder", "demo")
+        for what, made in (("", gain_table), ("_found", found_table))
+        if (mixture, what) != ("clean", "")  # there nobody is spoiled, so there are no suspects
+    },
 }
 
 

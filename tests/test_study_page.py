@@ -1,5 +1,7 @@
 """The study's pages: their tables are those that the logs of its runs give."""
 
+import gzip
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> Any:
     return _bench(monkeypatch, "study_logs")
+
+
+@pytest.fixture
+def audits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return _bench(monkeypatch, "study_audits")
 
 
 @pytest.fixture
@@ -151,6 +158,8 @@ def test_every_table_has_both_splits_seeds_and_candidates(script: Any) -> None:
         head = found[0].splitlines()[2]
         if found[2] in IN_WORDS:
             assert re.search(RUNS, found[0])
+        elif found[2].endswith("_found"):  # shares of wrong rows
+            assert head == script.NOT_RUN[0] or head.startswith("| sub-dataset | wrong, % |")
         elif found[2] == "tasks":  # both splits are in each cell
             assert head.startswith("| method | seeds | candidates |")
         elif head != script.NOT_RUN[0]:
@@ -186,12 +195,16 @@ def test_candidates_are_those_that_the_run_counted(selection: Any, logs: Any) ->
             assert len(selection.candidates_of(history)) == line["candidates"], line["name"]
 
 
-def test_the_runs_have_lines_and_logs_within_eight_megabytes(logs: Any) -> None:
-    names = [line["name"] for line in logs.lines_of(logs.RUNS)]
+def test_the_runs_have_lines_and_logs_within_ten_megabytes(logs: Any) -> None:
+    names = [
+        line["name"]
+        for file in (logs.LINES, logs.AUDITS)
+        for line in logs.lines_of(logs.RUNS, file)
+    ]
     assert len(set(names)) == len(names)
     assert {folder.name for folder in (logs.RUNS / "logs").iterdir()} == set(names)
     files = [file for file in logs.RUNS.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < 8_000_000
+    assert sum(file.stat().st_size for file in files) < 10_000_000
     assert not [
         file for file in files if file.suffix == ".gz" and file.read_bytes()[4:8] != b"\0" * 4
     ]
@@ -220,6 +233,69 @@ def test_runs_of_another_folder_are_taken_once(logs: Any, tmp_path: Path) -> Non
     (source / "study2.jsonl").write_text('{"name": "clean-sft-2"}\n')
     with pytest.raises(SystemExit, match="clean-sft-2 has a line and no logs"):
         logs.taken(source, into)
+
+
+def test_rows_of_audits_are_taken_and_stand_in_tables(
+    logs: Any, audits: Any, tmp_path: Path
+) -> None:
+    """Two seeds, two of three test rows of `a` right; without suspects all, then two."""
+    source, into = tmp_path / "made", tmp_path / "runs"
+    source.mkdir()
+    share = {"value": 0.41, "low": 0.3, "high": 0.5}
+    for seed, marks in (
+        (1, {"all": "110", "round-2": "111"}),
+        (2, {"all": "110", "round-2": "011"}),
+    ):
+        line = {
+            "name": f"noisy-{seed}",
+            "mixture": "noisy",
+            "seed": seed,
+            "scores": {n: {} for n in marks},
+        }
+        spoiled = {"verdict": "spoiled", "wrong_share": share, "truth": 0.4, "rows": 10}
+        line["found"] = {"a": {**spoiled, "suspects": [4, 5], "hits": [3, 2 + seed]}}
+        with_line(source / "audit-gain.jsonl", line)
+        of_audit = source / "logs" / f"noisy-{seed}" / "audit"
+        of_audit.mkdir(parents=True)
+        (of_audit / "audit.json").write_text("{}")
+        (of_audit / "recipe.yaml").write_text("seed: 1\n")
+        for use, rows in marks.items():
+            place = source / "logs" / f"noisy-{seed}" / use
+            place.mkdir()
+            found = {"mean": rows.count("1") / 3, "datasets": {"a": rows.count("1") / 3}}
+            best = {"checkpoint": "r0-t2", "candidates": 5, "validation": found, "test": found}
+            (place / "summary.json").write_text(json.dumps({"best": best}))
+            verdicts = [
+                {"checkpoint": c, "split": s, "dataset": "a", "rows": r}
+                for c, s, r in (
+                    ("base", "test", "000"),
+                    ("r0-t2", "validation", "1"),
+                    ("r0-t2", "test", rows),
+                )
+            ]
+            text = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in verdicts)
+            (place / "verdicts.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    assert logs.taken(source, into) == ["noisy-1", "noisy-2"]
+    assert logs.taken(source, into) == []
+    assert logs.verdicts_of(into / "logs/noisy-1/all") == {("r0-t2", "test", "a"): "110"}
+    table = [[c.strip() for c in x.split("|")[1:-1]] for x in audits.gain_table(into, "noisy")]
+    assert table[2][:6] == ["SFT on all rows", "2", "66.67", "66.67", "+0.00", "5"]
+    assert table[3][:6] == ["without the suspects of round 2", "2", "83.33", "83.33", "+0.00", "5"]
+    assert table[3][6].startswith("+16.67 (-195.1")  # 12.71 standard errors, of 16.67 points each
+    assert table[3][7].startswith("+16.67 (")
+    assert table[3][8:] == ["1 of 2", "+16.67"]
+    table = [[c.strip() for c in x.split("|")[1:-1]] for x in audits.found_table(into, "noisy")]
+    assert table[2] == ["a", "40", "41 (41 to 41)", "2", "0", "0", "75", "70"]
+    assert (
+        audits.gain_table(into, "clean")[0]
+        == audits.found_table(into, "clean")[0]
+        == "These runs are not there yet."
+    )
+
+
+def with_line(file: Path, line: dict[str, Any]) -> None:
+    with file.open("a") as out:
+        out.write(json.dumps(line) + "\n")
 
 
 def test_every_listed_row_has_a_recipe(rows: Any, tmp_path: Path) -> None:

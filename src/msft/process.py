@@ -217,7 +217,7 @@ def local_world() -> int:
 
 def take_rank(command: str, refuse: "Callable[[str], object]") -> None:
     """Be silent, unless this is the first process; refuse what only one process does."""
-    if world() > 1 and command not in ("train", "replay"):
+    if world() > 1 and command not in ("train", "replay", "audit"):
         refuse(
             f"{world()} processes were started, but `msft {command}` works in one; start it "
             "without torchrun or accelerate launch"

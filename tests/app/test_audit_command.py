@@ -10,18 +10,22 @@ from dataclasses import replace
 from hashlib import sha256
 from math import cos, pi
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from spoiled import TRAIN, WRONG, recipe, rows, spoiled_rows, write_rows
+from spoiled import LETTERS, TRAIN, WRONG, recipe, rows, spoiled_rows, write_rows
 
 import msft
 from mortal import Killed, MortalLog, files_of, quick_folder
 from msft import training
+from msft.app.audit import suspect_lines
 from msft.app.terminal.progress import ShownAudit
 from msft.cli import main
 from msft.engine.fast import FastEngine
 from msft.engine.model.tokenizers import load_rows
+from msft.example import Example
 from msft.recipe.recipe import load_recipe
 from msft.run.log import FoundEvent, JudgedEvent, PointEvent, RankSync, RolloutEvent, read_log
 from msft.testing import promised_log
@@ -211,6 +215,30 @@ def test_killed_and_resumed_it_leaves_the_same_bytes(
     assert not (fresh / "audit" / "audit.json").exists()
     assert main(command) == 0
     assert left_by(fresh / "audit") == left_by(place / "audit")
+
+
+@pytest.mark.parametrize(
+    "keys", [{"use_peft": True, "lora_r": 4}, {"engine": "simple"}], ids=["adapter", "simple"]
+)
+def test_judges_with_an_adapter_or_the_simple_engine_resume_to_the_same_bytes(
+    keys: dict[str, Any], fresh: Path
+) -> None:
+    """Killed before the second judgment of two, of rows with choices."""
+    datasets = [write_rows(fresh, "asked", with_choices("asked", 40))]
+    file = recipe(fresh, datasets, num_train_epochs=1, **keys)
+    for name in ("whole", "killed"):
+        command = ["audit", file, "--out", str(fresh / name), "--rounds", "1", "--quiet"]
+        if name == "killed":
+            with pytest.MonkeyPatch.context() as patch:
+                Dying(patch, 6, False)
+                with pytest.raises(Killed):
+                    main(command)
+        assert main(command) == 0
+    assert left_by(fresh / "killed") == left_by(fresh / "whole")
+    lines = (fresh / "whole" / "judgments.jsonl").read_text().splitlines()
+    judged = [json.loads(line) for line in lines]
+    assert [each["kind"] for each in judged] == ["choices"] * 2
+    assert sorted(n for each in judged for n in each["numbers"]) == [*range(40)]
 
 
 @pytest.mark.parametrize("writer", ["write_lines", "write_clean", "write_json", "write_report"])
@@ -444,6 +472,133 @@ def test_rows_that_the_recipe_excludes_stay_excluded(place: Path, fresh: Path) -
     corpus = load_rows(load_recipe(out / "clean.yaml")).corpus
     assert {*corpus.datasets["bad"].train.numbers} == {*range(TRAIN)} - gone
     assert len(gone) == len(lines) + 3
+
+
+def test_of_a_sub_dataset_that_is_all_wrong_one_row_stays_to_be_trained(
+    fresh: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sub-dataset without rows cannot be trained; rows like the one that stays, stay too."""
+    splits = {"good": with_choices("good", 240), "bad": with_choices("bad", 40)}
+    for row in splits["bad"]["train"]:
+        row["answer"] = (row["answer"] + 1) % len(row["choices"])
+    file = recipe(fresh, [write_rows(fresh, n, each) for n, each in splits.items()])
+    words = ("--set", "num_train_epochs=6", "--quiet", "--json")
+    assert main(["train", file, "--audit", "--out", str(fresh / "both"), *words]) == 0
+    capsys.readouterr()
+    suspects = suspects_of(fresh / "both/audit")
+    assert [line["rank"] for line in suspects] == [*range(1, 41)]
+    clean = load_recipe(fresh / "both/audit/clean.yaml")
+    assert clean.exclude_rows == "excluded.jsonl"
+    assert [*load_rows(clean).corpus.datasets["bad"].train.numbers] == [suspects[-1]["row"]]
+    trained = json.loads((fresh / "both/clean/run.jsonl").read_text().split("\n")[0])
+    assert trained["datasets"] == {"good": 240, "bad": 1}
+
+
+def with_choices(name: str, train: int) -> dict[str, list[dict[str, Any]]]:
+    """Rows that ask for the first letter of a word, with four choices."""
+    random = Random(name)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for split, part in rows(name, train).items():
+        found[split] = []
+        for row in part:
+            right = row["completion"]
+            choices = [
+                right,
+                *random.sample([f" {x.upper()}" for x in LETTERS if f" {x.upper()}" != right], 3),
+            ]
+            random.shuffle(choices)
+            asked = {"prompt": row["prompt"], "choices": choices, "answer": choices.index(right)}
+            found[split].append(asked)
+    return found
+
+
+def test_suspects_of_an_earlier_round_have_what_its_judges_said() -> None:
+    """In the second round the task was not known, so the finding is that of the first."""
+
+    def of_round(number: int, doubts: list[float]) -> tuple[Any, Any]:
+        rows = SimpleNamespace(numbers=[0, 1], doubts=doubts)
+        answers = [f"round {number}"] * 2
+        return SimpleNamespace(checkpoints=[number]), SimpleNamespace(
+            rows={"a": rows}, answers={"a": answers}
+        )
+
+    stages, judged = zip(
+        *[of_round(n, d) for n, d in [(1, [2.0, 5.0]), (2, [0.0, 0.1])]], strict=True
+    )
+    finding = SimpleNamespace(suspects=(1, 0))
+    event = SimpleNamespace(findings={"a": finding})
+    history: Any = SimpleNamespace(stages=stages, found=[event, event])
+    judgments: Any = SimpleNamespace(at=lambda number: judged[number - 1])
+    example = Example("x", "y")
+    trained: Any = {"a": SimpleNamespace(examples=[example] * 2, numbers=[0, 7])}
+    lines = suspect_lines(history, judgments, trained)
+    assert [(each["row"], each["doubt"], each["rank"]) for each in lines] == [
+        (7, 5.0, 1),
+        (0, 2.0, 2),
+    ]
+    assert {each["answer"] for each in lines} == {"round 1"}
+
+
+# Training with and without the suspects
+
+
+def test_both_trainings_and_the_choice_are_left_and_said(
+    place: Path, fresh: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fresh)
+    own = {"dataset": "bad", "sha256": suspects_of(place / "audit")[0]["sha256"]}
+    (fresh / "suspects.jsonl").write_text(json.dumps(own))  # of an earlier audit
+    out = fresh / "both"
+    command = ["train", str(place / "recipe.yaml"), "--audit", "--out", str(out), "--quiet"]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert left_by(out / "audit")["audit.json"] == left_by(place / "audit")["audit.json"]
+    choice = json.loads((out / "choice.json").read_text())
+    best = {n: json.loads((out / n / "summary.json").read_text())["best"] for n in ("all", "clean")}
+    assert choice["validation"] == {n: each["validation"]["mean"] for n, each in best.items()}
+    assert choice["test"] == {n: each["test"]["mean"] for n, each in best.items()}
+    chosen = max(("all", "clean"), key=lambda name: choice["validation"][name])
+    assert (choice["chosen"], choice["spoiled"]) == (chosen, ["bad"])
+    suspects = len(suspects_of(out / "audit"))
+    assert choice["suspects"] == suspects
+    assert f"chosen: {chosen}. {choice['why']}" in said
+    first = {n: json.loads((out / n / "run.jsonl").read_text().split("\n")[0]) for n in best}
+    assert first["all"]["datasets"] == {"good": TRAIN, "bad": TRAIN}
+    assert first["clean"]["datasets"] == {"good": TRAIN, "bad": TRAIN - suspects}
+    weights = (out / "best/model.safetensors").read_bytes()
+    assert weights == (out / chosen / "best/model.safetensors").read_bytes()
+    other = {"all": "clean", "clean": "all"}[chosen]
+    assert weights != (out / other / "best/model.safetensors").read_bytes()
+
+    monkeypatch.setattr(FastEngine, "work", lambda *given: pytest.fail("nothing is trained"))
+    (out / "choice.json").unlink()
+    shutil.rmtree(out / "best")
+    assert main(command) == 0
+    assert json.loads((out / "choice.json").read_text()) == choice
+    assert (out / "best/model.safetensors").read_bytes() == weights
+
+
+def test_where_nobody_is_spoiled_there_is_one_training(
+    fresh: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = recipe(fresh, [write_rows(fresh, "good", rows("good"))])
+    out = fresh / "both"
+    assert main(["train", file, "--audit", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["chosen"], found["suspects"], found["spoiled"]) == ("all", 0, [])
+    assert {*found["validation"]} == {"all"}
+    assert not (out / "clean").exists()
+    assert (out / "best/model.safetensors").exists()
+
+
+def test_a_folder_with_another_run_is_refused(
+    place: Path, fresh: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (fresh / "best").mkdir()
+    command = ["train", str(place / "recipe.yaml"), "--audit", "--out", str(fresh)]
+    assert main(command) == 2
+    assert "has best, which is that of something else" in " ".join(capsys.readouterr().err.split())
+    assert [*fresh.iterdir()] == [fresh / "best"]
 
 
 # Odd sub-datasets

@@ -9,6 +9,7 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import pytest
+import spoiled
 import yaml
 from rank_processes import Ended, Running, in_processes
 from rank_runs import at_step, before_call, left_by, recipe, train
@@ -18,6 +19,7 @@ from mortal import files_of, quick_folder
 from msft.cli import main
 from msft.data.exclusions import row_sha256
 from msft.example import Example
+from msft.testing import promised_log
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one test
 METHODS: dict[str, dict[str, Any]] = {
@@ -380,3 +382,37 @@ def test_the_order_of_sets_reaches_no_file(data: Path) -> None:
     assert left[0].keys() == left[1].keys()
     assert [name for name in left[0] if left[0][name] != left[1][name]] == []
     assert any("best/" in name for name in left[0])
+
+
+def test_an_audit_in_two_ranks_leaves_the_bytes_of_one(data: Path) -> None:
+    """Also where a rank was killed; and `msft train --audit` goes through in two."""
+    place = data / "audited"
+    place.mkdir()
+    file = spoiled.recipe(place, None, lanes=2)
+    command = ["audit", file, "--quiet", "--out"]
+    assert main([*command, str(place / "one")]) == 0
+    expected = found_by(place / "one")
+    assert len(expected["suspects.jsonl"].splitlines()) > 10
+    ended = in_processes(2, [[*command, str(place / "killed")]], at_step(1, 40, SIGKILL))
+    assert ended.codes == [[1], [-9]]
+    both = ["train", file, "--audit", "--quiet", "--out", str(place / "both")]
+    ended = in_processes(2, [[*command, str(place / "killed")], both])
+    assert ended.codes == [[0, 0]] * 2, ended.said
+    assert ended.said[1] == "", "rank 0 speaks"
+    assert found_by(place / "killed") == expected
+    assert found_by(place / "both/audit") == expected
+    choice = json.loads((place / "both/choice.json").read_text())
+    best = {
+        n: json.loads((place / "both" / n / "summary.json").read_text()) for n in ("all", "clean")
+    }
+    assert choice["validation"] == {n: x["best"]["validation"]["mean"] for n, x in best.items()}
+    assert (place / "both/best/model.safetensors").exists()
+
+
+def found_by(folder: Path) -> dict[str, bytes]:
+    """What an audit must leave alike."""
+    names = ("audit.json", "suspects.jsonl", "judgments.jsonl", "clean.yaml")
+    return {
+        "run.jsonl": promised_log(folder / "run.jsonl"),
+        **{name: (folder / name).read_bytes() for name in names},
+    }

@@ -350,6 +350,10 @@ def test_a_sub_dataset_without_rows_to_train_is_refused_by_name(tmp_path: Path) 
 # Where the file is looked for
 
 
+def noted(recipe: Recipe) -> Sequence[str]:
+    return load_corpus(recipe, tiny_tokenizer()).notes
+
+
 def test_the_file_is_found_from_here_and_beside_the_recipe_and_stays_the_same_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +375,12 @@ def test_the_file_is_found_from_here_and_beside_the_recipe_and_stays_the_same_el
     write(tmp_path / "sub" / "out.jsonl", [])
     here = load_recipe("../r.yaml").exclusions_file()
     assert here.resolve() == tmp_path / "sub" / "out.jsonl", "from here first"
+    assert not any("is read, and not" in each for each in noted(again)), "it has the whole path"
+    write(tmp_path / "sub" / "out.jsonl", [line(row) for row in pairs(2)])
+    assert (
+        f"exclude_rows: {tmp_path}/sub/out.jsonl is read, and not the file of this name beside the "
+        "recipe"
+    ) in noted(load_recipe("../r.yaml"))
     assert resolved(recipe_of(None)).exclude_rows is None
 
 

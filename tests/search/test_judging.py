@@ -375,6 +375,20 @@ def test_a_metric_s_own_worst_rows_are_its_scale() -> None:
     assert (scaled.verdict, scaled.suspects) == (found.verdict, found.suspects)
 
 
+def test_a_metric_s_suspects_are_no_more_than_explain_the_gap() -> None:
+    """Validation rows are worth 1, but for a tenth at 0.5; 40 % of training rows are worth nothing.
+    The gap of 0.375 is 83 % of the way to the worst validation rows. But without the 79 rows that
+    are worth least the others score as validation rows do, and not without 78: 115 / 121 is more
+    than 0.95, and 115 / 122 is less."""
+    validation = [0.5] * 20 + [1.0] * 180
+    train = [0.0] * 80 + [0.5] * 10 + [1.0] * 110
+    found = one(valued(validation, train))
+    assert found.verdict == "spoiled"
+    assert len(found.suspects) == 79
+    nothing = one(valued(validation, [0.0] * 100))
+    assert (nothing.verdict, len(nothing.suspects)) == ("spoiled", 100), "no row is left to trust"
+
+
 # Rounds.
 
 
@@ -389,6 +403,8 @@ def test_a_later_round_keeps_verdicts_and_makes_shares_and_ranks_anew() -> None:
     assert len(again["a"].suspects) == 175
     clean = found_in({"a": CLEAN}, first)["a"]
     assert (clean.verdict, clean.suspects) == ("spoiled", ())
+    assert clean.why.endswith("The verdict is that of round 1, whose judges saw more wrong.")
+    assert again["a"].why.endswith("of the training answers are wrong.")
     unknown = chosen(rights(100, 200), rights(200, 400))
     assert found_in({"a": unknown}, first) == first
 

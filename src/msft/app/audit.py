@@ -38,7 +38,8 @@ from msft.training import Result, build, judge, meet, prepare, read, train
 
 ROUNDS = 2
 EXCLUDED = "excluded.jsonl"
-"""Beside an audit's `clean.yaml`: the suspects, and the rows that the recipe excludes itself."""
+"""Beside an audit's `clean.yaml`, where other rows leave than the suspects: also those that the
+recipe excludes itself, or not the last suspect of a sub-dataset of which all rows are suspects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def audit(
             if not job.finished or kind_of(files.suspects) is None:
                 write_lines(files.suspects, suspects)
             if not job.finished or kind_of(files.clean) is None:
-                write_clean(asked, files, suspects)
+                write_clean(asked, files, suspects, sparing(suspects, trained))
             write_json(files.audit, content)
             write_report(files.path)
 
@@ -168,18 +169,22 @@ def _estimate(estimate: Estimate) -> dict[str, float | None]:
 def suspect_lines(
     history: History, judgments: Judgments, trained: Mapping[str, EncodedSplit]
 ) -> list[dict[str, Any]]:
-    """The suspects, the worst first, sub-dataset by sub-dataset, with what their last judge said.
-    A row has the number that it has among all training rows, those of `exclude_rows` included."""
-    said: dict[str, dict[int, tuple[float, str | None]]] = {}
-    for stage in history.stages:
-        judged = judgments.at(stage.checkpoints[-1])
+    """The suspects, the worst first, sub-dataset by sub-dataset, with what the judge said that
+    ranked them. A row has the number that it has among all training rows, those of `exclude_rows`
+    included."""
+    judges = len(history.stages) // len(history.found)
+    said: list[dict[str, dict[int, tuple[float, str | None]]]] = [{} for _ in history.found]
+    for number, stage in enumerate(history.stages):
+        judged, of_round = judgments.at(stage.checkpoints[-1]), said[number // judges]
         for name, rows in judged.rows.items():
             pairs = zip(rows.doubts, judged.answers[name], strict=True)
-            said.setdefault(name, {}).update(zip(rows.numbers, pairs, strict=True))
+            of_round.setdefault(name, {}).update(zip(rows.numbers, pairs, strict=True))
     lines: list[dict[str, Any]] = []
     for name, finding in history.found[-1].findings.items():
+        # a task that the judges of a later round do not know has the suspects of an earlier one
+        ranked = next(n for n, each in enumerate(history.found) if each.findings[name] == finding)
         for rank, place in enumerate(finding.suspects, start=1):
-            example, (doubt, answer) = trained[name].examples[place], said[name][place]
+            example, (doubt, answer) = trained[name].examples[place], said[ranked][name][place]
             lines.append(
                 {
                     "dataset": name,
@@ -200,18 +205,40 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def write_clean(recipe: Recipe, folder: RunFolder, suspects: Sequence[Mapping[str, Any]]) -> None:
-    """Write the recipe without the suspects, with paths that hold from the folder of the audit.
-    Rows that the recipe excludes itself stay excluded."""
+def sparing(
+    suspects: Sequence[Mapping[str, Any]], trained: Mapping[str, EncodedSplit]
+) -> list[Mapping[str, Any]]:
+    """The suspects without those that are like the least doubted one of a sub-dataset of which all
+    rows are suspects, since a sub-dataset without rows cannot be trained."""
+    last = {line["dataset"]: line["sha256"] for line in suspects}
+    spared = set()
+    for name, kept in last.items():
+        named = {line["sha256"] for line in suspects if line["dataset"] == name}
+        if named.issuperset(map(row_sha256, trained[name].examples)):
+            spared.add((name, kept))
+    return [line for line in suspects if (line["dataset"], line["sha256"]) not in spared]
+
+
+def write_clean(
+    recipe: Recipe,
+    folder: RunFolder,
+    suspects: Sequence[Mapping[str, Any]],
+    leaving: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write the recipe without the rows that leave, with paths that hold from the folder of the
+    audit. Rows that the recipe excludes itself stay excluded.
+
+    leaving: all suspects, or fewer.
+    """
     placed = resolved(recipe)
-    named = folder.suspects
-    if suspects and placed.exclude_rows is not None:
-        named = folder.path / EXCLUDED
-        own = [line for _, line in raw_lines(Path(placed.exclude_rows))]
-        write_lines(named, [*own, *suspects])
+    own = placed.exclude_rows
+    named = folder.suspects.name  # beside it, so that both may be moved
+    if suspects and (own is not None or len(leaving) < len(suspects)):
+        named = EXCLUDED
+        before = [line for _, line in raw_lines(Path(own))] if own is not None else []
+        write_lines(folder.path / named, [*before, *leaving])
     out = f"{run_folder(recipe, None).path}-clean"
-    rows = named.name if suspects else placed.exclude_rows  # beside it, so that both may be moved
-    clean = replace(placed, exclude_rows=rows, output_dir=out)
+    clean = replace(placed, exclude_rows=named if suspects else own, output_dir=out)
     splits = {each.name: [getattr(each, key) for key in SPLITS] for each in placed.datasets}
     given = [n for n, each in splits.items() if any(s and not names_files(s) for s in each)]
     note = ""
@@ -268,7 +295,10 @@ def train_audited(
     lines = from_rank0(ranks, "suspects", lambda: lines_in(audited.suspects))
     recipes = {ALL: replace(recipe, push_to_hub=False)}
     if lines:
-        recipes[CLEAN] = load_recipe(audited.clean, ["push_to_hub=false"])
+        clean = load_recipe(audited.clean, ["push_to_hub=false"])
+        # its own file, whatever has this name in the current directory
+        excluding = str((audited.folder / str(clean.exclude_rows)).resolve())
+        recipes[CLEAN] = replace(clean, exclude_rows=excluding)
     runs: dict[str, Result] = {}
     for what, asked in recipes.items():
         left = f" without {lines:,} suspects" if what == CLEAN else " on all rows"

@@ -213,10 +213,10 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             f"set max_length to {context} or less",
             ("max_length",),
         )
-    loaded, exclusions = load_datasets(recipe), None
+    loaded, exclusions, excluding = load_datasets(recipe), None, ""
     if recipe.exclude_rows is not None:
         found = read_exclusions(recipe)
-        loaded, exclusions = marked(loaded, found), found.digest
+        loaded, exclusions, excluding = marked(loaded, found), found.digest, found.note
     shared = shared_between({each.spec.name: each.used for each in loaded})
     forget_questions()
     datasets: dict[str, SubDataset] = {}
@@ -229,7 +229,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     steps = steps_of(rows, recipe.train_batch_size)
     corpus = Corpus(datasets, context, recipe.selection_split, exclusions=exclusions)
     notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
-    notes += [corpus.note] if corpus.note else []
+    notes += [note for note in (excluding, corpus.note) if note]
     return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
 
 

@@ -17,6 +17,7 @@ from msft.data.readers import errors_named, json_lines
 from msft.data.splits import LoadedDataset
 from msft.errors import DataError
 from msft.example import Example
+from msft.files import expanded
 from msft.recipe.recipe import Recipe
 from msft.recipe.yaml import place_of
 from msft.search.options import unknown
@@ -55,12 +56,14 @@ class Exclusions:
 
     digest: of its content.
     at: how a message about it starts: with the line of the recipe, where that is known.
+    note: what a person should know of it; empty if nothing.
     """
 
     file: Path
     lines: tuple[Exclusion, ...]
     digest: str
     at: str
+    note: str = ""
 
 
 def read_exclusions(recipe: Recipe) -> Exclusions:
@@ -80,7 +83,10 @@ def read_exclusions(recipe: Recipe) -> Exclusions:
             f"{at}{file} has no lines; expected one at least with dataset and sha256, or leave "
             f"{KEY} out"
         )
-    return Exclusions(file, lines, digest, at)
+    beside, note = (recipe.folder or Path()) / expanded(str(recipe.exclude_rows)), ""
+    if beside.is_file() and not beside.samefile(file):  # such as that of an audit
+        note = f"{KEY}: {file.resolve()} is read, and not the file of this name beside the recipe"
+    return Exclusions(file, lines, digest, at, note)
 
 
 def raw_lines(file: Path) -> Iterator[tuple[str, Any]]:

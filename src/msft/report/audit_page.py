@@ -506,7 +506,7 @@ def verdict_table(audit: Audit) -> Table:
             _with_interval(each.gap, each.unit, signed=True),
             _with_interval(share, "accuracy") if share else EMPTY,
             Cell(VERDICTS[each.verdict], sign=_SIGNS.get(each.verdict, "")),
-            Cell(each.why),
+            Cell(each.why.replace(" %", "\u00a0%")),
         )
         rows.append(TableRow(each.name, cells))
     head = ("sub-dataset", "validation", "own training rows", "gap", "wrong answers, %")

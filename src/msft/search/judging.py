@@ -39,13 +39,15 @@ and tests, as Agresti and Caffo do: else a set of which all rows are right has n
 nll has no share: nobody knows what a wrong row loses. Its D is 1 nat a token, so that the same
 rules read: a gap of at least 0.1 nats is spoiled, one surely below 0.25 is fine. A metric of the
 user's own has no known scale either. Its D is V minus what the worst 5 % of validation rows are
-worth at most; if wrong answers are worth more than that, the share is larger, so gap / D is a
-lower limit of it. That is enough to call a sub-dataset spoiled, and too little to show.
+worth at most, so gap / D is how far training rows are on the way down to these. That is enough to
+call a sub-dataset spoiled, and no share of wrong answers.
 
 Suspects of a spoiled sub-dataset are the round(share · n) rows with the largest doubts. There are
 always that many in which the judge prefers another answer, but for noise: share <= 1 - T wherever
 share <= (k - 1) / k. For nll they are as many as there are training rows above the 95 % quantile
-of validation rows, beyond 5 % of them, which would be there anyway.
+of validation rows, beyond 5 % of them, which would be there anyway. For a metric of the user's own
+they are at most as many as the lowest rows that must leave for the others to score V: where wrong
+answers are worth less than the worst validation rows, gap / D is too much.
 
 In later rounds the judges have not learned the suspects, so they know more, and share and ranks
 are made anew. The verdict is not: a second try would double the chances of luck.
@@ -57,6 +59,7 @@ are learned by every judge and cannot be seen; wrong validation rows hide as muc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import ceil, fsum, sqrt
 from typing import Literal
 
@@ -218,7 +221,9 @@ def found_in(
     found = dict(first)
     for name, each in measured.items():
         if first[name].verdict == "spoiled" and each.share is not None:
-            found[name] = _finding_of(each, "spoiled", _spoiled(each, each.share))
+            why, less = _spoiled(each, each.share), each.share.value < SPOILED
+            more = " The verdict is that of round 1, whose judges saw more wrong." if less else ""
+            found[name] = _finding_of(each, "spoiled", f"{why}{more}")
     return found
 
 
@@ -438,10 +443,19 @@ def _suspects(measured: _Measured) -> tuple[int, ...]:
         losses = _a_token(judged.train, judged.train_weights, 1)
         bar = _quantile(_a_token(judged.validation, judged.validation_weights, 1), 1 - TAIL)
         count = max(0, round(sum(loss > bar for loss in losses) - TAIL * n))
+    if judged.kind == "value":
+        count = min(count, _lowest(judged.train, measured.validation.worth))
     ranked = sorted(
         zip(judged.doubts, judged.numbers, strict=True), key=lambda row: (-row[0], row[1])
     )
     return tuple(number for _, number in ranked[:count])
+
+
+def _lowest(worths: Sequence[float], mean: float) -> int:
+    """How many of the rows that are worth least make the others worth a mean by leaving."""
+    rows = sorted(worths)
+    below = accumulate(worth - mean for worth in reversed(rows))  # of the best row, the two best, …
+    return len(rows) - max((n for n, sum_ in enumerate(below, start=1) if sum_ >= 0), default=0)
 
 
 def _spoiled(measured: _Measured, share: Estimate) -> str:

@@ -12,6 +12,7 @@ would raise the validation score, and clean sub-datasets would seem to have a ga
 the judges train without the suspects of the round before, so they are better judges.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msft.search.draws import number
@@ -47,13 +48,18 @@ def audit(run: Run, *, rounds: int = 2) -> None:
 
 
 def folds_of(questions: Mapping[str, Sequence[str]], seed: int) -> list[Rows]:
-    """The rows of each fold. Rows that ask the same are in one fold: a copy in the other fold would
-    have taught the judge its answer. The questions, in a drawn order, are dealt in turn."""
+    """The rows of each fold. Rows that ask the same are in one fold, also those of different
+    sub-datasets: a copy in the other fold would have taught the judge its answer. The questions, in
+    a drawn order, are dealt in turn, to the fold that has fewer of the sub-dataset's own."""
     folds: list[dict[str, list[int]]] = [{} for _ in range(FOLDS)]
+    fold_of: dict[str, int] = {}
     for name, asked in questions.items():
-        drawn = {each: number(seed, "fold", name, each) for each in asked}
-        order = sorted(drawn, key=lambda question: (drawn[question], question))
-        fold_of = {question: place % FOLDS for place, question in enumerate(order)}
+        every = {*asked}
+        held = Counter(fold_of[question] for question in every if question in fold_of)
+        drawn = {each: number(seed, "fold", name, each) for each in every if each not in fold_of}
+        for question in sorted(drawn, key=lambda question: (drawn[question], question)):
+            fold_of[question] = min(range(FOLDS), key=lambda fold: (held[fold], fold))
+            held[fold_of[question]] += 1
         for row, question in enumerate(asked):
             folds[fold_of[question]].setdefault(name, []).append(row)
     return [*folds]
