@@ -172,7 +172,9 @@ def test_damaged_folders_and_wrong_names_are_refused(
     assert "there is no folder" in refused(capsys, "./nothing", *ask)
     assert "there is no such file" in refused(capsys, str(copy / "no.gguf"), *ask)
     (copy / "empty").mkdir()
-    assert "config.json" in refused(capsys, str(copy / "empty"), *ask)
+    assert "empty/tokenizer.json: there is no such file" in refused(
+        capsys, str(copy / "empty"), *ask
+    )
     said = refused(capsys, str(copy.parent), *ask)
     assert f"has 1 run in it; name one of them: {copy}" in said
     weights = copy / "best" / "model.safetensors"
@@ -201,7 +203,7 @@ def test_the_folder_of_an_audited_training_stands_for_the_run_that_it_chose(
     (tmp_path / "choice.json").write_text('{"chosen": "clean"}')
     assert models_named(str(tmp_path)).model == str(tmp_path / "clean" / "best")
     (tmp_path / "choice.json").write_text('{"chosen": "cl')
-    assert "choice.json is damaged; name the run" in refused(capsys, str(tmp_path))
+    assert "choice.json is damaged; name the run" in refused(capsys, str(tmp_path), "--prompt", "a")
 
 
 def test_without_memory_nothing_is_loaded(
@@ -268,7 +270,7 @@ def test_a_template_that_has_no_place_for_a_system_prompt_says_so(
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": refuses}))
     said = refused(capsys, str(copy), "--prompt", "a", "--system", "b")
-    assert "chat template failed: no system; leave --system out" in said
+    assert "chat template failed in its line 1: no system; leave --system out" in said
     config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": None}))
     assert "best has none; put the text" in refused(
         capsys, str(copy), "--prompt", "a", "--system", "b"
@@ -445,7 +447,10 @@ class Screen:
                 self._column += 1
 
     def flush(self) -> None:
-        pass
+        """Everything is on the screen at once."""
+
+    def fileno(self) -> int:
+        raise OSError("it is no file")
 
 
 def test_texts_grow_beside_each_other_and_only_their_ends_are_written_again() -> None:

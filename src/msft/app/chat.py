@@ -63,7 +63,7 @@ class Named:
 
     model: str
     base: str | None = None
-    run: RunFolder | None = None
+    run: Path | None = None
     trust: bool = False
     notes: tuple[str, ...] = ()
 
@@ -75,9 +75,9 @@ def models_named(name: str, with_base: bool = True, trust: bool = False) -> Name
         return Named(name, trust=trust)
     refuse_audit(path)
     path = _chosen(path)
-    run = RunFolder(path.resolve().parent if path.name == "best" else path)
+    run = RunFolder(path.parent if path.resolve().name == "best" else path)
     if run.log.exists() and not run.is_audit():
-        return _of_run(RunFolder(path.parent) if path.name == "best" else run, with_base, trust)
+        return _of_run(run, with_base, trust)
     if is_adapter(name):
         return Named(name, base_of(name) if with_base else None, trust=trust)
     _refuse_several(path)
@@ -125,13 +125,13 @@ def _of_run(run: RunFolder, with_base: bool, trust: bool) -> Named:
     if not finished:
         notes.append(f"the run in {run.path} is not finished; this is its best model so far")
     if not with_base:
-        return Named(best, None, run, trust, tuple(notes))
+        return Named(best, None, run.path, trust, tuple(notes))
     if base is None:
         notes.append(f"{run.recipe} cannot be read, so the base is not known; give it to --base")
     elif _checkpoint(run.best) == BASE:
         notes.append("the result of this run is the base model itself, so one model answers")
         base = None
-    return Named(best, base, run, trust, tuple(notes))
+    return Named(best, base, run.path, trust, tuple(notes))
 
 
 def _base_of_run(run: RunFolder, recipe: Recipe | None) -> str | None:
@@ -299,10 +299,10 @@ def load_chat(
     for note in named.notes:
         notice(note)
     if not manner.plain and tokenizer.chat_template and named.run is not None:
-        _note_plain_rows(named.run, notice)
+        _note_plain_rows(RunFolder(named.run), notice)
     hashing = None
-    if named.run is not None and base is not None and base == named.base:
-        recorded = read_base(named.run.environment) or {}
+    if named.run is not None and base == named.base is not None and not is_adapter(named.model):
+        recorded = read_base(RunFolder(named.run).environment) or {}
         hashing = (BaseHashing(base, recorded), recorded)
     alone = base is None and named.run is None
     voices = [_voice(MODEL if alone else RESULT, named.model, named.trust, tokenizer)]
