@@ -18,7 +18,7 @@ import pytest
 from toys import recipe_of, write_data
 
 import msft
-from msft.app.chat import Chat, Manner, Named, load_chat, models_named
+from msft.app.chat import Chat, Manner, Named, Speech, load_chat, models_named
 from msft.app.terminal.chat import BETWEEN, Columns, converse
 from msft.cli import main
 from msft.engine.decode.stream import AnswerStream
@@ -338,10 +338,28 @@ def test_in_a_pipe_answers_are_plain_lines(run: Path, capsys: pytest.CaptureFixt
     result, base = (each["text"] for each in asked(capsys, *words)["answers"])
     assert main(["chat", *words]) == DONE
     out, errors = capsys.readouterr()
-    assert out == f"result: {run / 'best'}\n{result}\n\nbase: tiny\n{base}\n"
+    assert re.fullmatch(
+        rf"result:\s{run / 'best'}\n{re.escape(result)}\n\nbase: tiny\n{re.escape(base)}\n", out
+    )
     assert "(base: left after 4 tokens; more with --max-new-tokens)" in errors
     assert main(["chat", *words, "--no-base"]) == DONE
     assert capsys.readouterr().out == f"{result}\n"
+
+
+def test_the_program_of_the_page_gives_the_answer_of_msft_chat(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(run / "best", tmp_path / "runs" / "example" / "best")
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "use-your-model.md"
+    program = page.read_text().split("```python\n")[1].split("```")[0]
+    question = "What is the capital of Italy?"
+    names: dict[str, Any] = {}
+    exec(program, names)  # noqa: S102
+    said = capsys.readouterr().out
+    words = ["runs/example/best", "--prompt", question, "--max-new-tokens", "40"]
+    assert asked(capsys, *words)["answers"][0]["text"] == names["answer"].rstrip("\ufffd")
+    assert said == f"{names['answer']}\n"
 
 
 class Terminal(io.StringIO):
@@ -355,7 +373,12 @@ def test_commands_lines_that_go_on_and_questions_without_a_place(
     chat = chat_of(run, max_new_tokens=2)
     asked_for: list[str] = []
     ask = chat.ask
-    monkeypatch.setattr(chat, "ask", lambda text: asked_for.append(text) or ask(text))
+
+    def noted(text: str) -> list[Speech]:
+        asked_for.append(text)
+        return ask(text)
+
+    monkeypatch.setattr(chat, "ask", noted)
     lines = ["a", "one \\", "two", "/help", "/wrong", " /new", "/usr/bin", "x" * 600, "/quit", "b"]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
     converse(chat)

@@ -19,6 +19,7 @@ from msft.report import write_report
 from msft.run.log import PointEvent, read_log
 from msft.run.rows import read_samples, read_verdicts
 from msft.search.methods import METHODS
+from msft.search.rollout import BASE, CheckpointId
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one run
 
@@ -220,11 +221,11 @@ def test_samples_beside_a_loss_are_what_the_models_write(tmp_path: Path) -> None
     ]
     assert logs[0] == logs[1]
     assert result.summary["flops"] == without.summary["flops"]
-    best = result.summary["best"]["checkpoint"]
+    best = CheckpointId(result.summary["best"]["checkpoint"])
     held = read_samples(result.folder / "samples.jsonl")
-    assert [*held] == ["base", best]
+    assert [*held] == [BASE, best]
     accuracy = replace(recipe, datasets=[replace(spec, metric="accuracy") for spec in specs])
-    for checkpoint, model in (("base", "tiny"), (best, result.best)):
+    for checkpoint, model in ((BASE, "tiny"), (best, result.best)):
         scored = msft.evaluate(model, accuracy, split="validation", answers=True, quiet=True)
         for name in ("upper", "vowel"):
             rows = [row for row in scored["answers"] if row["dataset"] == name]

@@ -301,7 +301,8 @@ def load_chat(
     if not manner.plain and tokenizer.chat_template and named.run is not None:
         _note_plain_rows(RunFolder(named.run), notice)
     hashing = None
-    if named.run is not None and base == named.base is not None and not is_adapter(named.model):
+    its_own = base is not None and base == named.base and not is_adapter(named.model)
+    if named.run is not None and base is not None and its_own:
         recorded = read_base(RunFolder(named.run).environment) or {}
         hashing = (BaseHashing(base, recorded), recorded)
     alone = base is None and named.run is None

@@ -10,7 +10,7 @@ from os import get_terminal_size
 from typing import Any, TextIO
 
 from msft.app.chat import Chat, Speech
-from msft.app.terminal.screen import say, show, unguarded, width
+from msft.app.terminal.screen import say, show, show_path, unguarded, width
 from msft.errors import UsageError
 from msft.text import broken, columns_of, counted, cut, safe, screen_width
 
@@ -124,7 +124,8 @@ def _in_lines(speeches: Sequence[Speech]) -> None:
     """One answer after the other, as they come; of several each with its name above it."""
     for number, each in enumerate(speeches):
         if len(speeches) > 1:
-            print("\n" * bool(number) + f"{each.voice.who}: {each.voice.name}")
+            print(end="\n" * bool(number))
+            show_path(f"{each.voice.who}:", each.voice.name)
         told = 0
         while each.stream.advance():
             text = each.text
