@@ -224,7 +224,8 @@ def test_without_memory_nothing_is_loaded(
 
 def prompt_of(chat: Chat, text: str, voice: int = 0) -> str:
     tokens = chat._prompt(chat.voices[voice], text)
-    return str(chat._tokenizer.decode(tokens, skip_special_tokens=False))
+    tokenizer = chat.voices[voice].loaded.tokenizer
+    return str(tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def test_each_model_goes_on_with_its_own_answers_under_the_template(run: Path) -> None:
@@ -259,6 +260,27 @@ def test_without_a_template_a_line_is_the_prompt(run: Path) -> None:
     assert prompt_of(chat, "upper abcd:") == "upper abcd:"
     with pytest.raises(UsageError, match="--plain leaves it out"):
         chat_of(run, plain=True, system="be brief")
+
+
+def test_a_model_of_another_family_is_asked_with_its_own_tokenizer(
+    run: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "best" / "manifest.json").unlink()
+    (copy / "best" / "chat_template.jinja").unlink(missing_ok=True)
+    config = copy / "best" / "tokenizer_config.json"
+    content = json.loads(config.read_text())
+    template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    config.write_text(json.dumps({**content, "chat_template": template}))
+    named = models_named(str(run), with_base=False)
+    chat = load_chat(named, str(copy), Manner(), lambda text: None)
+    assert [voice.name for voice in chat.voices] == [str(run / "best"), str(copy / "best")]
+    assert prompt_of(chat, "hi", 0) == "user: hi\nassistant: "
+    assert prompt_of(chat, "hi", 1) == "<hi>"
+    config.write_text(json.dumps({**content, "chat_template": None}))
+    chat = load_chat(named, str(copy), Manner(), lambda text: None)
+    assert [prompt_of(chat, "hi", n) for n in (0, 1)] == ["user: hi\nassistant: ", "hi"]
+    with pytest.raises(UsageError, match="best has none"):
+        load_chat(named, str(copy), Manner(system="a"), lambda text: None)
 
 
 def test_a_template_that_has_no_place_for_a_system_prompt_says_so(
@@ -305,8 +327,12 @@ def test_a_text_on_standard_input_is_one_prompt(
     monkeypatch.setattr(sys, "stdin", io.StringIO("a\nb\n"))
     found = asked(capsys, "tiny", "--max-new-tokens", "2")
     assert (found["prompt"], found["answers"][0]["tokens"]) == ("a\nb", 2)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    assert "the prompt is empty" in refused(capsys, "tiny")
+    for empty in (io.StringIO("\n"), None):
+        monkeypatch.setattr(sys, "stdin", empty)
+        assert "the prompt is empty" in refused(capsys, "tiny")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"))
+    assert "standard input is no text" in refused(capsys, "tiny")
+    assert "its bytes are not UTF-8" in refused(capsys, "tiny", "--prompt", "a\udcff")
 
 
 @pytest.mark.parametrize(

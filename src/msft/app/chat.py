@@ -2,7 +2,8 @@
 
 A run knows its base: an adapter names it, else the recipe of the run does. Both are asked in the
 very same tokens, those of the result's tokenizer and chat template, as they were when the run
-scored them. Each goes on with its own answers.
+scored them; a model that the user puts beside the result has its own. Each goes on with its own
+answers.
 """
 
 import json
@@ -21,7 +22,7 @@ from msft.errors import DataError, LogError, NoRoom, RecipeError, UsageError
 from msft.example import Example, Message
 from msft.files import DAMAGED, read_text
 from msft.recipe.recipe import Recipe, load_recipe
-from msft.run.environment import changed_files, read_base
+from msft.run.environment import BaseRecord, changed_files, read_base
 from msft.run.folder import RunFolder, read_history, refuse_audit
 from msft.run.rows import read_samples
 from msft.search.rollout import BASE
@@ -74,8 +75,8 @@ def models_named(name: str, with_base: bool = True, trust: bool = False) -> Name
     if not path.is_dir():
         return Named(name, trust=trust)
     refuse_audit(path)
-    path = _chosen(path)
-    run = RunFolder(path.parent if path.resolve().name == "best" else path)
+    path = _chosen(path if path.name else path.resolve())
+    run = RunFolder(path.parent if path.name == "best" else path)
     if run.log.exists() and not run.is_audit():
         return _of_run(run, with_base, trust)
     if is_adapter(name):
@@ -168,6 +169,8 @@ class Voice:
     """A model that answers.
 
     who: the result, its base, or a model by itself.
+    loaded: with the tokenizer that it is asked with.
+    context: how many tokens it has places for; None: it does not say.
     turns: what was said so far, under a chat template.
     """
 
@@ -175,7 +178,12 @@ class Voice:
     name: str
     loaded: "LoadedModel"
     ends: list[int]
+    context: int | None
     turns: list[Message] = field(default_factory=list)
+
+    @property
+    def has_template(self) -> bool:
+        return bool(self.loaded.tokenizer.chat_template)
 
 
 @dataclass(slots=True)
@@ -208,28 +216,25 @@ class Speech:
 
 
 class Chat:
-    """The models with one tokenizer, and the conversation that each of them has had.
+    """The models, and the conversation that each of them has had.
 
     under_template: what is typed is a turn of a conversation, not a prompt of its own.
     """
 
-    def __init__(
-        self, voices: list[Voice], tokenizer: Any, context: int | None, manner: Manner
-    ) -> None:
+    def __init__(self, voices: list[Voice], manner: Manner) -> None:
         self.voices = voices
         self.manner = manner
-        self.under_template = bool(tokenizer.chat_template) and not manner.plain
-        self._tokenizer = tokenizer
-        self._context = context
+        self.under_template = voices[0].has_template and not manner.plain
         self._asked = 0
-        if manner.system is not None and not self.under_template:
-            why = "--plain leaves it out" if manner.plain else f"{voices[0].name} has none"
+        without = [voice.name for voice in voices if not voice.has_template]
+        if manner.system is not None and (manner.plain or without):
+            why = "--plain leaves it out" if manner.plain else f"{without[0]} has none"
             raise UsageError(
                 f"--system goes with a chat template, but {why}; put the text before your prompt"
             )
         self.forget()
-        if self.under_template:
-            self._prompt(voices[0], "?")  # a template that refuses the system prompt says so now
+        for voice in voices:  # a template that refuses the system prompt says so now
+            self._prompt(voice, "?")
 
     def forget(self) -> None:
         """Begin a new conversation."""
@@ -242,39 +247,47 @@ class Chat:
         from msft.engine.decode.stream import AnswerStream
         from msft.scoring.evaluation import texts_of
 
-        manner, decoded = self.manner, texts_of(self._tokenizer)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("the prompt is no text: its bytes are not UTF-8") from None
         asked = [(voice, self._prompt(voice, text)) for voice in self.voices]
-        limits = [self._limit(len(prompt)) for _, prompt in asked]
-        seed, self._asked = manner.seed + self._asked, self._asked + 1
-        how = (manner.temperature, seed)
+        limits = [self._limit(voice, len(prompt)) for voice, prompt in asked]
+        how = (self.manner.temperature, self.manner.seed + self._asked)
+        self._asked += 1
         return [
-            Speech(voice, AnswerStream(voice.loaded.model, voice.ends, prompt, most, *how), decoded)
+            Speech(
+                voice,
+                AnswerStream(voice.loaded.model, voice.ends, prompt, most, *how),
+                texts_of(voice.loaded.tokenizer),
+            )
             for (voice, prompt), most in zip(asked, limits, strict=True)
         ]
 
     def keep(self, text: str, speeches: list[Speech]) -> None:
         """Let the conversations go on with this question and these answers."""
-        for each in speeches if self.under_template else ():
+        for each in speeches:
             each.voice.turns += [Message("user", text), Message("assistant", each.text)]
 
     def _prompt(self, voice: Voice, text: str) -> list[int]:
         """The tokens of a question, as those of a row."""
-        if not self.under_template:
-            return encoded_prompts([Example(text, "")], self._tokenizer)[0]
+        tokenizer = voice.loaded.tokenizer
+        if self.manner.plain or not voice.has_template:
+            return encoded_prompts([Example(text, "")], tokenizer)[0]
         turns = [*voice.turns, Message("user", text)]
         try:
-            whole = templated(self._tokenizer, turns, True, "this conversation")
+            whole = templated(tokenizer, turns, True, "this conversation")
         except DataError as error:
             raise UsageError(
                 f"{str(error).split('; mend the')[0]}; leave --system out if it has no place in "
                 "the template, or ask without the template: --plain"
             ) from error
-        found: list[int] = self._tokenizer.encode(whole, add_special_tokens=False)
+        found: list[int] = tokenizer.encode(whole, add_special_tokens=False)
         return found
 
-    def _limit(self, prompt: int) -> int:
+    def _limit(self, voice: Voice, prompt: int) -> int:
         """The most tokens of an answer."""
-        most, places = self.manner.max_new_tokens, self._context
+        most, places = self.manner.max_new_tokens, voice.context
         if prompt == 0:
             raise UsageError("the prompt has no token; expected a text")
         if places is not None and prompt >= places:
@@ -286,35 +299,39 @@ class Chat:
 
 
 def load_chat(
-    named: Named, base: str | None, manner: Manner, notice: Callable[[str], None]
+    named: Named, beside: str | None, manner: Manner, notice: Callable[[str], None]
 ) -> Chat:
     """Load what a name stands for.
 
-    base: a base of the user's choice, in place of the one that is known.
+    beside: a model of the user's choice, in place of the base that is known.
     """
-    base = base or named.base
-    tokenizer = load_tokenizer(named.model, named.trust)
-    context = load_context(named.model, named.trust)
-    _refuse_no_memory([named.model, *([base] if base else [])], named.trust)
+    trust = named.trust
+    other = None if beside is None else models_named(beside, with_base=False, trust=trust).model
+    base = other or named.base
+    tokenizer = load_tokenizer(named.model, trust)
+    context = load_context(named.model, trust)
+    theirs = (tokenizer, context)
+    if other is not None:
+        theirs = (load_tokenizer(other, trust), load_context(other, trust))
+    _refuse_no_memory([named.model, *([base] if base else [])], trust)
     for note in named.notes:
         notice(note)
     if not manner.plain and tokenizer.chat_template and named.run is not None:
         _note_plain_rows(RunFolder(named.run), notice)
-    hashing = None
-    its_own = base is not None and base == named.base and not is_adapter(named.model)
-    if named.run is not None and base is not None and its_own:
+    recorded: BaseRecord = {}
+    if named.run is not None and other is None and not is_adapter(named.model):
         recorded = read_base(RunFolder(named.run).environment) or {}
-        hashing = (BaseHashing(base, recorded), recorded)
+    hashing = BaseHashing(base, recorded) if base is not None and recorded else None
     alone = base is None and named.run is None
-    voices = [_voice(MODEL if alone else RESULT, named.model, named.trust, tokenizer)]
+    voices = [_voice(MODEL if alone else RESULT, named.model, trust, tokenizer, context)]
     if base is not None:
-        voices.append(_voice(BASE_MODEL, base, named.trust, tokenizer))
-    if hashing is not None and (changed := changed_files(hashing[1], hashing[0].record())):
+        voices.append(_voice(BASE_MODEL, base, trust, *theirs))
+    if hashing is not None and (changed := changed_files(recorded, hashing.record())):
         notice(f"the base is not the one that the run began with: {'; '.join(changed)}")
-    return Chat(voices, tokenizer, context, manner)
+    return Chat(voices, manner)
 
 
-def _voice(who: str, name: str, trust: bool, tokenizer: Any) -> Voice:
+def _voice(who: str, name: str, trust: bool, tokenizer: Any, context: int | None) -> Voice:
     """A model: on a GPU in the numbers that it was published in, on a CPU in fp32."""
     import torch
 
@@ -327,7 +344,7 @@ def _voice(who: str, name: str, trust: bool, tokenizer: Any) -> Voice:
     if device.type == "cuda":
         loaded = replace(loaded, model=loaded.model.to(loaded.export_dtype).to(device))
     loaded.model.eval()
-    return Voice(who, name, loaded, ends)
+    return Voice(who, name, loaded, ends, context)
 
 
 def _refuse_no_memory(names: list[str], trust: bool) -> None:

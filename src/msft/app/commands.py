@@ -399,8 +399,11 @@ def chat(options: argparse.Namespace) -> None:
     from msft.app.chat import Manner, load_chat, models_named
 
     prompt = options.prompt
-    if prompt is None and not sys.stdin.isatty():
-        prompt = sys.stdin.read().removesuffix("\n")
+    if prompt is None and (sys.stdin is None or not sys.stdin.isatty()):
+        try:
+            prompt = sys.stdin.read().removesuffix("\n") if sys.stdin is not None else ""
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is no text: {error}; expected UTF-8") from error
     if prompt is None and options.json:
         raise UsageError("--json goes with a single prompt: give --prompt, or a text on stdin")
     if prompt is not None and not prompt.strip():
@@ -411,7 +414,8 @@ def chat(options: argparse.Namespace) -> None:
     manner = Manner(
         options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
     )
-    named = models_named(options.model, not options.no_base, options.trust_remote_code)
+    asks_base = not options.no_base and options.base is None
+    named = models_named(options.model, asks_base, options.trust_remote_code)
     with stdout_to_stderr(True):
         loaded = load_chat(named, options.base, manner, lambda text: say(f"note: {text}"))
     from msft.app.terminal.chat import answer, answers_content, converse
