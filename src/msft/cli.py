@@ -60,7 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return DONE
 
 
-_PLACES = ("out", "answers", "file", "source", "recipe", "schedule", "folder", "folders")
+_PLACES = (
+    "out",
+    "answers",
+    "model",
+    "base",
+    "file",
+    "source",
+    "recipe",
+    "schedule",
+    "folder",
+    "folders",
+)
 """Arguments that are files or folders."""
 
 
@@ -243,6 +254,36 @@ def _merge(parser: ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder for the merged model; a new one")
 
 
+def _chat(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Talk to a result, with its base beside it. A run knows its base, and so does an adapter; "
+        "another model talks alone, or beside --base. Lines are turns under the model's chat "
+        "template; without one each is a prompt of its own. /new, /help, /quit; Ctrl-C leaves an "
+        "answer. A text on standard input is answered once, like --prompt."
+    )
+    model = "run folder, model or adapter folder, hub name, .gguf file, smollm2-135m or tiny"
+    parser.add_argument("model", metavar="RUN|MODEL", help=model)
+    once = "answer this and end; only the answers are printed"
+    parser.add_argument("--prompt", metavar="TEXT", help=once)
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument("--no-base", action="store_true", help="let the result talk alone")
+    other = "the model to stand beside it, in place of the run's own base"
+    beside.add_argument("--base", metavar="MODEL", help=other)
+    system = "a system prompt, under a chat template that has a place for one"
+    parser.add_argument("--system", metavar="TEXT", help=system)
+    plain = "no chat template: what you type is the prompt, as in rows of prompt and completion"
+    parser.add_argument("--plain", action="store_true", help=plain)
+    most = "the most tokens of an answer (%(default)s)"
+    parser.add_argument("--max-new-tokens", type=positive, default=256, metavar="N", help=most)
+    drawn = "0 takes the likeliest token each time, 1 draws as the model says (%(default)s)"
+    parser.add_argument("--temperature", type=temperature, default=0.0, metavar="T", help=drawn)
+    seed = "of what is drawn; both models draw with it (%(default)s)"
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help=seed)
+    trust = "run code that comes with the model (a run: as its recipe says)"
+    parser.add_argument("--trust-remote-code", action="store_true", help=trust)
+    _json(parser)
+
+
 def _analyze(parser: ArgumentParser) -> None:
     analyses = parser.add_subparsers(metavar="ANALYSIS", dest="analysis", required=True)
     for name, summary in ANALYSES.items():
@@ -332,17 +373,28 @@ def numbers(kind: type[int] | type[float]) -> Callable[[str], list[Any]]:
 
 
 def count(text: str) -> int:
-    """A number of rows, 0 or more."""
+    """A number of rows, or a seed: 0 or more."""
     if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text!r}; expected a whole number, 0 or more")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """A number of devices, 1 or more."""
+    """A number of devices or tokens, 1 or more."""
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_DEVICES):
         raise ArgumentTypeError(f"{text!r}; expected a whole number, 1 to {MOST_DEVICES:,}")
     return int(text)
+
+
+def temperature(text: str) -> float:
+    """By what scores are divided before a token is drawn; 0: nothing is drawn."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if found != 0 and not 0.01 <= found <= 100:
+        raise ArgumentTypeError(f"{text!r}; expected 0, or a number from 0.01 to 100, such as 0.7")
+    return found
 
 
 def seconds(text: str) -> float:
@@ -367,6 +419,7 @@ COMMANDS: dict[str, tuple[str, Callable[[ArgumentParser], None]]] = {
     "compare": ("run methods and seeds, then make the paper's tables", _compare),
     "report": ("rebuild report.html from the logs of runs", _report),
     "replay": ("train the schedule that a search found, in one run", _replay),
+    "chat": ("try a result beside its base: ask both, read both answers", _chat),
     "merge": ("write the adapter of a run and its base as one model folder", _merge),
     "analyze": ("run the paper's analyses, or measure headroom", _analyze),
     "env": ("print versions and devices, for bug reports", _json),

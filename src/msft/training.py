@@ -490,6 +490,7 @@ class TrainingRun:
             self.judgments,
             self._judge,
             {n: [question_of(e) for e in d.train.examples] for n, d in audited.items()},
+            self._write,
         )
         try:
             with ExitStack() as watching:
@@ -562,6 +563,10 @@ class TrainingRun:
         if self._losses is not None:
             self._losses.gather(scored.losses)
         return scored
+
+    def _write(self, rows: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[str]]:
+        with self._ranks.busy("evaluation"):
+            return self._evaluator.written(rows)
 
     def _judge(self, rows: Mapping[str, Sequence[int]]) -> Judged:
         corpus, tokenizer = self._rows.corpus, self._rows.tokenizer

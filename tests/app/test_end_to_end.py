@@ -17,8 +17,9 @@ from msft.engine.model.tokenizers import tiny_tokenizer
 from msft.errors import Diverged, RecipeError
 from msft.report import write_report
 from msft.run.log import PointEvent, read_log
-from msft.run.rows import read_verdicts
+from msft.run.rows import read_samples, read_verdicts
 from msft.search.methods import METHODS
+from msft.search.rollout import BASE, CheckpointId
 
 pytestmark = pytest.mark.usefixtures("no_reports")  # but for one run
 
@@ -200,6 +201,41 @@ def test_rows_longer_than_the_model_can_see_are_a_recipe_error(tmp_path: Path) -
     with pytest.raises(RecipeError, match="512"):
         msft.train(recipe_of(tmp_path, max_length=4096), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("reports")
+def test_samples_beside_a_loss_are_what_the_models_write(tmp_path: Path) -> None:
+    """Base and result; neither scores nor log know of it, and a report shows it."""
+    write_data(tmp_path)
+    recipe = recipe_of(tmp_path, method="sft", num_train_epochs=4, samples=2)
+    specs = [replace(spec, metric="nll") for spec in recipe.datasets]
+    recipe = replace(recipe, datasets=specs)
+    result = msft.train(recipe, tmp_path / "out", quiet=True)
+    without = msft.train(replace(recipe, samples=0), tmp_path / "without", quiet=True)
+    logs = [
+        [
+            {key: value for key, value in json.loads(line).items() if key not in ("disk", "crc")}
+            for line in (run.folder / "run.jsonl").read_text().splitlines()
+        ]
+        for run in (result, without)
+    ]
+    assert logs[0] == logs[1]
+    assert result.summary["flops"] == without.summary["flops"]
+    best = CheckpointId(result.summary["best"]["checkpoint"])
+    held = read_samples(result.folder / "samples.jsonl")
+    assert [*held] == [BASE, best]
+    accuracy = replace(recipe, datasets=[replace(spec, metric="accuracy") for spec in specs])
+    for checkpoint, model in ((BASE, "tiny"), (best, result.best)):
+        scored = msft.evaluate(model, accuracy, split="validation", answers=True, quiet=True)
+        for name in ("upper", "vowel"):
+            rows = [row for row in scored["answers"] if row["dataset"] == name]
+            for sample in held[checkpoint][name]:
+                assert rows[sample.row]["prediction"] == sample.answer, (checkpoint, name)
+                assert not isinstance(sample.worth, bool)
+    page = (result.folder / "report.html").read_text()
+    shown = next(each for each in held[best]["vowel"] if each.answer)
+    loss = f'{shown.answer} <small class="quiet">loss of the reference {shown.worth:.3f}</small>'
+    assert loss in page
 
 
 def test_the_validation_loss_is_that_of_the_metric_nll(tmp_path: Path) -> None:

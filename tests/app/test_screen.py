@@ -35,6 +35,7 @@ DONE = {
     "headroom": ["analyze", "headroom", f"{COMPARED}/sft-s20"],
     "compute": ["analyze", "compute", "--out", f"{FOLDER}/compute"],
     "compare": ["compare", "recipe.yaml", "--no-run", "--out", COMPARED],
+    "chat": ["chat", OUT, "--prompt", "short abcd:", "--max-new-tokens", "20"],
     "init": ["init", f"{FOLDER}/recipe.yaml"],
     "env": ["env"],
 }
@@ -46,6 +47,7 @@ WRONG = {
     "changed": ["train", "recipe.yaml", "--out", OUT, "--set", "learning_rate=1e-4"],
     "no model": ["eval", f"{FOLDER}/nowhere", "recipe.yaml"],
     "nothing to merge": ["merge", OUT, "--out", f"{FOLDER}/merged"],
+    "nobody to ask": ["chat", f"{FOLDER}/nowhere", "--prompt", "a"],
     "no run": ["report", f"{FOLDER}/nowhere"],
     "wrong sizes": ["analyze", "size", "recipe.yaml", "--sizes", "9"],
     "wrong budgets": ["analyze", "budget", "recipe.yaml", "--budgets", "0.3"],

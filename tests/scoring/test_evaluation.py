@@ -23,7 +23,7 @@ from msft.engine.simple import SimplePredictor
 from msft.errors import BadScore, RecipeError
 from msft.example import Encoded, Example
 from msft.run.engine import Generated, Likelihoods, StopRow
-from msft.scoring.evaluation import Evaluator, normal, texts_of
+from msft.scoring.evaluation import MOST_WRITTEN, Evaluator, normal, texts_of
 from msft.search.curves import accuracy, nll, value
 
 TOKENIZER = tiny_tokenizer()
@@ -112,6 +112,22 @@ def test_a_row_leaves_as_soon_as_it_cannot_be_right_and_no_verdict_changes() -> 
 def test_few_shot_exemplars_stand_before_every_prompt() -> None:
     judge = evaluator({"one 1\n\ntwo": "2"}, {"two": "2"}, shots="one 1\n\n")
     assert judge(["a"], "test").scores["a"] == accuracy(1, 1)
+
+
+def test_answers_beside_a_loss_are_written_to_the_prompts_of_the_loss() -> None:
+    said = {"one": "x" * 400, "two": "Paris"}
+    examples = [Example("no", "y"), Example("one", "1"), Example("two", "z" * 300)]
+    split = encoded_split(examples, TOKENIZER, 512)
+    tasks = {
+        name: Task(name, "nll", {"validation": split}, "shots\n", context=context)
+        for name, context in (("a", None), ("b", 3 + 2))
+    }
+    predictor = Parrot(said)
+    judge = Evaluator(tasks, predictor, TOKENIZER)
+    found = judge.written({"a": [1, 2], "b": [2]})
+    assert found == {"a": ["x" * MOST_WRITTEN, "Paris"], "b": ["Pa"]}
+    assert predictor.prompts == ["one", "two", "two"]
+    assert predictor.groups == [[0, 0, 1]]
 
 
 def test_nll_is_the_sum_over_answer_tokens() -> None:

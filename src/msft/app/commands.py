@@ -387,6 +387,44 @@ def merge(options: argparse.Namespace) -> None:
     show_path("model", out)
 
 
+def chat(options: argparse.Namespace) -> None:
+    """Ask a result, and its base beside it."""
+    from msft.app.chat import Manner, load_chat, models_named
+
+    prompt = options.prompt
+    if prompt is None and (sys.stdin is None or not sys.stdin.isatty()):
+        try:
+            prompt = sys.stdin.read().removesuffix("\n") if sys.stdin is not None else ""
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is no text: {error}; expected UTF-8") from error
+    if prompt is None and options.json:
+        raise UsageError("--json goes with a single prompt: give --prompt, or a text on stdin")
+    if prompt is not None and not prompt.strip():
+        raise UsageError(
+            "the prompt is empty; expected a text in --prompt or on stdin (on a terminal, leave "
+            "--prompt out to talk)"
+        )
+    manner = Manner(
+        options.system, options.plain, options.max_new_tokens, options.temperature, options.seed
+    )
+    asks_base = not options.no_base and options.base is None
+    named = models_named(options.model, asks_base, options.trust_remote_code)
+    with stdout_to_stderr(True):
+        loaded = load_chat(named, options.base, manner, lambda text: say(f"note: {text}"))
+    from msft.app.terminal.chat import answer, answers_content, converse
+
+    if prompt is None:
+        converse(loaded)
+        return
+    speeches = loaded.ask(prompt)
+    if not options.json:
+        answer(speeches)
+        return
+    for each in speeches:
+        each.finish()
+    print_json(answers_content(loaded, prompt, speeches))
+
+
 def analyze(options: argparse.Namespace) -> None:
     """Train what an analysis needs, then its table."""
     from msft.app import analyses

@@ -278,7 +278,9 @@ def run_samples(folder: Path, history: History) -> SampleViews:
     spoken = {BASE_MODEL: held.get(BASE, {})}
     if best != BASE:
         spoken[f"best, {best}"] = held.get(best, {})
-    return _views([*history.start.datasets], spoken)
+    names = [*history.start.datasets]
+    losses = {name for name in names if history.unit_of(name) == "nll"}
+    return _views(names, spoken, losses)
 
 
 def comparison_samples(comparison: Comparison) -> SampleViews:
@@ -289,10 +291,13 @@ def comparison_samples(comparison: Comparison) -> SampleViews:
         held = read_samples(RunFolder(run.folder).samples)
         spoken.setdefault(BASE_MODEL, held.get(BASE, {}))
         spoken[method.label] = held.get(run.best, {})
-    return _views(comparison.names, spoken)
+    losses = {name for name in comparison.names if comparison.unit([name]) == "nll"}
+    return _views(comparison.names, spoken, losses)
 
 
-def _views(names: Sequence[str], spoken: Mapping[str, SamplesByName]) -> SampleViews:
+def _views(
+    names: Sequence[str], spoken: Mapping[str, SamplesByName], losses: Collection[str]
+) -> SampleViews:
     found: dict[str, Sequence[SampleView]] = {}
     for name in names:
         answers: dict[tuple[int, str, str], list[AnswerView]] = {}
@@ -300,7 +305,7 @@ def _views(names: Sequence[str], spoken: Mapping[str, SamplesByName]) -> SampleV
             for each in samples.get(name, ()):
                 key = (each.row, each.prompt, each.reference)
                 answers.setdefault(key, []).append(
-                    AnswerView(who, "" if each.answer is None else each.answer, _mark(each))
+                    AnswerView(who, each.answer or "", _mark(each, name in losses))
                 )
         if answers:
             found[name] = [
@@ -310,10 +315,10 @@ def _views(names: Sequence[str], spoken: Mapping[str, SamplesByName]) -> SampleV
     return found
 
 
-def _mark(sample: Sample) -> str:
+def _mark(sample: Sample, loss: bool) -> str:
     if isinstance(sample.worth, bool):
         return "right" if sample.worth else "wrong"
-    return f"loss {sample.worth:.3f}" if sample.answer is None else f"{sample.worth:.3g}"
+    return f"loss of the reference {sample.worth:.3f}" if loss else f"{sample.worth:.3g}"
 
 
 FORMATS: dict[str, dict[str, Any]] = {

@@ -43,6 +43,7 @@ from msft.run.rows import (
     Samples,
     Scored,
     Verdicts,
+    Writer,
     checked,
     coerce_kind,
     fits_score,
@@ -103,10 +104,12 @@ class RecordedRun:
         judgments: Judgments | None = None,
         judged_by_worker: Judge | None = None,
         questions: Mapping[str, Sequence[str]] | None = None,
+        written_by_worker: Writer | None = None,
     ) -> None:
         """has_result: whether the result of a finished run is there without its checkpoint.
         judgments, judged_by_worker, questions: for an audit: what was judged so far, what the
             worker's weights say of rows, and what each training row asks.
+        written_by_worker: what the worker's weights write to rows, for samples beside a loss.
         """
         self.base = BASE
         self.mixture = settings.mixture
@@ -133,6 +136,7 @@ class RecordedRun:
         self._samples = samples or Samples(selection=self._selection)
         self._judgments = judgments or Judgments()
         self._judge = judged_by_worker
+        self._write = written_by_worker
         self._questions = questions or {}
         self._recovery = Recovery(worker, store, self.history)
 
@@ -440,7 +444,8 @@ class RecordedRun:
         """Leave the samples of these checkpoints and no others.
 
         The evaluations gave them. What was lost, such as of a folder that an earlier version
-        began, is answered again.
+        began, is answered again. Where the score is a loss, the model writes an answer now, to be
+        read beside the reference. No line of the log counts these few tokens.
         """
         names = [*self.history.start.datasets]
         for checkpoint in checkpoints:
@@ -449,6 +454,10 @@ class RecordedRun:
                 self._recovery.hold(checkpoint)
                 found = self._worker.score(lost, self._selection).samples
                 self._samples.add(checkpoint, self._selection, found)
+            unwritten = self._samples.unwritten(checkpoint)
+            if unwritten and self._write is not None:
+                self._recovery.hold(checkpoint)
+                self._samples.write(checkpoint, self._write(unwritten))
         self._samples.finish(checkpoints, names)
 
     def _decide(self, event: DecisionEvent) -> None:

@@ -215,7 +215,7 @@ class Sample:
     """A row that selects, and what a model answered.
 
     row: its number, from 0.
-    answer: None where the metric is a loss, and no answer is asked for.
+    answer: None where the metric is a loss and the model was not asked to write (see `unwritten`).
     worth: right or wrong, the loss of a token, or what a metric of the user's own says.
     """
 
@@ -264,6 +264,20 @@ class Samples:
         """The sub-datasets that have no samples at a checkpoint; none where none are kept."""
         held = self._held.get(checkpoint, {})
         return [] if self._path is None else [name for name in names if name not in held]
+
+    def unwritten(self, checkpoint: CheckpointId) -> dict[str, list[int]]:
+        """The rows, by sub-dataset, that have a loss at a checkpoint and no answer yet."""
+        held = self._held.get(checkpoint, {}).items()
+        found = {name: [each.row for each in rows if each.answer is None] for name, rows in held}
+        return {name: rows for name, rows in found.items() if rows}
+
+    def write(self, checkpoint: CheckpointId, answers: Mapping[str, Sequence[str]]) -> None:
+        """Put answers beside the losses of the rows that are `unwritten`."""
+        for name, texts in answers.items():
+            said = iter(texts)
+            rows = self._held[checkpoint][name]
+            told = [r if r.answer is not None else replace(r, answer=next(said)) for r in rows]
+            self.add(checkpoint, self._selection, {name: told})
 
     def forget(self, all_but: Collection[CheckpointId]) -> None:
         """Drop the samples of checkpoints that nobody can ask for any more."""
@@ -441,6 +455,8 @@ class Scored:
 
 Judge = Callable[[Mapping[str, Sequence[int]]], Judged]
 """What the engine holds at present says of these training rows and of all validation rows."""
+Writer = Callable[[Mapping[str, Sequence[int]]], Mapping[str, Sequence[str]]]
+"""What the engine holds at present writes to these rows of the split that selects."""
 Scorer = Callable[[Sequence[str], str], Scored]
 """Scores of these sub-datasets on a split, of what the engine holds at present."""
 

@@ -44,6 +44,8 @@ Made = TypeVar("Made")
 LONGEST_PROMPT = 1200
 LONGEST_ANSWER = 600
 """Characters of a sample that are kept; the middle of a longer text is cut out."""
+MOST_WRITTEN = 200
+"""Tokens of an answer that is written only to be read beside the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,24 @@ class Evaluator:
         if split != SELECTION or not asked:
             return {}, 0
         return reference_losses(self._tasks, asked, split, self._predictor)
+
+    def written(self, rows: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+        """What the model writes to these rows of the split that selects, only to be read: of
+        sub-datasets whose score is a loss. The prompts are those of the loss, without exemplars."""
+        prompts: list[Sequence[int]] = []
+        limits: list[int] = []
+        groups: list[int] = []
+        for group, (name, numbers) in enumerate(rows.items()):
+            task = self._tasks[name]
+            asked = task.splits[self._selection].only(numbers).rows
+            own = [row.prompt for row in asked]
+            most = limits_of(asked, own, task.max_new_tokens, task.context)
+            prompts += own
+            limits += [min(limit, MOST_WRITTEN) for limit in most]
+            groups += [group] * len(own)
+        said = self._predictor.generate(prompts, limits, lambda row, tokens, known: None, groups)
+        texts = iter([without_middle(self._text(tokens), LONGEST_ANSWER) for tokens in said.rows])
+        return {name: [next(texts) for _ in numbers] for name, numbers in rows.items()}
 
     def scored(self, answers: Answers) -> Scored:
         """Scores and verdicts. Where a metric of the user's own gives a number for any row, the

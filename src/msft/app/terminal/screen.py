@@ -82,6 +82,7 @@ _WORDS = {
     "replay": _RECIPE,
     "report": "reading the logs …",
     "analyze": _LOADING,
+    "chat": "loading libraries and models takes some seconds …",
     "env": _LOADING,
 }
 """What each command begins with; `init` is done at once."""

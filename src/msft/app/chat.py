@@ -1,0 +1,385 @@
+"""`msft chat`: a result and its base, asked the same questions.
+
+A run knows its base: an adapter names it, else the recipe of the run does. Both are asked in the
+very same tokens, those of the result's tokenizer and chat template, as they were when the run
+scored them; a model that the user puts beside the result has its own. Each goes on with its own
+answers.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msft.app.audit import ALL, CHOICE, CLEAN
+from msft.data.encoding import encoded_prompts, templated
+from msft.engine.model.folders import CONFIG, BaseHashing, base_of, is_adapter
+from msft.engine.model.tokenizers import load_context, load_tokenizer
+from msft.errors import DataError, LogError, NoRoom, RecipeError, UsageError
+from msft.example import Example, Message
+from msft.files import DAMAGED, read_text
+from msft.recipe.recipe import Recipe, load_recipe
+from msft.run.environment import BaseRecord, changed_files, read_base
+from msft.run.folder import RunFolder, read_history, refuse_audit
+from msft.run.rows import read_samples
+from msft.search.rollout import BASE
+from msft.store.store import MANIFEST
+from msft.text import counted, listed, shown
+
+if TYPE_CHECKING:
+    from msft.engine.decode.stream import AnswerStream
+    from msft.engine.model.loading import LoadedModel
+
+RESULT, BASE_MODEL, MODEL = "result", "base", "model"
+"""Who answers: a result and its base, or a model that has none."""
+_TURN = re.compile(r"(system|user|assistant|tool): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the models are asked.
+
+    plain: without the chat template; what is typed is the prompt.
+    temperature: 0 takes the likeliest token each time.
+    """
+
+    system: str | None = None
+    plain: bool = False
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The models that a name stands for.
+
+    model: what is loaded. base: None where there is none, or it is not wanted.
+    run: the folder of the run that made the model.
+    trust: the recipe of the run trusts the code of its model.
+    """
+
+    model: str
+    base: str | None = None
+    run: Path | None = None
+    trust: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def models_named(name: str, with_base: bool = True, trust: bool = False) -> Named:
+    """The model of a run folder, of its `best/`, or of anything that `msft eval` takes."""
+    path = Path(name)
+    if not path.is_dir():
+        return Named(name, trust=trust)
+    refuse_audit(path)
+    path = _chosen(path if path.name else path.resolve())
+    run = RunFolder(path.parent if path.name == "best" else path)
+    if run.log.exists() and not run.is_audit():
+        return _of_run(run, with_base, trust)
+    if is_adapter(name):
+        return Named(name, base_of(name) if with_base else None, trust=trust)
+    _refuse_several(path)
+    return Named(name, trust=trust)
+
+
+def _chosen(folder: Path) -> Path:
+    """The run that `msft train --audit` chose, where this is its folder."""
+    if (folder / CHOICE).is_file():
+        with suppress(*DAMAGED):
+            chosen = json.loads(read_text(folder / CHOICE))["chosen"]
+            if chosen in (ALL, CLEAN):
+                return folder / str(chosen)
+        raise UsageError(
+            f"{folder / CHOICE} is damaged; name the run that you mean: {folder / ALL} or "
+            f"{folder / CLEAN}"
+        )
+    return folder
+
+
+def _refuse_several(folder: Path) -> None:
+    """UsageError for a folder that has runs in it, and no model."""
+    runs = sorted(log.parent for log in folder.glob("*/run.jsonl"))
+    models = [str(run) for run in runs if not RunFolder(run).is_audit()]
+    if models and not (folder / CONFIG).exists():
+        more = ", …" if len(models) > 4 else ""
+        raise UsageError(
+            f"{folder} has {counted(len(models), 'run')} in it; name one of them: "
+            f"{', '.join(models[:4])}{more}"
+        )
+
+
+def _of_run(run: RunFolder, with_base: bool, trust: bool) -> Named:
+    """The best model of a run so far, and the base that the run began with."""
+    notes, recipe, finished = list[str](), None, False
+    with suppress(RecipeError, OSError):
+        recipe = load_recipe(run.recipe)
+    with suppress(LogError, UsageError):  # a damaged log is no matter of the model
+        finished = read_history(run.path).ended is not None
+    trust = trust or (recipe is not None and recipe.trust_remote_code)
+    best = str(run.best)
+    base = _base_of_run(run, recipe)
+    if not (run.best / CONFIG).exists() and not is_adapter(best):
+        raise UsageError(_no_model(run, finished, base))
+    if not finished:
+        notes.append(f"the run in {run.path} is not finished; this is its best model so far")
+    if not with_base:
+        return Named(best, None, run.path, trust, tuple(notes))
+    if base is None:
+        notes.append(f"{run.recipe} cannot be read, so the base is not known; give it to --base")
+    elif _checkpoint(run.best) == BASE:
+        notes.append("the result of this run is the base model itself, so one model answers")
+        base = None
+    return Named(best, base, run.path, trust, tuple(notes))
+
+
+def _base_of_run(run: RunFolder, recipe: Recipe | None) -> str | None:
+    if is_adapter(str(run.best)):
+        return base_of(str(run.best))
+    with suppress(RecipeError):
+        return None if recipe is None else recipe.model()
+    return None
+
+
+def _no_model(run: RunFolder, finished: bool, base: str | None) -> str:
+    if finished:
+        return (
+            f"{run.best} has no model in it, but the run is finished: it was removed or damaged. "
+            "Run the same `msft train` again, which makes it anew from the checkpoints"
+        )
+    ask = "" if base is None else f", or ask the base alone: msft chat {base}"
+    return (
+        f"{run.path} has no {run.best.name}/ yet: no checkpoint was better than the base so far. "
+        f"Let the run go on (`msft train` with --out {run.path}){ask}"
+    )
+
+
+def _checkpoint(folder: Path) -> str | None:
+    """Which checkpoint a `best/` has; None where that is not known."""
+    with suppress(*DAMAGED):
+        found = json.loads(read_text(folder / MANIFEST))["checkpoint"]
+        return str(found)
+    return None
+
+
+@dataclass(slots=True)
+class Voice:
+    """A model that answers.
+
+    who: the result, its base, or a model by itself.
+    loaded: with the tokenizer that it is asked with.
+    context: how many tokens it has places for; None: it does not say.
+    turns: what was said so far, under a chat template.
+    """
+
+    who: str
+    name: str
+    loaded: "LoadedModel"
+    ends: list[int]
+    context: int | None
+    turns: list[Message] = field(default_factory=list)
+
+    @property
+    def has_template(self) -> bool:
+        return bool(self.loaded.tokenizer.chat_template)
+
+
+@dataclass(slots=True)
+class Speech:
+    """An answer that comes token by token."""
+
+    voice: Voice
+    stream: "AnswerStream"
+    _decoded: Callable[[list[int]], str]
+
+    @property
+    def text(self) -> str:
+        """The answer so far, without half a character at its end."""
+        text = self._decoded(self.stream.tokens)
+        return text if self.stream.ended_by else text.rstrip("\ufffd")
+
+    def finish(self) -> str:
+        while self.stream.advance():
+            pass
+        return self.text
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "of": self.voice.who,
+            "model": self.voice.name,
+            "text": self.text,
+            "tokens": len(self.stream.tokens),
+            "ended_by": self.stream.ended_by,
+        }
+
+
+class Chat:
+    """The models, and the conversation that each of them has had.
+
+    under_template: what is typed is a turn of a conversation, not a prompt of its own.
+    """
+
+    def __init__(self, voices: list[Voice], manner: Manner) -> None:
+        self.voices = voices
+        self.manner = manner
+        self.under_template = voices[0].has_template and not manner.plain
+        self._asked = 0
+        without = [voice.name for voice in voices if not voice.has_template]
+        if manner.system is not None and (manner.plain or without):
+            why = "--plain leaves it out" if manner.plain else f"{without[0]} has none"
+            raise UsageError(
+                f"--system goes with a chat template, but {why}; put the text before your prompt"
+            )
+        self.forget()
+        for voice in voices:  # a template that refuses the system prompt says so now
+            self._prompt(voice, "?")
+
+    def forget(self) -> None:
+        """Begin a new conversation."""
+        system = self.manner.system
+        for voice in self.voices:
+            voice.turns = [] if system is None else [Message("system", system)]
+
+    def ask(self, text: str) -> list[Speech]:
+        """Begin an answer of each model. A question that has no place is refused by all of them."""
+        from msft.engine.decode.stream import AnswerStream
+        from msft.scoring.evaluation import texts_of
+
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("the prompt is no text: its bytes are not UTF-8") from None
+        asked = [(voice, self._prompt(voice, text)) for voice in self.voices]
+        limits = [self._limit(voice, len(prompt)) for voice, prompt in asked]
+        how = (self.manner.temperature, self.manner.seed + self._asked)
+        self._asked += 1
+        return [
+            Speech(
+                voice,
+                AnswerStream(voice.loaded.model, voice.ends, prompt, most, *how),
+                texts_of(voice.loaded.tokenizer),
+            )
+            for (voice, prompt), most in zip(asked, limits, strict=True)
+        ]
+
+    def keep(self, text: str, speeches: list[Speech]) -> None:
+        """Let the conversations go on with this question and these answers."""
+        for each in speeches:
+            each.voice.turns += [Message("user", text), Message("assistant", each.text)]
+
+    def _prompt(self, voice: Voice, text: str) -> list[int]:
+        """The tokens of a question, as those of a row."""
+        tokenizer = voice.loaded.tokenizer
+        if self.manner.plain or not voice.has_template:
+            return encoded_prompts([Example(text, "")], tokenizer)[0]
+        turns = [*voice.turns, Message("user", text)]
+        try:
+            whole = templated(tokenizer, turns, True, "this conversation")
+        except DataError as error:
+            raise UsageError(
+                f"{str(error).split('; mend the')[0]}; leave --system out if it has no place in "
+                "the template, or ask without the template: --plain"
+            ) from error
+        found: list[int] = tokenizer.encode(whole, add_special_tokens=False)
+        return found
+
+    def _limit(self, voice: Voice, prompt: int) -> int:
+        """The most tokens of an answer."""
+        most, places = self.manner.max_new_tokens, voice.context
+        if prompt == 0:
+            raise UsageError("the prompt has no token; expected a text")
+        if places is not None and prompt >= places:
+            raise UsageError(
+                f"the conversation has {prompt:,} tokens, and the model has places for {places:,}; "
+                "begin a new one (/new), or ask for less"
+            )
+        return most if places is None else min(most, places - prompt)
+
+
+def load_chat(
+    named: Named, beside: str | None, manner: Manner, notice: Callable[[str], None]
+) -> Chat:
+    """Load what a name stands for.
+
+    beside: a model of the user's choice, in place of the base that is known.
+    """
+    trust = named.trust
+    other = None if beside is None else models_named(beside, with_base=False, trust=trust).model
+    base = other or named.base
+    tokenizer = load_tokenizer(named.model, trust)
+    context = load_context(named.model, trust)
+    theirs = (tokenizer, context)
+    if other is not None:
+        theirs = (load_tokenizer(other, trust), load_context(other, trust))
+    _refuse_no_memory([named.model, *([base] if base else [])], trust)
+    for note in named.notes:
+        notice(note)
+    if not manner.plain and tokenizer.chat_template and named.run is not None:
+        _note_plain_rows(RunFolder(named.run), notice)
+    recorded: BaseRecord = {}
+    if named.run is not None and other is None and not is_adapter(named.model):
+        recorded = read_base(RunFolder(named.run).environment) or {}
+    hashing = BaseHashing(base, recorded) if base is not None and recorded else None
+    alone = base is None and named.run is None
+    voices = [_voice(MODEL if alone else RESULT, named.model, trust, tokenizer, context)]
+    if base is not None:
+        voices.append(_voice(BASE_MODEL, base, trust, *theirs))
+    if hashing is not None and (changed := changed_files(recorded, hashing.record())):
+        notice(f"the base is not the one that the run began with: {'; '.join(changed)}")
+    return Chat(voices, manner)
+
+
+def _voice(who: str, name: str, trust: bool, tokenizer: Any, context: int | None) -> Voice:
+    """A model: on a GPU in the numbers that it was published in, on a CPU in fp32."""
+    import torch
+
+    from msft.engine.kernels import device_here
+    from msft.engine.model.loading import end_tokens, load_model
+
+    device = device_here()
+    loaded = load_model(name, torch.device("cpu"), trust, tokenizer, own_attention=True)
+    ends = end_tokens(loaded)
+    if device.type == "cuda":
+        loaded = replace(loaded, model=loaded.model.to(loaded.export_dtype).to(device))
+    loaded.model.eval()
+    return Voice(who, name, loaded, ends, context)
+
+
+def _refuse_no_memory(names: list[str], trust: bool) -> None:
+    """NoRoom where the machine has not the memory that the weights take."""
+    from msft.engine.kernels import device_here
+    from msft.engine.memory import room_of
+    from msft.engine.model.loading import published_dtype
+    from msft.engine.model.shape import named_shape
+
+    device = device_here()
+    on_cuda = device.type == "cuda"
+
+    def needed(name: str) -> int:
+        each = published_dtype(name, trust).itemsize if on_cuda else 4
+        return named_shape(name, trust).parameters * each
+
+    sizes, free = [needed(name) for name in names], room_of(device).free
+    if sum(sizes) > free:
+        where = "the GPU" if on_cuda else "this machine"
+        alone = "; --no-base asks the first alone" if len(names) > 1 else ""
+        each = listed(
+            f"{name} {size / 1e9:.2f} GB" for name, size in zip(names, sizes, strict=True)
+        )
+        raise NoRoom(
+            f"{where} has {free / 1e9:.2f} GB of memory free, but the weights of {each} do not fit "
+            f"into it{alone}. Close other programs, or use a larger machine"
+        )
+
+
+def _note_plain_rows(run: RunFolder, notice: Callable[[str], None]) -> None:
+    """Say that a run trained no conversations, where its samples show that."""
+    held: Mapping[str, Any] = read_samples(run.samples).get(BASE, {})
+    prompts = [each.prompt for rows in held.values() for each in rows]
+    if prompts and not any(_TURN.match(prompt) for prompt in prompts):
+        notice(
+            "no row of this run went through the chat template; --plain asks without it, as in "
+            f"training. A prompt of this run: {shown(prompts[0])}"
+        )

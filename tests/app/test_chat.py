@@ -1,0 +1,523 @@
+"""`msft chat`: which models answer, in which tokens, and what a person and a program see."""
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from shutil import copytree, rmtree
+from typing import Any
+
+import pytest
+from toys import recipe_of, write_data
+
+import msft
+from msft.app.chat import Chat, Manner, Named, Speech, load_chat, models_named
+from msft.app.terminal.chat import BETWEEN, Columns, converse
+from msft.cli import main
+from msft.engine.decode.stream import AnswerStream
+from msft.errors import DONE, NO_ROOM, WRONG, UsageError
+
+pytestmark = pytest.mark.usefixtures("no_reports")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose best is not the base."""
+    folder = tmp_path_factory.mktemp("chat")
+    write_data(folder)
+    result = msft.train(recipe_of(folder, method="sft", num_train_epochs=4), folder / "run")
+    assert result.summary["best"]["checkpoint"] != "base"
+    return folder / "run"
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(copytree(run, tmp_path / "run"))
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["chat", *arguments, "--json"]) == DONE
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said about wrong usage, in one line."""
+    try:
+        code = main(["chat", *arguments])
+    except SystemExit as end:  # argparse
+        code = int(str(end.code))
+    out, errors = capsys.readouterr()
+    assert (code, out) == (WRONG, ""), errors
+    return " ".join(errors.split())
+
+
+def chat_of(name: str | Path, **manner: Any) -> Chat:
+    return load_chat(models_named(str(name)), None, Manner(**manner), lambda text: None)
+
+
+# Who answers.
+
+
+def test_a_run_is_asked_beside_the_base_of_its_recipe(run: Path) -> None:
+    best = str(run / "best")
+    assert models_named(str(run)) == models_named(best)
+    named = models_named(str(run))
+    assert (named.model, named.base, named.trust, named.notes) == (best, "tiny", False, ())
+    assert models_named(str(run), with_base=False).base is None
+    assert models_named("tiny") == Named("tiny")
+
+
+def test_the_answers_are_those_of_the_evaluation(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = str(run / "recipe.yaml")
+    for model in (str(run / "best"), "tiny"):
+        lines = str(tmp_path / "answers.jsonl")
+        assert main(["eval", model, recipe, "--answers", lines, "--quiet"]) == DONE
+    capsys.readouterr()
+    said: dict[str, list[str]] = {}
+    for model in ("tiny", str(run / "best")):
+        assert main(["eval", model, recipe, "--answers", lines, "--quiet"]) == DONE
+        rows = [json.loads(line) for line in Path(lines).read_text().splitlines()]
+        first = next(row for row in rows if row["dataset"] == "upper")
+        said[model] = [first["prompt"], first["prediction"]]
+    capsys.readouterr()
+    prompt = said["tiny"][0]
+    words = [str(run), "--prompt", prompt, "--plain", "--max-new-tokens", "4"]
+    found = asked(capsys, *words)
+    assert [each["of"] for each in found["answers"]] == ["result", "base"]
+    result, base = found["answers"]
+    assert result["model"] == str(run / "best")
+    assert said[result["model"]][1].startswith(result["text"])
+    assert base["model"] == "tiny"
+    assert base["text"] != result["text"]
+    assert result["text"].strip()
+    (alone,) = asked(capsys, *words, "--no-base")["answers"]
+    assert alone == result
+    (other,) = asked(capsys, "tiny", *words[1:])["answers"]
+    assert other == {**base, "of": "model"}
+    assert asked(capsys, "tiny", *words[1:], "--base", str(run / "best"))["answers"] == [
+        {**base, "of": "result"},
+        {**result, "of": "base"},
+    ]
+
+
+def test_an_adapter_knows_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_data(tmp_path)
+    keys: dict[str, Any] = {"use_peft": True, "lora_r": 4, "learning_rate": 1e-2}
+    keys |= {"num_train_epochs": 1, "evals_per_epoch": 1, "load_in_4bit": True}
+    msft.train(recipe_of(tmp_path, method="sft", **keys), tmp_path / "run", quiet=True)
+    base = str((tmp_path / "run" / "base").resolve())
+    assert models_named(str(tmp_path / "run")).base == base
+    moved = (tmp_path / "run" / "best").rename(tmp_path / "adapter")
+    assert models_named(str(moved)) == Named(str(moved), base)
+    capsys.readouterr()
+    found = asked(capsys, str(moved), "--prompt", "upper abcd:", "--max-new-tokens", "3")
+    assert [each["model"] for each in found["answers"]] == [str(moved), base]
+
+
+def test_an_unfinished_run_has_its_best_so_far_or_says_what_to_do(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = copy / "run.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    named = models_named(str(copy))
+    assert named.base == "tiny"
+    assert named.notes == (f"the run in {copy} is not finished; this is its best model so far",)
+    rmtree(copy / "best")
+    said = refused(capsys, str(copy), "--prompt", "a")
+    assert "has no best/ yet: no checkpoint was better than the base so far" in said
+    assert "ask the base alone: msft chat tiny" in said
+
+
+def test_where_the_base_is_the_result_one_model_answers(copy: Path) -> None:
+    manifest = copy / "best" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    assert content["checkpoint"] != "base"
+    manifest.write_text(json.dumps({**content, "checkpoint": "base"}))
+    named = models_named(str(copy))
+    assert named.base is None
+    assert "the result of this run is the base model itself" in named.notes[0]
+
+
+def test_a_base_that_has_changed_since_is_named(copy: Path) -> None:
+    told: list[str] = []
+    recipe = (copy / "recipe.yaml").read_text()
+    (copy / "recipe.yaml").write_text(
+        recipe.replace("model_name_or_path: tiny", f"model_name_or_path: {copy / 'best'}")
+    )
+    named = models_named(str(copy))
+    assert named.base == str(copy / "best")
+    load_chat(named, None, Manner(), told.append)
+    assert not [note for note in told if "began with" in note], "an old run recorded none"
+    environment = json.loads((copy / "environment.json").read_text())
+    environment[-1]["base"] = {"config.json": [7, "0" * 64, None]}
+    (copy / "environment.json").write_text(json.dumps(environment))
+    load_chat(named, None, Manner(), told.append)
+    assert "the base is not the one that the run began with: config.json was 7 bytes" in told[-1]
+
+
+def test_damaged_folders_and_wrong_names_are_refused(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ["--prompt", "a"]
+    assert "there is no folder" in refused(capsys, "./nothing", *ask)
+    assert "there is no such file" in refused(capsys, str(copy / "no.gguf"), *ask)
+    (copy / "empty").mkdir()
+    assert "empty/tokenizer.json: there is no such file" in refused(
+        capsys, str(copy / "empty"), *ask
+    )
+    said = refused(capsys, str(copy.parent), *ask)
+    assert f"has 1 run in it; name one of them: {copy}" in said
+    weights = copy / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "is damaged: model.safetensors" in refused(capsys, str(copy), *ask)
+    rmtree(copy / "best")
+    assert "the run is finished: it was removed or damaged" in refused(capsys, str(copy), *ask)
+    first, *rest = (copy / "run.jsonl").read_text().splitlines()
+    audit = json.dumps({**json.loads(first), "method": "audit"})
+    (copy / "run.jsonl").write_text("\n".join([audit, *rest]) + "\n")
+    assert "is the folder of an audit" in refused(capsys, str(copy), *ask)
+
+
+def test_a_recipe_that_cannot_be_read_leaves_the_base_unknown(copy: Path) -> None:
+    (copy / "recipe.yaml").write_text("{")
+    named = models_named(str(copy))
+    assert (named.model, named.base) == (str(copy / "best"), None)
+    assert "so the base is not known; give it to --base" in named.notes[0]
+
+
+def test_the_folder_of_an_audited_training_stands_for_the_run_that_it_chose(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("all", "clean"):
+        copytree(run, tmp_path / name)
+    (tmp_path / "choice.json").write_text('{"chosen": "clean"}')
+    assert models_named(str(tmp_path)).model == str(tmp_path / "clean" / "best")
+    (tmp_path / "choice.json").write_text('{"chosen": "cl')
+    assert "choice.json is damaged; name the run" in refused(capsys, str(tmp_path), "--prompt", "a")
+
+
+def test_without_memory_nothing_is_loaded(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from msft.engine import memory
+
+    room = memory.FreeMemory("cpu", 2_000_000, 2_000_000, 2_000_000)
+    monkeypatch.setattr(memory, "room_of", lambda device: room)
+    assert main(["chat", str(run), "--prompt", "a"]) == NO_ROOM
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--no-base asks the first alone" in said
+    assert main(["chat", str(run), "--prompt", "a", "--no-base", "--max-new-tokens", "1"]) == DONE
+
+
+# In which tokens.
+
+
+def prompt_of(chat: Chat, text: str, voice: int = 0) -> str:
+    tokens = chat._prompt(chat.voices[voice], text)
+    tokenizer = chat.voices[voice].loaded.tokenizer
+    return str(tokenizer.decode(tokens, skip_special_tokens=False))
+
+
+def test_each_model_goes_on_with_its_own_answers_under_the_template(run: Path) -> None:
+    chat = chat_of(run, max_new_tokens=3)
+    assert prompt_of(chat, "hi") == "user: hi\nassistant: "
+    speeches = chat.ask("hi")
+    for speech in speeches:
+        speech.finish()
+    chat.keep("hi", speeches)
+    first, second = (speech.text for speech in speeches)
+    assert first != second
+    for number, text in enumerate((first, second)):
+        whole = f"user: hi\nassistant: {text}<eos>user: more\nassistant: "
+        assert prompt_of(chat, "more", number) == whole
+    chat.forget()
+    assert prompt_of(chat, "hi") == "user: hi\nassistant: "
+
+
+def test_the_system_prompt_comes_first_and_stays(run: Path) -> None:
+    chat = chat_of(run, system="be brief")
+    assert prompt_of(chat, "hi") == "system: be brief\nuser: hi\nassistant: "
+    chat.forget()
+    assert prompt_of(chat, "hi") == "system: be brief\nuser: hi\nassistant: "
+
+
+def test_without_a_template_a_line_is_the_prompt(run: Path) -> None:
+    chat = chat_of(run, plain=True, max_new_tokens=2)
+    speeches = chat.ask("upper abcd:")
+    for speech in speeches:
+        speech.finish()
+    chat.keep("upper abcd:", speeches)
+    assert prompt_of(chat, "upper abcd:") == "upper abcd:"
+    with pytest.raises(UsageError, match="--plain leaves it out"):
+        chat_of(run, plain=True, system="be brief")
+
+
+def test_a_model_of_another_family_is_asked_with_its_own_tokenizer(
+    run: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "best" / "manifest.json").unlink()
+    (copy / "best" / "chat_template.jinja").unlink(missing_ok=True)
+    config = copy / "best" / "tokenizer_config.json"
+    content = json.loads(config.read_text())
+    template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    config.write_text(json.dumps({**content, "chat_template": template}))
+    named = models_named(str(run), with_base=False)
+    chat = load_chat(named, str(copy), Manner(), lambda text: None)
+    assert [voice.name for voice in chat.voices] == [str(run / "best"), str(copy / "best")]
+    assert prompt_of(chat, "hi", 0) == "user: hi\nassistant: "
+    assert prompt_of(chat, "hi", 1) == "<hi>"
+    config.write_text(json.dumps({**content, "chat_template": None}))
+    chat = load_chat(named, str(copy), Manner(), lambda text: None)
+    assert [prompt_of(chat, "hi", n) for n in (0, 1)] == ["user: hi\nassistant: ", "hi"]
+    with pytest.raises(UsageError, match="best has none"):
+        load_chat(named, str(copy), Manner(system="a"), lambda text: None)
+
+
+def test_a_template_that_has_no_place_for_a_system_prompt_says_so(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in ("manifest.json", "chat_template.jinja"):
+        (copy / "best" / file).unlink(missing_ok=True)
+    config = copy / "best" / "tokenizer_config.json"
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": refuses}))
+    said = refused(capsys, str(copy), "--prompt", "a", "--system", "b")
+    assert "chat template failed in its line 1: no system; leave --system out" in said
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": None}))
+    assert "best has none; put the text" in refused(
+        capsys, str(copy), "--prompt", "a", "--system", "b"
+    )
+    assert asked(capsys, str(copy), "--prompt", "a")["chat_template"] is False
+
+
+def test_a_conversation_that_has_no_place_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "tiny", "--prompt", "x" * 600, "--plain")
+    assert "has 600 tokens, and the model has places for 512" in said
+    (found,) = asked(capsys, "tiny", "--prompt", "x" * 509, "--plain")["answers"]
+    assert (found["tokens"], found["ended_by"]) == (3, "max_new_tokens")
+
+
+def test_a_seed_draws_the_same_and_equal_models_say_the_same(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tiny", "--base", "tiny", "--prompt", "a", "--max-new-tokens", "12"]
+    words += ["--temperature", "1.5"]
+    one, other = asked(capsys, *words, "--seed", "4")["answers"]
+    assert one["text"] == other["text"]
+    assert asked(capsys, *words, "--seed", "4")["answers"] == [one, other]
+    assert asked(capsys, *words, "--seed", "5")["answers"][0]["text"] != one["text"]
+
+
+# What a person and a program see.
+
+
+def test_a_text_on_standard_input_is_one_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a\nb\n"))
+    found = asked(capsys, "tiny", "--max-new-tokens", "2")
+    assert (found["prompt"], found["answers"][0]["tokens"]) == ("a\nb", 2)
+    for empty in (io.StringIO("\n"), None):
+        monkeypatch.setattr(sys, "stdin", empty)
+        assert "the prompt is empty" in refused(capsys, "tiny")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"))
+    assert "standard input is no text" in refused(capsys, "tiny")
+    assert "its bytes are not UTF-8" in refused(capsys, "tiny", "--prompt", "a\udcff")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prompt", " "], "the prompt is empty"),
+        (["--temperature", "-1"], "expected 0, or a number from 0.01 to 100"),
+        (["--temperature", "warm"], "expected 0, or a number"),
+        (["--max-new-tokens", "0"], "expected a whole number, 1 to"),
+        (["--seed", "-1"], "expected a whole number, 0 or more"),
+        (["--no-base", "--base", "tiny"], "not allowed with argument"),
+    ],
+)
+def test_wrong_flags_are_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, "tiny", *words)
+
+
+def test_json_asks_for_one_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    assert "--json goes with a single prompt" in refused(capsys, "tiny", "--json")
+
+
+def test_in_a_pipe_answers_are_plain_lines(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(run), "--plain", "--prompt", "upper abcd:", "--max-new-tokens", "4"]
+    result, base = (each["text"] for each in asked(capsys, *words)["answers"])
+    assert main(["chat", *words]) == DONE
+    out, errors = capsys.readouterr()
+    assert re.fullmatch(
+        rf"result:\s{run / 'best'}\n{re.escape(result)}\n\nbase: tiny\n{re.escape(base)}\n", out
+    )
+    assert "(base: left after 4 tokens; more with --max-new-tokens)" in errors
+    assert main(["chat", *words, "--no-base"]) == DONE
+    assert capsys.readouterr().out == f"{result}\n"
+
+
+def test_the_program_of_the_page_gives_the_answer_of_msft_chat(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(run / "best", tmp_path / "runs" / "example" / "best")
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "use-your-model.md"
+    program = page.read_text().split("```python\n")[1].split("```")[0]
+    question = "What is the capital of Italy?"
+    names: dict[str, Any] = {}
+    exec(program, names)  # noqa: S102
+    said = capsys.readouterr().out
+    words = ["runs/example/best", "--prompt", question, "--max-new-tokens", "40"]
+    assert asked(capsys, *words)["answers"][0]["text"] == names["answer"].rstrip("\ufffd")
+    assert said == f"{names['answer']}\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_commands_lines_that_go_on_and_questions_without_a_place(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = chat_of(run, max_new_tokens=2)
+    asked_for: list[str] = []
+    ask = chat.ask
+
+    def noted(text: str) -> list[Speech]:
+        asked_for.append(text)
+        return ask(text)
+
+    monkeypatch.setattr(chat, "ask", noted)
+    lines = ["a", "one \\", "two", "/help", "/wrong", " /new", "/usr/bin", "x" * 600, "/quit", "b"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    converse(chat)
+    out, errors = capsys.readouterr()
+    assert asked_for == ["a", "one \ntwo", "/usr/bin", "x" * 600]
+    assert [turn.content for turn in chat.voices[0].turns][::2] == ["/usr/bin"], "after /new"
+    assert "A line is the next turn of the conversation." in out
+    assert "there is no /wrong; expected /new, /help or /quit" in errors
+    assert "the model has places for 512; begin a new one (/new)" in " ".join(errors.split())
+
+
+def test_ctrl_c_leaves_an_answer_and_the_conversation_goes_on(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = chat_of(run, plain=True, max_new_tokens=400)
+    chat.voices[1].ends = [255]
+    whole = AnswerStream.advance
+    streams: dict[int, AnswerStream] = {}
+
+    def advance(stream: AnswerStream) -> bool:
+        streams[id(stream)] = stream
+        if len(stream.tokens) == 5 and len(streams) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return whole(stream)
+
+    monkeypatch.setattr(AnswerStream, "advance", advance)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("upper abcd:\n/help\n"))
+    before = signal.getsignal(signal.SIGINT)
+    converse(chat)
+    assert signal.getsignal(signal.SIGINT) is before
+    _, second = streams.values()
+    assert (len(second.tokens), second.ended_by) == (5, "stopped")
+    assert "A line is a prompt of its own." in capsys.readouterr().out, "it went on"
+
+
+def test_the_terminal_of_a_real_program(run: Path, warm: str) -> None:
+    """Typed into a pseudo-terminal of 80 columns: side by side, and ended by Ctrl-D."""
+    ours, theirs = pty.openpty()
+    words = [warm, "-m", "msft", "chat", str(run), "--plain", "--max-new-tokens", "30"]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as one:
+        os.close(theirs)
+        assert "/help" in (seen := read_until(ours, "\n> "))
+        assert f"result  {run / 'best'}" in seen
+        os.write(ours, b"upper abcd:\n")
+        screen = Screen(read_until(ours, "\n> "))
+        os.write(ours, b"\x04")
+        assert one.wait(60) == DONE
+    os.close(ours)
+    rows = [line for line in screen.lines if BETWEEN.strip() in line]
+    assert re.fullmatch(r"result +│ base", rows[0])
+    assert len(rows) > 1
+    assert max(map(len, screen.lines)) < 80
+
+
+def read_until(handle: int, sign: str) -> str:
+    seen, end = "", time.monotonic() + 120
+    while not seen.replace("\r", "").endswith(sign):
+        assert time.monotonic() < end, seen
+        if select.select([handle], [], [], 1)[0]:
+            seen += os.read(handle, 65536).decode()
+    return seen
+
+
+class Screen:
+    """What a terminal shows of lines, moves up and deletions to the end of a line."""
+
+    def __init__(self, text: str = "") -> None:
+        self.lines = [""]
+        self._row = self._column = 0
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        for move, count, sign in re.findall(r"(\x1b\[(\d*)[A-Za-z])|([^\x1b])", text, re.DOTALL):
+            if move.endswith("A"):
+                self._row -= int(count)
+            elif move.endswith("K"):
+                self.lines[self._row] = self.lines[self._row][: self._column]
+            elif sign == "\r":
+                self._column = 0
+            elif sign == "\n":
+                self._row += 1
+                self.lines += [""] * (self._row + 1 - len(self.lines))
+            elif sign:
+                line = self.lines[self._row].ljust(self._column)
+                self.lines[self._row] = line[: self._column] + sign + line[self._column + 1 :]
+                self._column += 1
+
+    def flush(self) -> None:
+        """Everything is on the screen at once."""
+
+    def fileno(self) -> int:
+        raise OSError("it is no file")
+
+
+def test_texts_grow_beside_each_other_and_only_their_ends_are_written_again() -> None:
+    screen = Screen()
+    columns = Columns(screen, 23, ["result", "base"])  # type: ignore[arg-type]
+    for texts in (["", ""], ["one two", "a"], ["one two three", "a\nb"]):
+        columns.show(texts)
+    assert screen.lines == [
+        "result     │ base",
+        "one two    │ a",
+        "three      │ b",
+        "",
+    ]
+    written = len(screen.lines[1])
+    screen.write = lambda text: sent.append(text)  # type: ignore[method-assign]
+    sent: list[str] = []
+    columns.show(["one two three four", "a\nb 語語語語語語"])
+    assert "one two" not in "".join(sent), written
+    alone = Screen()
+    Columns(alone, 10, ["model"]).show(["a\tb"])  # type: ignore[arg-type]
+    assert alone.lines == ["a   b", ""]
