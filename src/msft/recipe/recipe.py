@@ -31,6 +31,7 @@ from msft.recipe.keys import (
     plain_options,
     with_places,
 )
+from msft.recipe.templates import TEMPLATES
 from msft.recipe.yaml import Places, dump, place_of, read_recipe
 from msft.search.curves import SELECTION, TEST, MeanRule, PeakRule, SelectionSplit
 from msft.search.feeds import Mixture
@@ -387,15 +388,26 @@ class Recipe:
 
     def template(self) -> str | None:
         """The chat template's text, from its file if it is one; None: the tokenizer's."""
-        written = self.chat_template
+        return self.template_named(self.chat_template)
+
+    def template_named(self, written: str | None, dataset: str = "") -> str | None:
+        """The text of a template that the recipe or this sub-dataset of it names."""
         if written is None or is_template(written):
             return written
-        at, place = place_of(("chat_template",), "", self.places), ("chat_template",)
+        if written in TEMPLATES:
+            return TEMPLATES[written]
+        place: KeyPath = ("chat_template",)
+        if dataset:
+            names = [spec.name for spec in self.datasets]
+            place = ("datasets", names.index(dataset), *place) if dataset in names else place
+        at = place_of(place, "", self.places)
+        at = f"{at}sub-dataset {dataset!r}: " if dataset else at
         file = self._here_or_beside(written)
         if file is None or not file.is_file():
             raise RecipeError(
-                f"{at}chat_template is {shown(written)}, and there is no such file; expected a "
-                ".jinja file, or the text of a template, which has {{ and {% in it",
+                f"{at}chat_template is {shown(written)}, and there is no such file; expected one "
+                f"of ours ({', '.join(TEMPLATES)}), a .jinja file, or the text of a template, "
+                "which has {{ and {% in it",
                 place,
             )
         try:
