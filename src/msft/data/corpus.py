@@ -22,6 +22,7 @@ from msft.data.encoding import (
     templated,
 )
 from msft.data.exclusions import marked, read_exclusions
+from msft.data.formats import TEXT
 from msft.data.splits import LoadedDataset, forget_questions, load_datasets, shared_between
 from msft.errors import DataError, RecipeError
 from msft.example import Encoded, Example, Message
@@ -237,6 +238,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
         writing = _writing(each, recipe, tokenizer)
         encoded, too_long = encoded_splits(name, each.splits, recipe, writing)
         noted = [*_chat_notes(each, loaded, tokenizer), *shared[name], *too_long]
+        noted += [DIVIDE] if too_long and each.format == TEXT else []
         datasets[name] = _sub_dataset(each, encoded, noted, recipe, tokenizer, context)
     rows = sum(each.epoch_rows for each in datasets.values())
     steps = steps_of(rows, recipe.train_batch_size)
@@ -248,6 +250,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
 
 
+DIVIDE = "plain text is not cut: divide long texts into rows of at most max_length tokens"
 FEWEST_ROWS = 30
 """Of a split that selects: with fewer, one row more or less is a tenth of a usual gap."""
 

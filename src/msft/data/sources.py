@@ -166,12 +166,15 @@ def own_splits(
     splits: Sequence[str] = SPLITS,
 ) -> dict[str, Split]:
     """These splits of the user's own data; relative files are looked for in `folder`."""
-    return {
+    found = {
         split: load_split(
             source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
         )
         for split, source in own_sources(spec, folder or Path(), splits).items()
     }
+    if spec.format != "chat":
+        return found
+    return {split: replace(read, format=f"{read.format}, chat") for split, read in found.items()}
 
 
 def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:

@@ -8,6 +8,7 @@ what was expected and what to do.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,6 +42,7 @@ from msft.search.methods import (
     FirstRollout,
     PreparedMethod,
     Rehearsal,
+    known_options,
     prepare,
     rehearse,
 )
@@ -55,7 +57,7 @@ from msft.search.options import (
     without_wrong,
 )
 from msft.search.rollout import LEAN, DiskPolicy
-from msft.text import listed, shown
+from msft.text import listed, one_line, shown
 
 _STAND_INS: dict[str, Any] = {
     "model_name_or_path": "tiny",
@@ -245,6 +247,13 @@ class Recipe:
         ours, of_datasets = recipe_keys(), [key.name for key in fields(DatasetSpec)]
         for key in [key for key in keys if key not in ours]:
             del keys[key]
+            block, what = block_of_option(key, keys.get("method", Recipe.method))
+            if block:
+                value = one_line(dump({key: mapping[key]}).strip())
+                said = f"unknown key {key!r}; it is {what}: write {block}: {{{value}}}"
+                more = f", or --set {block}.{value.replace(': ', '=', 1)}"
+                mistakes.append(RecipeError(f"{said}{more}", (key,)))
+                continue
             mistakes += mistakes_of(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
             meant = meant_key(key, FOREIGN, _STAND_INS)
             if meant:
@@ -453,6 +462,42 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.compare]
+
+
+def block_of_option(name: str, method: Any) -> tuple[str, str]:
+    """The block in which an option stands that somebody gave as a key, and what it is, in words;
+    empty where there is no such option."""
+    if name in [key.name for key in fields(PeakRule)]:
+        return "peaks", "an option of peaks"
+    having = [each for each in METHODS if name in known_options(each)]
+    if not having or method in having:
+        return ("method_options", f"an option of method {method}") if having else ("", "")
+    return "method_options", f"an option of {listed(having)}, but method is {method}; with it"
+
+
+def set_for_flag(flag: str, value: str, method: Any = "msft") -> tuple[str, str]:
+    """What `--set` takes in the place of a flag of the command line such as `--learning-rate 1e-4`;
+    or else what is told of the flag. Both are empty where nobody knows the flag.
+
+    value: as it was written, or empty.
+    """
+    name = flag.lstrip("-").replace("-", "_")
+    ours, written = ALIASES.get(name, name), value or "true"
+    if ours is None:
+        return "", "msft chooses micro-batches by itself: set train_batch_size"
+    if ours in FOREIGN and FOREIGN[ours].renamed:
+        ours = FOREIGN[ours].ours
+    if ours in recipe_keys():
+        return f"{ours}={written}", ""
+    if ours in [key.name for key in fields(DatasetSpec)]:
+        return f"datasets.NAME.{ours}={written}", ""
+    block, _ = block_of_option(ours, method)
+    if block:
+        return f"{block}.{ours}={written}", ""
+    if ours in FOREIGN:
+        return "", FOREIGN[ours].answer
+    near = get_close_matches(ours, recipe_keys(), n=1)
+    return "", f"did you mean --set {near[0]}={written}?" if near else ""
 
 
 def with_rows(recipe: Recipe, datasets: Any) -> Recipe:
