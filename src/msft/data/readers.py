@@ -273,6 +273,10 @@ Bad = Callable[[DataError], None]
 """Told about a row that cannot be read; raises, or returns to go on with the next row."""
 
 
+class LongLine(DataError):
+    """A line that may have no end: the rest of the file is read only where bad rows are skipped."""
+
+
 def read_rows(path: Path, bad: Bad) -> Iterator[RawRow]:
     """Every row of a .jsonl, .json, .csv, .tsv or .parquet file, all but the last perhaps packed
     (.gz), or of a folder of save_to_disk."""
@@ -308,7 +312,7 @@ def _lines(path: Path, bad: Bad) -> Iterator[tuple[str, str]]:
 
 def _decoded(line: bytes, where: str, first: bool) -> str:
     if len(line) > MAX_LINE:
-        raise DataError(f"{where}: more than {MAX_LINE:,} bytes; expected one row per line")
+        raise LongLine(f"{where}: more than {MAX_LINE:,} bytes; expected one row per line")
     if b"\x00" in line:
         raise DataError(f"{where}: a NUL byte; expected UTF-8 text; mend the file")
     try:

@@ -25,6 +25,7 @@ from msft.data.formats import example_of
 from msft.data.readers import (
     SUFFIXES,
     Bad,
+    LongLine,
     RawRow,
     files_named,
     import_optional,
@@ -127,6 +128,8 @@ def load_split(
         count += 1
         if count <= SHOWN_ROWS:
             first.append(str(error))
+        if isinstance(error, LongLine) and not skip_bad_rows:
+            raise DataError(_bad_rows(first, count, len(examples)))
 
     examples: list[Example] = []
     form: str | None = None

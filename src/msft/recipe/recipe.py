@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
@@ -33,7 +34,7 @@ from msft.recipe.keys import (
     with_places,
 )
 from msft.recipe.templates import TEMPLATES
-from msft.recipe.yaml import Places, dump, place_of, read_recipe
+from msft.recipe.yaml import Places, dump, on_a_line, place_of, read_recipe
 from msft.search.curves import SELECTION, TEST, MeanRule, PeakRule, SelectionSplit
 from msft.search.feeds import Mixture
 from msft.search.methods import (
@@ -57,7 +58,7 @@ from msft.search.options import (
     without_wrong,
 )
 from msft.search.rollout import LEAN, DiskPolicy
-from msft.text import listed, one_line, shown
+from msft.text import listed, shown
 
 _STAND_INS: dict[str, Any] = {
     "model_name_or_path": "tiny",
@@ -249,9 +250,9 @@ class Recipe:
             del keys[key]
             block, what = block_of_option(key, keys.get("method", Recipe.method))
             if block:
-                value = one_line(dump({key: mapping[key]}).strip())
-                said = f"unknown key {key!r}; it is {what}: write {block}: {{{value}}}"
-                more = f", or --set {block}.{value.replace(': ', '=', 1)}"
+                written = on_a_line({key: mapping[key]})
+                said = f"unknown key {key!r}; it is {what}: write {block}: {written}"
+                more = f", or --set {quote(f'{block}.{written[1:-1]}'.replace(': ', '=', 1))}"
                 mistakes.append(RecipeError(f"{said}{more}", (key,)))
                 continue
             mistakes += mistakes_of(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
