@@ -281,7 +281,7 @@ def format_of(row: Row) -> str:
     if len(fitting) > 1:  # tables have null where a row of another format has a field
         fitting = _fitting([key for key, value in row.items() if value is not None])
     if fitting == ["prompt+completion"]:
-        turns = any(isinstance(row[key], list | tuple) for key in ("prompt", "completion"))
+        turns = any(_are_turns(row[key]) for key in ("prompt", "completion"))
         return TURNS if turns else fitting[0]
     if len(fitting) == 1:
         return fitting[0]
@@ -291,6 +291,10 @@ def format_of(row: Row) -> str:
     if _is_plain_text(row):
         return TEXT
     raise DataError(f"fields {found} fit no format; {_cure_for(row)}")
+
+
+def _are_turns(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
 
 
 def example_of(
