@@ -13,11 +13,12 @@ from msft.data.corpus import FEWEST_ROWS, Corpus, load_corpus
 from msft.data.exclusions import row_sha256
 from msft.data.formats import FORMATS, example_of, format_of
 from msft.data.splits import load_datasets
+from msft.engine.model.loading import ENDS
 from msft.engine.model.tokenizers import tokenizer_for
 from msft.errors import DataError, RecipeError
-from msft.example import Example, Message
+from msft.example import Message
 from msft.recipe.recipe import Recipe
-from msft.recipe.templates import TEMPLATES
+from msft.recipe.templates import TEMPLATES, fitted, missing_end
 from msft.recipe.yaml import parse
 
 Row = dict[str, Any]
@@ -473,13 +474,13 @@ def test_each_sub_dataset_has_its_own_template_and_system_prompt() -> None:
         CHAT,
         {**CHAT, "chat_template": "chatml"},
         {**CHAT, "system_prompt": asked},
-        {**CHAT, "chat_template": "phi3", "system_prompt": "S"},
+        {**CHAT, "chat_template": "gemma", "system_prompt": "S"},
     )
     assert [shown(corpus, name)[0] for name in corpus.datasets] == [
         "user: p\nassistant: [c<eos>]",
         "<|im_start|>user\np<eos>\n<|im_start|>assistant\n[c<eos>\n]",
         f"system: {asked}\nuser: p\nassistant: [c<eos>]",
-        "<|system|>\nS<eos>\n<|user|>\np<eos>\n<|assistant|>\n[c<eos>\n]",
+        "<start_of_turn>user\nS\n\np<eos>\n<start_of_turn>model\n[c<eos>\n]",
     ]
     given = recipe(CHAT, {**CHAT, "chat_template": "chatml"})
     tokenizer = tokenizer_for(given, "tiny")
@@ -488,7 +489,9 @@ def test_each_sub_dataset_has_its_own_template_and_system_prompt() -> None:
     assert tokenizer.chat_template == before, "the model's own is not changed"
     notes = " ".join(corpus.notes)
     assert "d1: chat_template: its conversations are written by chatml" in notes
-    assert "chat_template phi3: the tokenizer has no token <|end|>, so its end-of-text" in notes
+    assert (
+        "chat_template gemma: the tokenizer has no token <end_of_turn>, so its end-of-text" in notes
+    )
 
 
 def test_a_row_with_a_system_turn_keeps_it() -> None:
@@ -602,5 +605,15 @@ def test_every_named_template_tells_answers_apart() -> None:
         assert text.count("S") >= 1
 
 
-def test_examples_stay_plain_values() -> None:
-    assert Example("p", "c") == Example("p", "c", read_turns=0)
+def test_a_generation_stops_at_the_end_of_a_turn_of_every_named_template() -> None:
+    class Knowing:
+        """A tokenizer that has every token."""
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [0]
+
+    for name, template in TEMPLATES.items():
+        end = missing_end(template, tokenizer_for(recipe(CHAT), "tiny"))
+        assert end in {"", *ENDS}, name
+        assert missing_end(template, Knowing()) == ""
+        assert fitted(template, Knowing()) == template

@@ -538,7 +538,7 @@ def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert "there is no such file" in capsys.readouterr().err
 
 
-NAMES = {"chatml": "chatml", "llama3": "llama3", "qwen_25": "qwen", "phi_3": "phi3"}
+NAMES = {"chatml": "chatml", "llama3": "llama3", "qwen_25": "qwen", "mistral_v1": "mistral"}
 
 
 @pytest.mark.parametrize("theirs", NAMES)

@@ -101,7 +101,7 @@ def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
     if "train" not in splits:
         raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
     said: tuple[str, ...] = ()
-    if splits["train"].format == TEXT:
+    if next(iter(splits.values())).format == TEXT:
         spec, said = _scored_by_loss(spec)
     shots = exemplars_of(recipe, spec)
     pieces: list[Piece] = [(spec, splits, ())] if spec.split_by is None else partition(spec, splits)

@@ -292,8 +292,6 @@ _NAMED = {
     "qwen_25": "qwen",
     "qwen2": "qwen",
     "qwen2_5": "qwen",
-    "phi": "phi3",
-    "phi_3": "phi3",
     "mistral_v1": "mistral",
     "gemma2": "gemma",
     "gemma3": "gemma",

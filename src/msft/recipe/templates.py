@@ -38,7 +38,7 @@ _LLAMA3 = (
     "{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
     "{%- endif %}"
 )
-_PHI3 = (
+_ZEPHYR = (
     "{%- for message in messages %}"
     "{{- '<|' + message['role'] + '|>\n' + message['content'] + end + '\n' }}"
     "{%- endfor %}"
@@ -120,8 +120,7 @@ TEMPLATES = {
     "llama2": _ended_by("", _LLAMA2),
     "mistral": _ended_by("", _MISTRAL),
     "gemma": _ended_by("<end_of_turn>", _GEMMA),
-    "phi3": _ended_by("<|end|>", _PHI3),
-    "zephyr": _ended_by("", _PHI3),
+    "zephyr": _ended_by("", _ZEPHYR),
 }
 """What `chat_template` may name. `qwen` is Qwen 2.5's, `gemma` that of Gemma 1 to 3."""
 
