@@ -7,7 +7,9 @@
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
+from shlex import quote
 from traceback import print_exception
 from typing import Any, NoReturn
 
@@ -26,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         catch_signals()
     parser = build_parser()
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        parser.error(_not_flags(rest, arguments or sys.argv[1:], options))
     if options.command is None:
         parser.print_help()
         return WRONG
@@ -58,6 +62,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             sys.stdout = sys.stderr  # for libraries that say something as the process ends
     return DONE
+
+
+def _not_flags(rest: Sequence[str], words: Sequence[str], options: Namespace) -> str:
+    """What to write in the place of flags that are keys of the recipe, as other trainers have them.
+
+    words: the command line as it was given.
+    """
+    unknown = f"unrecognized arguments: {' '.join(rest)}"
+    if not hasattr(options, "set"):
+        return unknown
+    from msft.recipe.recipe import set_for_flag
+
+    instead, told = list[str](), list[str]()
+    for flag in [word for word in rest if word.startswith("--")]:
+        name, equals, value = flag.partition("=")
+        behind = takewhile(_is_value, words[words.index(flag) + 1 :])
+        values = [value] if equals else [w for w in behind if not w.endswith((".yaml", ".yml"))]
+        text = values[0] if len(values) == 1 else f"[{', '.join(values)}]" if values else ""
+        key, answer = set_for_flag(name, text)
+        instead += [f"--set {quote(key)}"] if key else []
+        told += [f"{name}: {answer}"] if answer else []
+    if instead:
+        told.insert(0, f"a key of the recipe is no flag; write {' '.join(instead)}")
+    return "; ".join(told) or unknown
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or word[1:2].isdigit()
 
 
 _PLACES = (

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from msft.errors import DataError
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -40,8 +38,8 @@ class Example:
     """One row, whatever its format was.
 
     messages: of a conversation, the last one is the assistant's; its content is `completion`,
-        and `prompt` is empty. Where that turn calls a tool, `completion` is what the chat template
-        writes of it.
+        and `prompt` is empty, but for a row of prompt and completion that became a conversation.
+        Where that turn calls a tool, `completion` is what the chat template writes of it.
     choices, answer: of a choice row; `completion` is the right choice.
     where: file and line, for messages.
     asks: what a benchmark's row asks without the words around it, by which leaks are found.
@@ -49,6 +47,8 @@ class Example:
     subject: the value by which the sub-dataset may be split.
     others: the same row with each of its wrong choices as the answer, where `label_noise` asks.
     tools: the functions that a conversation may call, as JSON schemas.
+    read_turns: so many turns at the start of a conversation are read; their answers are not
+        learned.
     """
 
     prompt: str
@@ -62,15 +62,18 @@ class Example:
     subject: str = ""
     others: tuple["Example", ...] = ()
     tools: tuple[Any, ...] = ()
+    read_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The examples of one source, their format, and the bad rows that were skipped."""
+    """The examples of one source, their format, how many bad rows were skipped, and what was wrong
+    with the first of them."""
 
     examples: tuple[Example, ...]
     format: str
-    skipped: tuple[DataError, ...] = ()
+    skipped: int = 0
+    first_skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,7 @@ def test_a_template_that_is_not_there_or_is_none(folder: Path) -> None:
     (folder / "text.jinja").write_text("no template")
     (folder / "good.jinja").write_text("{{ messages }}")
     for written, says in (
-        ("chatml", "chat_template is 'chatml', and there is no such file; expected a .jinja file"),
+        ("chat", r"'chat', and there is no such file; expected one of ours \(chatml, .*a .jinja"),
         ("text.jinja", "is no chat template: expected Jinja"),
     ):
         given = Recipe.from_mapping({**base, "chat_template": written}, folder=folder)

@@ -183,7 +183,7 @@ def test_a_column_that_is_not_there() -> None:
         pieces(own({"x": 2}, {"x": 1}, split_by="colour"))
     assert str(caught.value) == (
         "sub-dataset 'a', train, row 1: split_by is 'colour', which is no column here (found "
-        "['completion', 'kind', 'prompt'])"
+        "['completion', 'kind', 'prompt']) (and so in all 2 rows: none can be read)"
     )
 
 

@@ -536,3 +536,86 @@ def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert Path("axolotl.yml").read_text() == AXOLOTL
     assert main(["init", "--from", "gone.yaml"]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+NAMES = {"chatml": "chatml", "llama3": "llama3", "qwen_25": "qwen", "mistral_v1": "mistral"}
+
+
+@pytest.mark.parametrize("theirs", NAMES)
+def test_axolotl_templates_by_name_are_ours(theirs: str) -> None:
+    draft = draft_of(
+        f"base_model: a\nlearning_rate: 1e-4\nchat_template: {theirs}\n"
+        "datasets: [{path: o/a, type: chat_template}]"
+    )
+    assert draft.keys["chat_template"] == NAMES[theirs]
+    assert "chat_template" not in draft.left
+    unknown = draft_of(
+        "base_model: a\nlearning_rate: 1e-4\nchat_template: jamba\ndatasets: [{path: o/a}]"
+    )
+    assert "chat_template" not in unknown.keys
+    assert "chat_template" in unknown.changes
+
+
+def test_axolotl_plain_text_and_system_prompts(here: Path) -> None:
+    (here / "text.yml").write_text(
+        "base_model: tiny\nlearning_rate: 1e-4\ndefault_system_message: Be brief.\ndatasets:\n"
+        "- {path: o/text, type: completion}\n"
+        "- {path: o/body, type: completion, field: body}\n"
+        "- {path: o/chat, type: chat_template}\n"
+        "- {path: o/alpaca, type: alpaca}\n"
+    )
+    text, body, chat, alpaca = made("text.yml").datasets
+    assert (text.columns, body.columns) == ({"text": "text"}, {"text": "body"})
+    assert [spec.system_prompt for spec in (text, body, chat, alpaca)] == [
+        None,
+        None,
+        "Be brief.",
+        None,
+    ]
+    assert {spec.metric for spec in (text, body)} == {"nll"}
+    assert (chat.format, alpaca.format) == ("auto", "auto"), "Axolotl's alpaca has Alpaca's prompt"
+
+
+def test_llama_factory_writes_all_rows_by_its_template(here: Path) -> None:
+    def of(more: str, names: str = "identity,chat") -> Draft:
+        return draft_of(f"model_name_or_path: a\nstage: sft\ndataset: {names}\n{more}")
+
+    named = of("template: qwen\ndefault_system: Be brief.")
+    assert named.keys["chat_template"] == "qwen"
+    assert [spec["format"] for spec in named.datasets] == ["chat", "chat"]
+    assert [spec["system_prompt"] for spec in named.datasets] == ["Be brief.", "Be brief."]
+    assert "template" not in named.remarks
+    other = of("template: qwen3\nenable_thinking: false")
+    assert "chat_template" not in other.keys
+    assert "template" in other.changes
+    assert [spec["format"] for spec in other.datasets] == ["chat", "chat"]
+    thinking = [spec["chat_template_kwargs"] for spec in other.datasets]
+    assert thinking == [{"enable_thinking": False}] * 2
+    plain = of("template: default\ndefault_system: Be brief.", "identity")
+    assert "format" not in plain.datasets[0]
+    assert {"template", "default_system"} <= {*plain.changes}
+    silent = of("")
+    assert "format: chat in each sub-dataset writes turns" in silent.remarks["template"]
+
+
+def test_trl_names_the_column_of_its_text() -> None:
+    base = "model_name_or_path: a\ndataset_name: o/text\nlearning_rate: 1e-4\n"
+    assert draft_of(f"{base}dataset_text_field: body").datasets[0]["columns"] == {"text": "body"}
+    assert "columns" not in draft_of(f"{base}dataset_text_field: text").datasets[0]
+
+
+def test_what_it_writes_is_trained_as_their_tool_would(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"instruction": f"say {n}", "input": "now", "output": f"{n}"} for n in range(12)]
+    (here / "data/identity.json").write_text(json.dumps(rows))
+    (here / "mine.yaml").write_text(
+        "model_name_or_path: tiny\nstage: sft\nfinetuning_type: full\ndataset: identity\n"
+        "template: chatml\ndefault_system: Be brief.\nval_size: 0.2\ncutoff_len: 256\n"
+    )
+    made("mine.yaml")
+    capsys.readouterr()
+    assert main(["validate", "made/recipe.yaml", "--show", "1", "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["datasets"]["identity"]["shown"]
+    assert shown.startswith("<|im_start|>system\nBe brief.<eos>\n<|im_start|>user\nsay ")
+    assert "\nnow<eos>\n<|im_start|>assistant\n⟦" in shown

@@ -183,7 +183,7 @@ def test_keys_of_other_tools_are_answered_by_name(tmp_path: Path) -> None:
         ("eval_steps: 1", "write evals_per_epoch"),
         ("hub_token: hf_x", "run `hf auth login`"),
         ("train_on_inputs: true", "write completion_only_loss: false"),
-        ("template: qwen", "write chat_template with a .jinja file"),
+        ("template: qwen", "write chat_template: chatml, qwen, llama3"),
         ("sample_packing: true", "packs rows by itself"),
         ("finetuning_type: full", "all weights are trained"),
         ("train_rows: 3", "a key of each sub-dataset; write it under datasets"),

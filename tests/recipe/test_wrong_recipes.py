@@ -275,7 +275,7 @@ RECIPES: list[tuple[str, str, int | None, tuple[str, ...]]] = [
         "template is a number",
         key("chat_template: 1"),
         4,
-        ("chat_template is 1; expected a .jinja",),
+        ("chat_template is 1; expected a template of ours",),
     ),
     ("loss on prompts in words", key("completion_only_loss: no"), 4, ("'no'", "true or false")),
     ("rows of memory", GOOD.replace("a.jsonl", "<3 rows in memory>"), 5, ("rows in memory",)),

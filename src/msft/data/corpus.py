@@ -6,25 +6,36 @@ tasks that are scored, the settings that rows decide, a fingerprint, and what a 
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import log
 from typing import Literal
 
 from msft.benchmarks.grading import Grader
-from msft.data.encoding import EncodedSplit, Tokenizer, encoded_splits, encoded_texts
+from msft.data.encoding import (
+    EncodedSplit,
+    Tokenizer,
+    encoded_splits,
+    encoded_texts,
+    templated,
+)
 from msft.data.exclusions import marked, read_exclusions
+from msft.data.formats import TEXT
 from msft.data.splits import LoadedDataset, forget_questions, load_datasets, shared_between
 from msft.errors import DataError, RecipeError
-from msft.example import Encoded, Example
-from msft.recipe.dataset import DatasetSpec
+from msft.example import Encoded, Example, Message
+from msft.recipe.dataset import CHAT_KEYS, DatasetSpec
+from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
+from msft.recipe.templates import TEMPLATES, fitted, missing_end, with_system, with_variables
 from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import Mixture, Part, steps_of
 from msft.search.methods import PreparedMethod
 from msft.search.options import ticks_of
 from msft.search.rollout import Settings
-from msft.text import SELECTED_ON_TEST, counted, no_test_mean
+from msft.text import SELECTED_ON_TEST, counted, listed, no_test_mean
 
 ChoiceNorm = Literal["chars", "tokens", "none"]
 
@@ -121,6 +132,7 @@ class Corpus:
     """All sub-datasets, in recipe order, and how many tokens the model has places for.
 
     selection: the split whose rows choose checkpoints.
+    remarks: what a person should know of the sub-datasets together.
     notes: all that a person should know before a run: of each sub-dataset, of the test rows, of
         the steps of an epoch.
     exclusions: a digest of the file that `exclude_rows` names; None without it.
@@ -129,6 +141,7 @@ class Corpus:
     datasets: Mapping[str, SubDataset]
     context: int | None = None
     selection: str = SELECTION
+    remarks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     exclusions: str | None = None
 
@@ -222,15 +235,120 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     datasets: dict[str, SubDataset] = {}
     for each in loaded:
         name = each.spec.name
-        encoded, too_long = encoded_splits(name, each.splits, recipe, tokenizer)
-        noted = [*shared[name], *too_long]
+        writing = _writing(each, recipe, tokenizer)
+        encoded, too_long = encoded_splits(name, each.splits, recipe, writing)
+        noted = [*_chat_notes(each, loaded, tokenizer), *shared[name], *too_long]
+        noted += [DIVIDE] if too_long and each.format == TEXT else []
         datasets[name] = _sub_dataset(each, encoded, noted, recipe, tokenizer, context)
     rows = sum(each.epoch_rows for each in datasets.values())
     steps = steps_of(rows, recipe.train_batch_size)
-    corpus = Corpus(datasets, context, recipe.selection_split, exclusions=exclusions)
+    remarks = (*_few_rows(datasets, recipe.selection_split), *_missing_ends(recipe, tokenizer))
+    corpus = Corpus(datasets, context, recipe.selection_split, remarks, exclusions=exclusions)
     notes = [f"{each.name}: {note}" for each in datasets.values() for note in each.notes]
+    notes += corpus.remarks
     notes += [note for note in (excluding, corpus.note) if note]
     return replace(corpus, notes=(*notes, *epoch_notes(recipe, steps)))
+
+
+DIVIDE = "plain text is not cut: divide long texts into rows of at most max_length tokens"
+FEWEST_ROWS = 30
+"""Of a split that selects: with fewer, one row more or less is a tenth of a usual gap."""
+
+
+def _few_rows(datasets: Mapping[str, SubDataset], split: str) -> list[str]:
+    """A note on sub-datasets whose scores are decided by a few rows."""
+    found = {n: each.test if split == TEST else each.validation for n, each in datasets.items()}
+    counts = {name: len(rows.rows) for name, rows in found.items() if rows is not None}
+    few = {name: count for name, count in counts.items() if count < FEWEST_ROWS}
+    if not few:
+        return []
+    listed = ", ".join(f"{name} {count}" for name, count in few.items())
+    return [
+        f"{split} has fewer than {FEWEST_ROWS} rows ({listed}): one row is up to "
+        f"{1 / min(few.values()):.0%} of a score, so chance decides which checkpoint is best; hold "
+        "out more rows"
+    ]
+
+
+# How conversations are written
+
+
+def _writing(loaded: LoadedDataset, recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with the chat template of a sub-dataset, its system prompt and its values of
+    the template's variables in it."""
+    spec = loaded.spec
+    asked = [key for key in CHAT_KEYS if getattr(spec, key) not in (None, "auto", "chat")]
+    if not asked:
+        return tokenizer
+    if not loaded.has_turns:
+        raise DataError(
+            f"{spec.name}: {asked[0]} is given, but its rows are {loaded.format}, which go through "
+            f"no chat template; add format: chat, or leave {asked[0]} out"
+        )
+    template = recipe.template_named(spec.chat_template, spec.name)
+    template = tokenizer.chat_template if template is None else fitted(template, tokenizer)
+    if isinstance(template, dict):  # some tokenizers have several by name
+        template = template.get("default")
+    if not template:
+        return tokenizer  # which is refused with the first row
+    variables = spec.chat_template_kwargs or {}
+    for name in variables:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            raise DataError(
+                f"{spec.name}: chat_template_kwargs has {name}, which the chat template does not "
+                "ask for; leave it out, or take a template that knows it"
+            )
+    plain, writing = copy(tokenizer), copy(tokenizer)
+    plain.chat_template = with_variables(template, variables)
+    writing.chat_template = plain.chat_template
+    if spec.system_prompt is not None:
+        writing.chat_template = with_system(plain.chat_template, spec.system_prompt)
+        turns = (Message("user", "x"),)
+        if len({templated(t, turns, True, spec.name) for t in (plain, writing)}) == 1:
+            raise DataError(
+                f"{spec.name}: the chat template does not write a system prompt; leave "
+                "system_prompt out, or take another chat_template"
+            )
+    return writing
+
+
+def _chat_notes(
+    loaded: LoadedDataset, every: Sequence[LoadedDataset], tokenizer: Tokenizer
+) -> list[str]:
+    """Notes on how the rows of a sub-dataset are written."""
+    spec, notes = loaded.spec, list[str]()
+    if spec.chat_template is not None:
+        written = "a text of its own" if is_template(spec.chat_template) else spec.chat_template
+        notes.append(f"chat_template: its conversations are written by {written}")
+    made = [row for row in loaded.train if row.messages and row.prompt]
+    blank = sum(row.completion[:1].isspace() for row in made)
+    if blank:
+        notes.append(
+            f"format: chat: {blank:,} of {counted(len(made), 'completion')} begin with a blank, "
+            "which the assistant's turn begins with then"
+        )
+    others = [each.spec.name for each in every if each.has_turns]
+    plain = loaded.format in ("prompt+completion", "alpaca")
+    if others and plain and tokenizer.chat_template:
+        notes.append(
+            "its rows are trained as plain text, beside conversations under the chat template "
+            f"({listed(others)}); format: chat puts them under the template, too"
+        )
+    return notes
+
+
+def _missing_ends(recipe: Recipe, tokenizer: Tokenizer) -> list[str]:
+    """A note on each template of ours whose turns end with a token that the tokenizer lacks."""
+    every = (recipe.chat_template, *(spec.chat_template for spec in recipe.datasets))
+    notes = []
+    for name in [name for name in dict.fromkeys(every) if name in TEMPLATES]:
+        end = missing_end(TEMPLATES[str(name)], tokenizer)
+        if end:
+            notes.append(
+                f"chat_template {name}: the tokenizer has no token {end}, so its end-of-text token "
+                "ends a turn"
+            )
+    return notes
 
 
 def _sub_dataset(

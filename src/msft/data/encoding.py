@@ -115,7 +115,7 @@ def _chat(example: Example, tokenizer: Tokenizer, most: int | None) -> Encoded:
     if most is not None and len(whole) > most:
         return Encoded(tuple(whole), tuple(marks))
     for number, turn in enumerate(turns):
-        if turn.role != "assistant":
+        if turn.role != "assistant" or number < example.read_turns:
             continue
         before, after = tokens(number, True), tokens(number + 1, False)
         if whole[: len(before)] != before or whole[: len(after)] != after:

@@ -28,14 +28,14 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def row_sha256(example: Example) -> str:
-    """The hash by which a training row is known: of `[prompt, completion]`, or of the messages of a
-    conversation, as compact JSON in UTF-8.
+    """The hash by which a training row is known: of `[prompt, completion]`, also where they are
+    turns by `format: chat`, or of the messages of a conversation, as compact JSON in UTF-8.
 
     A message has role and content, then `name`, `tool_call_id` and `tool_calls` if the row has
     them. Templates of conversations and exemplars are not in it; a wrong label of `label_noise` is.
     """
     said: list[Any] = [example.prompt, example.completion]
-    if example.messages:
+    if example.messages and not example.prompt:
         said = [{"role": m.role, "content": m.content, **m.more} for m in example.messages]
     text = json.dumps(said, ensure_ascii=False, separators=(",", ":"), default=str)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

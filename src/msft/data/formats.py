@@ -1,14 +1,15 @@
 """Row formats: what users' rows look like, and the one example that each becomes.
 
 A row's format is recognised by its fields and never guessed: a row that fits none of the formats,
-or two of them, is refused. `question` and `answer`, say, could mean several prompts. Conversations
-are turns of text, of text parts and of tool calls, in the two ways in which people write them.
+or two of them, is refused, with the `columns` that it probably needs. `question` and `answer`, say,
+could mean several prompts. Conversations are turns of text, of text parts and of tool calls, in the
+two ways in which people write them; a row of prompt and completion can be made into one.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -92,14 +93,8 @@ SHAREGPT = Style(
 
 def conversation(row: Row, where: str, style: Style) -> Example:
     """A row of turns as an example; the last turn must be the assistant's."""
-    key, turns = style.key, row[style.key]
-    if not isinstance(turns, list | tuple) or not turns:
-        raise DataError(f"{key} is {shown(turns)}; expected a list of turns")
-    if len(turns) > MAX_TURNS:
-        raise DataError(
-            f"{key} has {len(turns):,} turns; expected {MAX_TURNS:,} at most: split it up"
-        )
-    messages = tuple(_message(turn, style, f"{key}[{number}]") for number, turn in enumerate(turns))
+    key = style.key
+    messages = _messages(row, key, style)
     if all(message.role != "assistant" for message in messages):
         raise DataError(f"{key} has no turn of the assistant, so there is nothing to learn; add it")
     if messages[-1].role != "assistant":
@@ -116,9 +111,44 @@ def conversation(row: Row, where: str, style: Style) -> Example:
     return Example("", messages[-1].content, messages, tools=tools, where=where)
 
 
+def _messages(row: Row, key: str, style: Style) -> tuple[Message, ...]:
+    """The turns in a field, at least one."""
+    turns = row[key]
+    if not isinstance(turns, list | tuple) or not turns:
+        raise DataError(f"{key} is {shown(turns)}; expected a list of turns")
+    if len(turns) > MAX_TURNS:
+        raise DataError(
+            f"{key} has {len(turns):,} turns; expected {MAX_TURNS:,} at most: split it up"
+        )
+    return tuple(_message(turn, style, f"{key}[{number}]") for number, turn in enumerate(turns))
+
+
+def _prompt_turns(row: Row, where: str) -> Example:
+    """TRL's conversational rows: the turns of the prompt are read, those of the completion are
+    learned."""
+    for key, other in (("prompt", "completion"), ("completion", "prompt")):
+        if not isinstance(row[key], list | tuple):
+            raise DataError(
+                f"{key} is {shown(row[key])}, but {other} is a list of turns; expected both as "
+                "text, or both as lists of turns"
+            )
+    prompt, completion = (_messages(row, key, OPENAI) for key in ("prompt", "completion"))
+    if prompt[-1].role == "assistant" or completion[0].role != "assistant":
+        raise DataError(
+            f"prompt ends with a turn of the {prompt[-1].role} and completion begins with one of "
+            f"the {completion[0].role}; expected the completion to begin with the assistant's "
+            "first turn that is learned: move turns from one to the other"
+        )
+    whole = conversation({**row, OPENAI.key: [*row["prompt"], *row["completion"]]}, where, OPENAI)
+    return replace(whole, read_turns=len(prompt))
+
+
 def _message(turn: Any, style: Style, at: str) -> Message:
     if not isinstance(turn, Mapping) or style.role not in turn:
-        raise DataError(f"{at} is {shown(turn)}; expected {style.role} and {style.text}")
+        other = SHAREGPT if style is OPENAI else OPENAI
+        key, written = at.partition("[")[0], isinstance(turn, Mapping) and other.role in turn
+        cure = f"; write columns: {{{other.key}: {key}}}" if written and key == style.key else ""
+        raise DataError(f"{at} is {shown(turn)}; expected {style.role} and {style.text}{cure}")
     role = turn[style.role]
     if not isinstance(role, str) or role not in style.roles:
         raise DataError(
@@ -217,7 +247,7 @@ def _loaded(text: Any, at: str) -> Any:
         raise DataError(f"{at} is {shown(text)}; expected JSON") from None
 
 
-# Recognising a format
+# Prompts
 
 ALPACA = (
     "Below is an instruction that describes a task. Write a response that appropriately "
@@ -228,6 +258,15 @@ ALPACA_WITH_INPUT = (
     "context. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
 )
+
+
+def _prompt_completion(row: Row, where: str) -> Example:
+    return Example(text_in(row, "prompt"), answer_in(row, "completion"), where=where)
+
+
+# Recognising a format
+
+TURNS, CHOICES, ALPACA_ROWS, TEXT = "prompt+completion turns", "choices", "alpaca", "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,20 +280,30 @@ def format_of(row: Row) -> str:
     fitting = _fitting(list(row))
     if len(fitting) > 1:  # tables have null where a row of another format has a field
         fitting = _fitting([key for key, value in row.items() if value is not None])
+    if fitting == ["prompt+completion"]:
+        turns = any(_are_turns(row[key]) for key in ("prompt", "completion"))
+        return TURNS if turns else fitting[0]
     if len(fitting) == 1:
         return fitting[0]
     found = shown(sorted(map(str, row)))
     if fitting:
         raise DataError(f"fields {found} fit {' and '.join(fitting)}; remove those you do not mean")
-    listed = ", ".join("+".join(form.needed) for form in FORMATS.values())
-    raise DataError(
-        f"fields {found} fit no format; expected one of: {listed}; rename the fields or add the "
-        "missing ones"
-    )
+    if _is_plain_text(row):
+        return TEXT
+    raise DataError(f"fields {found} fit no format; {_cure_for(row)}")
 
 
-def example_of(row: Any, where: str, form: str | None = None) -> tuple[Example, str]:
-    """The row as an example and its format, which must be `form` if that is given."""
+def _are_turns(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
+
+
+def example_of(
+    row: Any, where: str, form: str | None = None, chat: bool = False
+) -> tuple[Example, str]:
+    """The row as an example and its format, which must be `form` if that is given.
+
+    chat: a row of prompt and completion becomes a turn of the user and one of the assistant.
+    """
     try:
         if not isinstance(row, Mapping):
             raise DataError(f"found {shown(row)}; expected an object with fields such as prompt")
@@ -270,17 +319,35 @@ def example_of(row: Any, where: str, form: str | None = None) -> tuple[Example, 
             raise DataError(
                 f"{missing[0]} is missing (found {shown(sorted(map(str, row)))}); add it"
             )
-        return FORMATS[form].read(row, where), form
+        example = FORMATS[form].read(row, where)
+        return _in_turns(example, row, form) if chat else example, form
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
 
 
 def _fitting(keys: Sequence[str]) -> list[str]:
-    return [name for name, form in FORMATS.items() if set(form.needed) <= set(keys)]
+    return [
+        name
+        for name, form in FORMATS.items()
+        if name not in (TURNS, TEXT) and set(form.needed) <= set(keys)
+    ]
 
 
-def _prompt_completion(row: Row, where: str) -> Example:
-    return Example(text_in(row, "prompt"), answer_in(row, "completion"), where=where)
+def _in_turns(example: Example, row: Row, form: str) -> Example:
+    """A row of prompt and completion as two turns. Its prompt stays, since the row is known by it
+    where rows are left out."""
+    if example.messages:
+        return example
+    if form in (CHOICES, TEXT):
+        raise DataError(
+            f"this row is {form}, which has no turns; expected prompt and completion, or Alpaca's "
+            "fields: leave format: chat out"
+        )
+    prompt = answer_in(row, "instruction" if form == ALPACA_ROWS else "prompt")
+    if form == ALPACA_ROWS and (row.get("input") or "").strip():
+        prompt = f"{prompt}\n{row['input']}"
+    turns = (Message("user", prompt), Message("assistant", example.completion))
+    return replace(example, prompt=prompt, messages=turns)
 
 
 def _choices(row: Row, where: str) -> Example:
@@ -311,12 +378,112 @@ def _alpaca(row: Row, where: str) -> Example:
     return Example(template.format(instruction=instruction, input=given), output, where=where)
 
 
+def _text(row: Row, where: str) -> Example:
+    """Plain text answers nothing: without a prompt the loss is on all of its tokens."""
+    return Example("", answer_in(row, "text"), where=where)
+
+
 _MESSAGES = partial(conversation, style=OPENAI)
 _CONVERSATIONS = partial(conversation, style=SHAREGPT)
 FORMATS = {
     "prompt+completion": _Format(("prompt", "completion"), _prompt_completion),
-    "choices": _Format(("prompt", "choices", "answer"), _choices),
+    TURNS: _Format(("prompt", "completion"), _prompt_turns),
+    CHOICES: _Format(("prompt", "choices", "answer"), _choices),
     "messages": _Format(("messages",), _MESSAGES),
-    "alpaca": _Format(("instruction", "output"), _alpaca),
+    ALPACA_ROWS: _Format(("instruction", "output"), _alpaca),
     "sharegpt": _Format(("conversations",), _CONVERSATIONS),
+    TEXT: _Format(("text",), _text),
 }
+
+
+# What to write for rows that fit no format
+
+_ASKS = (
+    *("prompt", "question", "query", "instruction", "input", "inputs", "problem", "user"),
+    *("user_input", "human", "request", "document", "article", "dialogue", "sentence", "text"),
+    *("source", "content", "context"),
+)
+_ANSWERS = (
+    *("completion", "answer", "response", "output", "outputs", "target", "targets", "assistant"),
+    *("reply", "solution", "gpt", "bot", "summary", "highlights", "translation", "label_text"),
+    *("label", "labels", "category", "class", "sentiment", "intent"),
+)
+"""What people call a prompt and its answer, the surest names first."""
+_OPTIONS = ("choices", "options")
+_CONVERSED = ("messages", "conversations", "conversation", "dialog", "dialogue", "turns", "chat")
+_ASIDE = {"text", "source", "content", "context"}
+"""Names that stand beside plain text, too: it has a source."""
+
+
+def _is_plain_text(row: Row) -> bool:
+    """Whether a row has text, and no field that could be an answer to it or a question."""
+    apart = {*_ASKS, *_ANSWERS, *_OPTIONS, *_CONVERSED, "chosen", "rejected"} - _ASIDE
+    return "text" in row and not any(str(key).lower() in apart for key in row)
+
+
+def _cure_for(row: Row) -> str:
+    """What to do about a row that fits no format: mostly a line that can be pasted."""
+    names = {str(key).lower(): str(key) for key in row}
+    if {"chosen", "rejected"} <= names.keys():
+        return _no_preference(row, names)
+    known = ", ".join("+".join(form.needed) for name, form in FORMATS.items() if name != TURNS)
+    columns = _likely_columns(row, names)
+    if columns is None:
+        return (
+            f"expected one of: {known}; rename the fields or add the missing ones, or name your "
+            "columns: {prompt: YOUR_COLUMN, completion: YOUR_COLUMN}"
+        )
+    answer = row[columns[[*columns][-1]]]
+    plain = isinstance(answer, str | list | tuple) or "choices" in columns
+    number = "" if plain else f" (its {[*columns.values()][-1]} must be text, not {shown(answer)})"
+    alone = ", or columns: {text: text} to train on the text alone" if "text" in names else ""
+    return (
+        f"expected one of: {known}; if it is what you mean, write this line at the sub-dataset: "
+        f"{_line(columns)}{number}{alone}"
+    )
+
+
+def _line(columns: Mapping[str, str]) -> str:
+    """The key `columns` as a recipe has it; JSON's quotes are YAML's."""
+    plain = re.compile(r"[A-Za-z_][\w .-]*[\w]|[A-Za-z_]", re.ASCII)
+    named = {k: c if plain.fullmatch(c) else json.dumps(c) for k, c in columns.items()}
+    return f"columns: {{{', '.join(f'{field}: {column}' for field, column in named.items())}}}"
+
+
+def _no_preference(row: Row, names: Mapping[str, str]) -> str:
+    """The answer to rows of DPO and its relatives."""
+    chosen = names["chosen"]
+    columns = {"messages": chosen}
+    if isinstance(row[chosen], str):
+        asks = next((names[name] for name in _ASKS if name in names), "YOUR_COLUMN")
+        columns = {"prompt": asks, "completion": chosen}
+    return (
+        "these are preference data (pairs of chosen and rejected) for DPO, ORPO or a reward model, "
+        "which msft does not train: it does supervised fine-tuning on one answer. If you want to "
+        f"train on the chosen answers alone, write {_line(columns)}"
+    )
+
+
+def _likely_columns(row: Row, names: Mapping[str, str]) -> dict[str, str] | None:
+    """Our fields and the columns that probably hold them, the answer last; None where nobody can
+    say."""
+    for name in _CONVERSED:
+        turns = row[names[name]] if name in names else None
+        first = turns[0] if isinstance(turns, list | tuple) and turns else None
+        for style in (OPENAI, SHAREGPT):
+            if isinstance(first, Mapping) and {style.role, style.text} <= first.keys():
+                return {style.key: names[name]}
+    asks = next((names[name] for name in _ASKS if name in names), "")
+    answer = next((names[name] for name in _ANSWERS if name in names and names[name] != asks), "")
+    options = next((names[name] for name in _OPTIONS if name in names), "")
+    if asks and options and answer:
+        return {"prompt": asks, "choices": options, "answer": answer}
+    if "instruction" in names and answer:
+        given = next((names[name] for name in ("input", "context") if name in names), None)
+        more = {"input": given} if given is not None else {}
+        return {"instruction": names["instruction"], **more, "output": answer}
+    if asks and answer:
+        return {"prompt": asks, "completion": answer}
+    if len(row) == 2 and all(isinstance(value, str) and value.strip() for value in row.values()):
+        return dict(zip(("prompt", "completion"), map(str, row), strict=True))
+    return None

@@ -59,7 +59,7 @@ def partition(spec: DatasetSpec, splits: Mapping[str, Split]) -> list[Piece]:
 def _without_skipped(piece: Piece) -> Piece:
     """The piece without skipped rows: these have no value, so only the first piece has them."""
     spec, splits, notes = piece
-    return spec, {split: replace(read, skipped=()) for split, read in splits.items()}, notes
+    return spec, {split: replace(read, skipped=0) for split, read in splits.items()}, notes
 
 
 def _rest(

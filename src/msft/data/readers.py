@@ -1,8 +1,8 @@
 """Readers: the rows of a file as they stand there, each with its place, in bounded memory.
 
-A file is JSON lines, JSON, CSV or Parquet, by its suffix; all but Parquet may be packed (`.gz`). A
-packed file may be made to fill memory, so its size bounds the bytes and rows that may come out of
-it.
+A file is JSON lines, JSON, CSV, TSV or Parquet, by its suffix; all but Parquet may be packed
+(`.gz`). A packed file may be made to fill memory, so its size bounds the bytes and rows that may
+come out of it. A folder that `datasets.save_to_disk` wrote is read like a file.
 """
 
 import csv
@@ -26,9 +26,11 @@ from msft.text import counted, shown
 
 # Files
 
-KINDS = (".jsonl", ".json", ".csv", ".parquet")
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 PACKED = ".gz"
-SUFFIXES = (*KINDS, *(f"{kind}{PACKED}" for kind in KINDS[:3]))
+SUFFIXES = (*KINDS, *(f"{kind}{PACKED}" for kind in KINDS[:4]))
+SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
+"""Files by which a folder of `datasets.save_to_disk` is known: of one dataset, and of splits."""
 MOST_PACKED = 100
 """Bytes that a byte of a packed file may hold; a small file is taken for one of a megabyte."""
 BYTES_A_ROW = 4
@@ -137,6 +139,14 @@ def refuse_unreadable(path: Path) -> None:
     _refuse_endless(path)
     with errors_named(path):  # a name may be too long to be asked for
         is_folder = path.is_dir()
+    if is_folder and is_saved(path):
+        _saved_shards(path)
+        return
+    if is_folder and (path / SAVED_SPLITS).is_file():
+        raise DataError(
+            f"{path}: this folder of save_to_disk has splits; write path: instead of train:, or "
+            f"name the folder of one split, such as {path / 'train'}"
+        )
     if is_folder:
         raise DataError(
             f"{path}: this is a folder; use path: for a folder with train, validation and test "
@@ -174,9 +184,40 @@ def errors_named(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
+def is_saved(folder: Path) -> bool:
+    """Whether `datasets.save_to_disk` wrote this folder, for one split."""
+    return (folder / SAVED).is_file()
+
+
+def _saved_shards(folder: Path) -> list[Path]:
+    """The Arrow files of such a folder, in order."""
+    with errors_named(folder / SAVED):
+        text = (folder / SAVED).read_text(encoding="utf-8", errors="replace")
+    state = _json_value(text, str(folder / SAVED), "save the dataset again")
+    listed = state.get("_data_files") if isinstance(state, dict) else None
+    if not isinstance(listed, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("filename"), str) for each in listed
+    ):
+        raise DataError(
+            f"{folder / SAVED}: no list of files in it; expected the folder that save_to_disk of "
+            "datasets writes: save the dataset again"
+        )
+    if state.get("_indices_data_files"):
+        raise DataError(
+            f"{folder}: an older version of datasets saved it with an order apart from its rows; "
+            "load it and save it again"
+        )
+    shards = [folder / Path(each["filename"]).name for each in listed]
+    missing = [path for path in shards if not path.is_file()]
+    if missing:
+        raise DataError(f"{missing[0]}: there is no such file, but {SAVED} names it; copy it too")
+    return shards
+
+
 def split_file(folder: Path, split: str) -> Path | None:
     """The file of a split in a folder of train, validation and test files."""
     found = [folder / f"{split}{s}" for s in SUFFIXES if (folder / f"{split}{s}").exists()]
+    found += [folder / split] if is_saved(folder / split) else []
     if len(found) > 1:
         names = " and ".join(path.name for path in found)
         raise DataError(f"{folder}: both {names}; keep one of them")
@@ -232,9 +273,17 @@ Bad = Callable[[DataError], None]
 """Told about a row that cannot be read; raises, or returns to go on with the next row."""
 
 
+class LongLine(DataError):
+    """A line that may have no end: the rest of the file is read only where bad rows are skipped."""
+
+
 def read_rows(path: Path, bad: Bad) -> Iterator[RawRow]:
-    """Every row of a .jsonl, .json, .csv or .parquet file; the first three may be packed (.gz)."""
+    """Every row of a .jsonl, .json, .csv, .tsv or .parquet file, all but the last perhaps packed
+    (.gz), or of a folder of save_to_disk."""
     refuse_unreadable(path)
+    if path.is_dir():
+        yield from _saved(path)
+        return
     with errors_named(path):
         rows = _READERS[kind_of(path)](path, bad)
         most = most_rows(path) if is_packed(path) or kind_of(path) == ".parquet" else None
@@ -263,7 +312,7 @@ def _lines(path: Path, bad: Bad) -> Iterator[tuple[str, str]]:
 
 def _decoded(line: bytes, where: str, first: bool) -> str:
     if len(line) > MAX_LINE:
-        raise DataError(f"{where}: more than {MAX_LINE:,} bytes; expected one row per line")
+        raise LongLine(f"{where}: more than {MAX_LINE:,} bytes; expected one row per line")
     if b"\x00" in line:
         raise DataError(f"{where}: a NUL byte; expected UTF-8 text; mend the file")
     try:
@@ -346,17 +395,23 @@ def _csv(path: Path, bad: Bad) -> Iterator[RawRow]:
     refuse_gzip_bomb(path, b"\n", rows=False)  # a row may have lines
     limit = csv.field_size_limit(MAX_LINE)
     try:
-        reader = csv.reader((line for _, line in _lines(path, _raise)), strict=True)
+        tab = "\t"
+        mark = tab if kind_of(path) == ".tsv" else ","
+        lines = (line for _, line in _lines(path, _raise))
+        reader = csv.reader(lines, delimiter=mark, strict=True)
         header = next(reader, [])
         if not any(header) or len(set(header)) < len(header):
             raise DataError(
                 f"{path}, line 1: the columns are {shown(header)}; expected a header with "
                 "different names, such as prompt,completion"
             )
-        if len(header) == 1 and (mark := next((m for m in ";\t|" if m in header[0]), None)):
+        other = next((m for m in ",;\t|" if m in header[0] and m != mark), None)
+        if len(header) == 1 and other:
+            expected = {",": "commas", "\t": "tabs"}
+            cure = "name it .tsv" if other == "\t" else "convert the file"
             raise DataError(
-                f"{path}, line 1: one column {shown(header[0])}; separated by {mark!r}? expected "
-                "commas: convert the file"
+                f"{path}, line 1: one column {shown(header[0])}; separated by {other!r}? expected "
+                f"{expected[mark]}: {cure}"
             )
         line = reader.line_num + 1
         for fields in reader:
@@ -368,11 +423,13 @@ def _csv(path: Path, bad: Bad) -> Iterator[RawRow]:
                 bad(
                     DataError(
                         f"{where}: {found}; expected {len(header)} as in the header; "
-                        "quote fields that hold a comma or a line break"
+                        f"quote fields that hold a {'tab' if mark == tab else 'comma'} or a line "
+                        "break"
                     )
                 )
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
+        kind = kind_of(path).removeprefix(".").upper()
+        raise DataError(f"{path}, line {reader.line_num}: not valid {kind}: {error}") from None
     finally:
         csv.field_size_limit(limit)
 
@@ -395,6 +452,23 @@ def _parquet(path: Path, bad: Bad) -> Iterator[RawRow]:
     except (arrow.ArrowException, UnicodeDecodeError) as error:
         said = shown(str(error).split("\n")[0])
         raise DataError(f"{path}: not a readable Parquet file after row {number}: {said}") from None
+
+
+def _saved(folder: Path) -> Iterator[RawRow]:
+    arrow = import_optional("pyarrow", folder)
+    number = 0
+    for shard in _saved_shards(folder):
+        try:
+            with arrow.memory_map(os.fspath(shard)) as file, arrow.ipc.open_stream(file) as stream:
+                for batch in stream:
+                    for start in range(0, len(batch), PARQUET_ROWS):
+                        part = batch.slice(start, PARQUET_ROWS)
+                        for row in _unpacked(part, arrow, folder, number):
+                            number += 1
+                            yield f"{folder}, row {number}", row
+        except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            said = shown(str(error).split("\n")[0])
+            raise DataError(f"{shard}: not a readable Arrow file: {said}") from None
 
 
 def _unpacked(batch: Any, arrow: Any, path: Path, done: int) -> Iterator[Any]:
@@ -457,4 +531,10 @@ def _raise(error: DataError) -> None:
     raise error
 
 
-_READERS = {".jsonl": json_lines, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+_READERS = {
+    ".jsonl": json_lines,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".parquet": _parquet,
+}

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,9 +25,11 @@ from msft.data.formats import example_of
 from msft.data.readers import (
     SUFFIXES,
     Bad,
+    LongLine,
     RawRow,
     files_named,
     import_optional,
+    is_saved,
     kind_of,
     read_rows,
     refuse_unreadable,
@@ -103,6 +106,10 @@ def wanted_splits(recipe: Recipe) -> tuple[str, ...]:
 # Examples of rows
 
 
+SHOWN_ROWS = 3
+"""Bad rows that a message shows."""
+
+
 def load_split(
     source: Files | Rows,
     where: str,
@@ -110,13 +117,19 @@ def load_split(
     reading: Reading = example_of,
 ) -> Split:
     """The examples of files, or of rows in memory, which messages call `where`, with their format
-    and the rows that were skipped. At least one row must be good."""
-    skipped: list[DataError] = []
+    and the rows that were skipped. At least one row must be good.
+
+    All bad rows are counted, also where they are refused.
+    """
+    count, first = 0, list[str]()
 
     def bad(error: DataError) -> None:
-        if not skip_bad_rows:
-            raise error
-        skipped.append(error)
+        nonlocal count
+        count += 1
+        if count <= SHOWN_ROWS:
+            first.append(str(error))
+        if isinstance(error, LongLine) and not skip_bad_rows:
+            raise DataError(_bad_rows(first, count, len(examples)))
 
     examples: list[Example] = []
     form: str | None = None
@@ -127,11 +140,26 @@ def load_split(
             bad(error)
         else:
             examples.append(example)
+    if count and not skip_bad_rows:
+        raise DataError(_bad_rows(first, count, len(examples)))
     if not examples or form is None:
         at = source if isinstance(source, Files) else where
-        why = f": all {len(skipped)} are bad, the first is {skipped[0]}" if skipped else ""
+        why = f": all {count:,} are bad, the first is {first[0]}" if count else ""
         raise DataError(f"{at}: no rows; expected at least one{why}")
-    return Split(tuple(examples), form, tuple(skipped))
+    return Split(tuple(examples), form, count, first[0] if count else "")
+
+
+def _bad_rows(first: Sequence[str], count: int, good: int) -> str:
+    """What is said of the bad rows of a split, with the first of them."""
+    if not good:
+        more = f" (and so in all {count:,} rows: none can be read)" if count > 1 else ""
+        return f"{first[0]}{more}"
+    skip = "skip_bad_rows: true at the sub-dataset skips and counts such rows"
+    if count == 1:
+        return f"{first[0]}; or {skip}"
+    rest = [f"… and {count - len(first):,} more"] if count > len(first) else []
+    head = f"{count:,} of {count + good:,} rows are bad; mend them ({skip}):"
+    return "\n  ".join([head, *first, *rest])
 
 
 def own_splits(
@@ -141,12 +169,15 @@ def own_splits(
     splits: Sequence[str] = SPLITS,
 ) -> dict[str, Split]:
     """These splits of the user's own data; relative files are looked for in `folder`."""
-    return {
+    found = {
         split: load_split(
             source, f"sub-dataset {spec.name!r}, {split}", spec.skip_bad_rows, reading
         )
         for split, source in own_sources(spec, folder or Path(), splits).items()
     }
+    if spec.format != "chat":
+        return found
+    return {split: replace(read, format=f"{read.format}, chat") for split, read in found.items()}
 
 
 def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
@@ -159,19 +190,20 @@ def rows_of(source: Files | Rows, where: str, bad: Bad) -> Iterator[RawRow]:
 def _by_columns(spec: DatasetSpec) -> Reading:
     """A reading of rows of which only the fields that `columns` names are kept."""
     columns = spec.columns
+    asked = partial(example_of, chat=spec.format == "chat")
     if columns is None:
-        return example_of
+        return asked
 
     def read(row: Any, where: str, form: str | None) -> tuple[Example, str]:
         if not isinstance(row, Mapping):
-            return example_of(row, where, form)
+            return asked(row, where, form)
         missing = [column for column in columns.values() if column not in row]
         if missing:
             raise DataError(
                 f"{where}: columns names {missing[0]!r}, which this row does not have (found "
                 f"{shown(sorted(map(str, row)))}); mend columns or the row"
             )
-        return example_of({field: row[column] for field, column in columns.items()}, where, form)
+        return asked({field: row[column] for field, column in columns.items()}, where, form)
 
     return read
 
@@ -282,7 +314,9 @@ def is_folder(written: str, path: Path) -> bool:
 
 
 def folder_sources(path: Path) -> Sources:
-    """The splits of a folder with train, validation and test files."""
+    """The splits of a folder with train, validation and test files, or of save_to_disk."""
+    if is_saved(path):
+        return {"train": Files((path,))}
     files = {split: Files((file,)) for split in SPLITS if (file := split_file(path, split))}
     if "train" not in files:
         names = shown(sorted(entry.name for entry in path.iterdir())[:10])

@@ -18,6 +18,7 @@ from functools import lru_cache
 from msft.benchmarks import PUBLIC
 from msft.benchmarks.benchmark import Benchmark
 from msft.benchmarks.grading import Grader
+from msft.data.formats import TEXT
 from msft.data.partition import POOLED, Piece, partition
 from msft.data.sources import SPLITS, read_splits
 from msft.errors import DataError
@@ -58,6 +59,11 @@ class LoadedDataset:
         return {"train": self.train, SELECTION: self.validation, TEST: self.test}
 
     @property
+    def has_turns(self) -> bool:
+        """Whether its rows are conversations."""
+        return any(rows[0].messages for rows in self.splits.values() if rows)
+
+    @property
     def used(self) -> dict[str, tuple[Example, ...]]:
         """The splits without the train rows that are not trained."""
         if not self.excluded:
@@ -79,15 +85,25 @@ def load_datasets(recipe: Recipe) -> list[LoadedDataset]:
                 "rename one of them"
             )
         seen.add(name.casefold())
+    metrics = sorted({dataset.spec.metric for dataset in loaded})
+    if recipe.mean == "pooled" and len(metrics) > 1:
+        raise DataError(
+            f"mean is pooled, but the sub-datasets have the metrics {', '.join(metrics)}, whose "
+            "counts cannot be added (plain text has nll); use mean: macro"
+        )
     return loaded
 
 
 def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
     """A sub-dataset of the recipe, or with `split_by` those that it is divided into."""
-    benchmark, shots = PUBLIC.get(spec.benchmark or ""), exemplars_of(recipe, spec)
+    benchmark = PUBLIC.get(spec.benchmark or "")
     splits, official = read_splits(spec, recipe)
     if "train" not in splits:
         raise DataError(f"{spec.name}: no train split; expected one among {', '.join(splits)}")
+    said: tuple[str, ...] = ()
+    if next(iter(splits.values())).format == TEXT:
+        spec, said = _scored_by_loss(spec)
+    shots = exemplars_of(recipe, spec)
     pieces: list[Piece] = [(spec, splits, ())] if spec.split_by is None else partition(spec, splits)
     if benchmark is not None:
         pieces = [(_holding_out(own, read), read, notes) for own, read, notes in pieces]
@@ -96,8 +112,26 @@ def _loaded(spec: DatasetSpec, recipe: Recipe) -> list[LoadedDataset]:
     for (own, read, notes), group in zip(pieces, groups, strict=True):
         found = divided(own, read, recipe.seed, shots, official, recipe.selection_split)
         grader = benchmark.grader if benchmark else None
-        loaded.append(replace(found, notes=(*notes, *found.notes), grader=grader, group=group))
+        loaded.append(
+            replace(found, notes=(*said, *notes, *found.notes), grader=grader, group=group)
+        )
     return loaded
+
+
+def _scored_by_loss(spec: DatasetSpec) -> tuple[DatasetSpec, tuple[str, ...]]:
+    """A sub-dataset of plain text, which has no answers that could be right."""
+    if spec.metric not in ("accuracy", "nll"):
+        raise DataError(
+            f"{spec.name}: metric is {spec.metric}, but its rows are plain text without a prompt, "
+            "so nothing is generated; use metric: nll, or rows of prompt and completion"
+        )
+    if spec.num_fewshot:
+        raise DataError(
+            f"{spec.name}: num_fewshot is {spec.num_fewshot}, but its rows are plain text; leave "
+            "num_fewshot out"
+        )
+    note = "plain text: the loss is on all tokens, and the metric is nll"
+    return replace(spec, metric="nll"), (note,)
 
 
 def _groups(benchmark: Benchmark | None, pieces: Sequence[Piece], alone: bool) -> list[str]:
@@ -198,8 +232,8 @@ def _skipped(splits: dict[str, Split]) -> list[str]:
                 f"{form}; bring them into one format"
             )
         if read.skipped:
-            bad = counted(len(read.skipped), "bad row")
-            notes.append(f"{split}: {bad} skipped (first: {read.skipped[0]})")
+            bad = counted(read.skipped, "bad row")
+            notes.append(f"{split}: {bad} skipped (first: {read.first_skipped})")
     return notes
 
 

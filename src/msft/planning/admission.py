@@ -31,6 +31,7 @@ from msft.ranks import ALONE, Ranks
 from msft.recipe.dataset import DatasetSpec, names_files
 from msft.recipe.keys import is_template
 from msft.recipe.recipe import Recipe
+from msft.recipe.templates import TEMPLATES
 from msft.recipe.yaml import parse
 from msft.run.engine import HasVerbs
 from msft.run.environment import versions
@@ -194,6 +195,8 @@ def refuse_untrainable(recipe: Recipe) -> None:
         refuse_unpushable(recipe)
     refuse_no_packages(recipe)
     recipe.template()
+    for spec in recipe.datasets:
+        recipe.template_named(spec.chat_template, spec.name)
     refuse_absent(recipe, recipe.model())
 
 
@@ -297,22 +300,24 @@ def resolved(recipe: Recipe) -> Recipe:
             return fixed_name(source, folder)
         return [fixed_name(name, folder) for name in source] if names_files(source) else source
 
+    def found(template: str | None) -> str | None:
+        if template is None or is_template(template) or template in TEMPLATES:
+            return template
+        return fixed_name(template, folder, or_name=True)
+
     specs = []
     for spec in recipe.datasets:
         files = {key: placed(getattr(spec, key)) for key in SPLITS}
         path = spec.path and fixed_name(spec.path, folder, or_name=True)
-        specs.append(replace(spec, **files, path=path))
+        specs.append(replace(spec, **files, path=path, chat_template=found(spec.chat_template)))
     data_dir = None if recipe.data_dir is None else str(recipe.data_folder().resolve())
     excluding = None if recipe.exclude_rows is None else str(recipe.exclusions_file().resolve())
-    template = recipe.chat_template
-    if template is not None and not is_template(template):
-        template = fixed_name(template, folder, or_name=True)
     return replace(
         recipe,
         datasets=specs,
         data_dir=data_dir,
         exclude_rows=excluding,
-        chat_template=template,
+        chat_template=found(recipe.chat_template),
     )
 
 

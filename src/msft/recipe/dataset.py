@@ -4,14 +4,22 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, PlainValidator
 
 from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.errors import OptionError, RecipeError
 from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, meant_key, unknown_key
-from msft.recipe.keys import Text, WrongKeys, mistakes_of, writable
+from msft.recipe.keys import (
+    SystemPrompt,
+    Template,
+    Text,
+    Variables,
+    WrongKeys,
+    mistakes_of,
+    writable,
+)
 from msft.search.options import Ge, Interval, fit_fields, refuse_unknown, unknown
 from msft.text import shown
 
@@ -47,8 +55,11 @@ FIELDS = (
     "instruction",
     "input",
     "output",
+    "text",
 )
 """What `columns` may name: the fields of the row formats."""
+CHAT_KEYS = ("format", "chat_template", "system_prompt", "chat_template_kwargs")
+"""Keys that say how conversations are written."""
 
 
 def names_files(source: Any) -> bool:
@@ -139,6 +150,11 @@ class DatasetSpec:
     train, validation, test: a file, a pattern such as `b/*.jsonl`, or a list of them; from Python
         also rows in memory.
     columns: the column of each field, where rows name them otherwise; only these are read then.
+    format: chat makes rows of prompt and completion turns of the user and the assistant, which the
+        chat template writes; auto leaves them plain text.
+    chat_template: of this sub-dataset's conversations, instead of the recipe's.
+    system_prompt: for conversations that do not begin with one.
+    chat_template_kwargs: values for variables of the chat template, such as enable_thinking.
     weight: rows of an epoch per training row: 0.5 is half of them, drawn anew each epoch, and 2 is
         each one twice.
     validation_fraction: this share of the training rows is held out instead of `validation`.
@@ -160,6 +176,10 @@ class DatasetSpec:
     validation: Annotated[Source | None, PlainValidator(_source)] = None
     test: Annotated[Source | None, PlainValidator(_source)] = None
     columns: Annotated[Mapping[str, str] | None, PlainValidator(_columns)] = None
+    format: Literal["auto", "chat"] = "auto"
+    chat_template: Template = None
+    system_prompt: SystemPrompt = None
+    chat_template_kwargs: Variables = None
     validation_fraction: Annotated[float | None, Interval(gt=0, le=0.999)] = None
     train_rows: Annotated[int | None, Ge(1)] = None
     validation_rows: Annotated[int | None, Ge(1)] = None
@@ -242,6 +262,14 @@ class DatasetSpec:
                     "columns out",
                     ("columns",),
                 )
+            of_chats = [key for key in CHAT_KEYS if getattr(self, key) not in (None, "auto")]
+            for key in of_chats:
+                yield RecipeError(
+                    f"both benchmark and {key}; a benchmark has prompts of its own, which go "
+                    f"through no chat template: leave {key} out",
+                    (key,),
+                    because=("benchmark",),
+                )
             for key in [key for key in SPLITS if getattr(self, key) is not None]:
                 yield RecipeError(
                     f"both benchmark and {key}; a benchmark has its own rows: leave {key} "
@@ -256,7 +284,7 @@ class DatasetSpec:
         if self.train is None and self.path is None and self.benchmark is None:
             yield RecipeError(
                 "neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
-                ".csv or .parquet file",
+                ".csv, .tsv or .parquet file",
                 ("train",),
                 because=("path", "benchmark"),
             )

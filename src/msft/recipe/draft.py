@@ -137,13 +137,14 @@ MOST_VALUES = 10_000
 """Keys and values of a config. It takes a second to read so many; long ones have 500."""
 WARM_UP = (0.03, 100)
 """Axolotl's: this share of the steps, but at most so many."""
+TEMPLATING = (FACTORY, NEWER, SWIFT)
 TEMPLATED = (
     "they write rows with instruction and output as turns of a conversation, by the model's "
-    "template; msft gives those rows Alpaca's prompt: write them as messages for the same text"
+    "template; msft gives those rows Alpaca's prompt: format: chat in each sub-dataset writes turns"
 )
 WHOLE_CONVERSATIONS = (
-    "TRL trains on all of a conversation or a text, and on the completion alone where rows have a "
-    "prompt and a completion; msft on answers only: completion_only_loss: false adds the prompts"
+    "TRL trains on all of a conversation, and on the completion alone where rows have a prompt and "
+    "a completion; msft on answers only: completion_only_loss: false adds the prompts"
 )
 
 
@@ -283,7 +284,7 @@ class Draft:
     config: their keys that have a value.
     folder: of their file; data is looked for there, and in the working folder.
     place: of the recipe, from which data files are named.
-    keys: of our recipe; datasets: its sub-datasets.
+    keys: of our recipe; datasets: its sub-datasets; turns: names of those with conversations.
     carried: key by key; left: why each of the others was not carried over.
     changes: those whose absence changes the run, so that a user has something to decide.
     silent: keys that are empty or off, so that nothing is lost.
@@ -296,6 +297,7 @@ class Draft:
     tool: Tool
     keys: dict[str, Any] = field(default_factory=dict)
     datasets: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)

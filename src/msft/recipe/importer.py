@@ -22,6 +22,7 @@ from msft.recipe.draft import (
     RATES,
     SWIFT,
     TEMPLATED,
+    TEMPLATING,
     TOOLS,
     TRL,
     WARM_UP,
@@ -34,6 +35,7 @@ from msft.recipe.foreign_keys import ALIASES, FOREIGN
 from msft.recipe.importer_datasets import DATASETS_OF, READERS, trained_in
 from msft.recipe.keys import TRACKERS
 from msft.recipe.recipe import Recipe, recipe_keys
+from msft.recipe.templates import TEMPLATES
 from msft.text import shown
 
 Lengths = Callable[[Draft], tuple[Sequence[int], str] | None]
@@ -57,7 +59,7 @@ def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda dr
     READERS[tool.name](draft)
     read_adapter(draft)
     apart = {*DATASETS_OF, *STEP_KEYS, *adapter_keys(tool)}
-    for key, value in given.items():
+    for key, value in sorted(given.items(), key=lambda item: item[0] != "template"):
         if key not in apart and key not in draft.left:
             _key(draft, key, value)
     for key, value in tool.defaults.items():
@@ -70,7 +72,7 @@ def drafted(config: Any, folder: Path, place: Path, lengths: Lengths = lambda dr
         draft.remarks["adam_beta2"] = "ms-swift's is 0.95, AdamW's here is the usual 0.999"
         if "max_length" not in draft.keys:
             _unlimited(draft)
-    if tool in (FACTORY, NEWER, SWIFT) and "template" not in draft.left:
+    if tool in TEMPLATING and "template" not in draft.config:
         draft.remarks["template"] = TEMPLATED
     read_steps(draft, lengths)
     if tool is TRL and "completion_only_loss" not in draft.keys:
@@ -256,6 +258,14 @@ def _by_value(draft: Draft, key: str, value: Any) -> bool:
             draft.carry(key, key, value, "push_to_hub: true uploads the result")
         case "template" | "chat_template" | "chat_template_path" | "chat_template_jinja":
             _read_template(draft, key, value)
+        case "default_system" | "default_system_message" | "default_system_prompt" | "system":
+            _read_chat(draft, key, "system_prompt", value)
+        case "enable_thinking" if "chat_template" not in draft.keys:
+            _read_chat(draft, key, "chat_template_kwargs", {key: value})
+        case "dataset_text_field" if value != "text":
+            for spec in [spec for spec in draft.datasets if "columns" not in spec]:
+                spec["columns"] = {"text": value}
+            draft.carry_data(key, "columns", f"{{text: {value}}}")
         case "special_tokens" if isinstance(value, Mapping) and {*value} <= {"pad_token"}:
             draft.leave(key, "msft pads with no token that is trained")
         case "bf16" if _switch(value) is None:
@@ -277,20 +287,57 @@ def _by_value(draft: Draft, key: str, value: Any) -> bool:
     return True
 
 
+_NAMED = {
+    **{name: name for name in TEMPLATES},
+    "qwen_25": "qwen",
+    "qwen2": "qwen",
+    "qwen2_5": "qwen",
+    "mistral_v1": "mistral",
+    "gemma2": "gemma",
+    "gemma3": "gemma",
+}
+"""Other tools' names of templates that we have."""
+_PLAIN_PROMPTS = ("default", "alpaca", "empty", "fewshot", "vanilla", "default-generation")
+"""Names of templates that are no turns of a model's."""
+
+
 def _read_template(draft: Draft, key: str, value: Any) -> None:
-    """A file or a text is a template here too; the name of a built-in template is not."""
-    is_file = str(value).endswith((".jinja", ".jinja2")) or "{%" in str(value)
+    """A file or a text is a template here too, and some names of templates are ours."""
+    name, is_file = str(value), str(value).endswith((".jinja", ".jinja2")) or "{%" in str(value)
+    all_rows = draft.tool in TEMPLATING and key == "template" and name not in _PLAIN_PROMPTS
     if is_file and key != "template":
         draft.carry(key, "chat_template", value)
     elif value == "tokenizer_default" and key != "template":
         draft.leave(key, "the default")
+    elif name in _NAMED:
+        draft.carry(key, "chat_template", _NAMED[name], _changed(value, _NAMED[name]))
+    elif all_rows:
+        why = f"not {shown(value)}: conversations get the tokenizer's own template"
+        draft.leave(key, f"{why} (chat_template takes a name or a .jinja file)", changes=True)
     else:
         draft.leave(
             key,
             f"not {shown(value)}: conversations get the tokenizer's own template (chat_template "
-            "takes a .jinja file), and rows with instruction and output get Alpaca's prompt",
+            "takes a name or a .jinja file), and rows with instruction and output get Alpaca's "
+            "prompt",
             changes=True,
         )
+    if all_rows:
+        for spec in draft.datasets:
+            spec["format"] = "chat"
+        draft.carry_data(key, "format", "chat")
+
+
+def _read_chat(draft: Draft, key: str, ours: str, value: Any) -> None:
+    """A system prompt, or a variable of the template, for every sub-dataset of conversations."""
+    named = [spec for spec in draft.datasets if spec["name"] in draft.turns]
+    turns = [*named, *(spec for spec in draft.datasets if spec.get("format") and spec not in named)]
+    for spec in turns:
+        spec[ours] = value
+    if turns:
+        draft.carry_data(key, ours, value)
+    else:
+        draft.leave(key, changes=True)
 
 
 # The adapter

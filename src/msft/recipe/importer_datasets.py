@@ -23,7 +23,10 @@ from msft.recipe.draft import (
 from msft.recipe.yaml import parse
 from msft.text import shown
 
-_FILES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
+_FILES = (
+    *(".jsonl", ".json", ".csv", ".tsv", ".parquet"),
+    *(".jsonl.gz", ".json.gz", ".csv.gz", ".tsv.gz"),
+)
 _SLICE = re.compile(r"(\w+)\[:(\d+)(%?)\]")
 LARGEST = 500_000_000
 """Bytes of a file whose rows are counted."""
@@ -35,6 +38,10 @@ _WRITTEN = ("format", "no_input_format", "system_prompt", "system_format", "fiel
 """Keys of a prompt of the user's own, in Axolotl's `type`."""
 _PLAIN = ("alpaca", "chat_template", "chat_template.default", "sharegpt")
 """Axolotl's types whose prompts are those that msft writes."""
+_TEXT = ("completion", "pretrain")
+"""Axolotl's types of plain text."""
+_CONVERSED = ("chat_template", "chat_template.default", "sharegpt")
+"""Axolotl's types of conversations."""
 _COLUMNS = {
     "prompt": "instruction",
     "query": "input",
@@ -94,9 +101,12 @@ def add_entry(
         elif key in _COLUMNS and isinstance(value, str):
             columns[_COLUMNS[key] or field] = value
             draft.carry_data(at, "columns", value)
-        elif key == "type" and str(value).startswith(("completion", "pretrain")):
-            why = "plain text has no prompt and answer: name them under columns"
-            draft.leave(at, why, changes=True)
+        elif key == "type" and value in _TEXT:
+            columns["text"] = str(entry.get("field") or "text")
+            note = "loss on all of it; a text above max_length is left out, not divided"
+            draft.carry_data(at, "columns", f"{{text: {columns['text']}}}", note)
+        elif key == "field" and type_of in _TEXT:
+            draft.silent.append(at)
         elif key == "type" and isinstance(value, str) and value not in _PLAIN:
             draft.leave(at, f"rows get no prompt of {value}, but as their columns say", True)
         elif key in ("type", "formatting", "columns", "converter"):
@@ -108,8 +118,10 @@ def add_entry(
     if f"{where}.split" in draft.changes and any(each[ours] == source[ours] for each in twins):
         draft.leave(where, "the same split train as another dataset, so it is named once", True)
         return
-    if any(ours != theirs for ours, theirs in columns.items()):
+    if "text" in columns or any(ours != theirs for ours, theirs in columns.items()):
         spec["columns"] = _our_fields(columns)
+    if type_of in _CONVERSED or {"messages", "conversations"} & columns.keys():
+        draft.turns.append(spec["name"])
     spec["metric"] = "nll"
     draft.datasets.append(spec)
 

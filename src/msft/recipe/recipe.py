@@ -8,8 +8,10 @@ what was expected and what to do.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 from pydantic import SkipValidation
@@ -31,7 +33,8 @@ from msft.recipe.keys import (
     plain_options,
     with_places,
 )
-from msft.recipe.yaml import Places, dump, place_of, read_recipe
+from msft.recipe.templates import TEMPLATES
+from msft.recipe.yaml import Places, dump, on_a_line, place_of, read_recipe
 from msft.search.curves import SELECTION, TEST, MeanRule, PeakRule, SelectionSplit
 from msft.search.feeds import Mixture
 from msft.search.methods import (
@@ -40,6 +43,7 @@ from msft.search.methods import (
     FirstRollout,
     PreparedMethod,
     Rehearsal,
+    known_options,
     prepare,
     rehearse,
 )
@@ -244,6 +248,13 @@ class Recipe:
         ours, of_datasets = recipe_keys(), [key.name for key in fields(DatasetSpec)]
         for key in [key for key in keys if key not in ours]:
             del keys[key]
+            block, what = block_of_option(key, keys.get("method", Recipe.method))
+            if block:
+                written = on_a_line({key: mapping[key]})
+                said = f"unknown key {key!r}; it is {what}: write {block}: {written}"
+                more = f", or --set {quote(f'{block}.{written[1:-1]}'.replace(': ', '=', 1))}"
+                mistakes.append(RecipeError(f"{said}{more}", (key,)))
+                continue
             mistakes += mistakes_of(unknown_key(key, ours, FOREIGN, of_datasets, inside=False))
             meant = meant_key(key, FOREIGN, _STAND_INS)
             if meant:
@@ -387,15 +398,26 @@ class Recipe:
 
     def template(self) -> str | None:
         """The chat template's text, from its file if it is one; None: the tokenizer's."""
-        written = self.chat_template
+        return self.template_named(self.chat_template)
+
+    def template_named(self, written: str | None, dataset: str = "") -> str | None:
+        """The text of a template that the recipe or this sub-dataset of it names."""
         if written is None or is_template(written):
             return written
-        at, place = place_of(("chat_template",), "", self.places), ("chat_template",)
+        if written in TEMPLATES:
+            return TEMPLATES[written]
+        place: KeyPath = ("chat_template",)
+        if dataset:
+            names = [spec.name for spec in self.datasets]
+            place = ("datasets", names.index(dataset), *place) if dataset in names else place
+        at = place_of(place, "", self.places)
+        at = f"{at}sub-dataset {dataset!r}: " if dataset else at
         file = self._here_or_beside(written)
         if file is None or not file.is_file():
             raise RecipeError(
-                f"{at}chat_template is {shown(written)}, and there is no such file; expected a "
-                ".jinja file, or the text of a template, which has {{ and {% in it",
+                f"{at}chat_template is {shown(written)}, and there is no such file; expected one "
+                f"of ours ({', '.join(TEMPLATES)}), a .jinja file, or the text of a template, "
+                "which has {{ and {% in it",
                 place,
             )
         try:
@@ -441,6 +463,42 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 def recipe_keys() -> list[str]:
     """Every key of a recipe, in the order in which it is written."""
     return [f.name for f in fields(Recipe) if f.compare]
+
+
+def block_of_option(name: str, method: Any) -> tuple[str, str]:
+    """The block in which an option stands that somebody gave as a key, and what it is, in words;
+    empty where there is no such option."""
+    if name in [key.name for key in fields(PeakRule)]:
+        return "peaks", "an option of peaks"
+    having = [each for each in METHODS if name in known_options(each)]
+    if not having or method in having:
+        return ("method_options", f"an option of method {method}") if having else ("", "")
+    return "method_options", f"an option of {listed(having)}, but method is {method}; with it"
+
+
+def set_for_flag(flag: str, value: str, method: Any = "msft") -> tuple[str, str]:
+    """What `--set` takes in the place of a flag of the command line such as `--learning-rate 1e-4`;
+    or else what is told of the flag. Both are empty where nobody knows the flag.
+
+    value: as it was written, or empty.
+    """
+    name = flag.lstrip("-").replace("-", "_")
+    ours, written = ALIASES.get(name, name), value or "true"
+    if ours is None:
+        return "", "msft chooses micro-batches by itself: set train_batch_size"
+    if ours in FOREIGN and FOREIGN[ours].renamed:
+        ours = FOREIGN[ours].ours
+    if ours in recipe_keys():
+        return f"{ours}={written}", ""
+    if ours in [key.name for key in fields(DatasetSpec)]:
+        return f"datasets.NAME.{ours}={written}", ""
+    block, _ = block_of_option(ours, method)
+    if block:
+        return f"{block}.{ours}={written}", ""
+    if ours in FOREIGN:
+        return "", FOREIGN[ours].answer
+    near = get_close_matches(ours, recipe_keys(), n=1)
+    return "", f"did you mean --set {near[0]}={written}?" if near else ""
 
 
 def with_rows(recipe: Recipe, datasets: Any) -> Recipe:

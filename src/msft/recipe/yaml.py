@@ -167,6 +167,11 @@ def dump(value: Any) -> str:
     )
 
 
+def on_a_line(value: Any) -> str:
+    """The same on one line, such as `{seed: 30}`."""
+    return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6).strip()
+
+
 def place_of(place: KeyPath, where: str, places: Mapping[KeyPath, str]) -> str:
     """How a message about this key starts: the nearest place that is known."""
     for end in range(len(place), 0, -1):

@@ -400,8 +400,9 @@ def reference_losses(
 
 
 def prompt_of(example: Example) -> str:
-    """The prompt as text; of a conversation, its turns before the answer."""
-    if example.messages:
+    """The prompt as text; of a conversation, its turns before the answer, unless it was made of a
+    prompt."""
+    if example.messages and not example.prompt:
         return "\n".join(f"{turn.role}: {turn.text}" for turn in example.messages[:-1])
     return example.prompt
 

@@ -62,6 +62,7 @@ def validation_text(recipe: Recipe, corpus: Corpus, width: int = WIDTH) -> str:
         )
     for dataset in corpus.datasets.values():
         lines += [f"note: {dataset.name}: {note}" for note in dataset.notes]
+    lines += [f"note: {note}" for note in corpus.remarks]
     if corpus.note:
         lines.append(f"note: {corpus.note}")
     return "\n".join(lines)
@@ -94,6 +95,7 @@ def validation_content(
         **({"selection_split": corpus.selection} if corpus.selection == TEST else {}),
         "notes": [
             *recipe.notes,
+            *corpus.remarks,
             *epoch_notes(recipe, steps),
             *([corpus.note] if corpus.note and corpus.selection == TEST else []),
         ],

@@ -31,6 +31,7 @@ from msft.engine.model.folders import (
 )
 from msft.errors import Explained, RecipeError, is_out_of_memory
 from msft.recipe.recipe import Recipe
+from msft.recipe.templates import fitted
 
 TINY_CONTEXT = 512
 ATTENTION_ERRORS = (KeyError, AttributeError, NotImplementedError)
@@ -90,7 +91,7 @@ def tokenizer_for(recipe: Recipe, name: str) -> Any:
     tokenizer = load_tokenizer(name, recipe.trust_remote_code)
     template = recipe.template()
     if template is not None:
-        tokenizer.chat_template = template
+        tokenizer.chat_template = fitted(template, tokenizer)
     return tokenizer
 
 
