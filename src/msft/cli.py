@@ -150,7 +150,8 @@ def build_parser() -> ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name, (summary, add_arguments) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=_sentence(summary))
+        how: dict[str, Any] = {"help": summary, "description": _sentence(summary)}
+        command = commands.add_parser(name, **how, allow_abbrev=False)  # --seed is no --seeds
         command.add_argument("--debug", action="store_true", default=SUPPRESS, help=traceback)
         command.set_defaults(function=name)
         add_arguments(command)

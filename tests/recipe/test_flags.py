@@ -30,6 +30,7 @@ WRONG = 2
         ("train r.yaml --min_delta 0.1", "write --set peaks.min_delta=0.1"),
         ("compare r.yaml --train_rows 9 --out x", "write --set datasets.NAME.train_rows=9"),
         ("train r.yaml --base_model tiny", "write --set model_name_or_path=tiny"),
+        ("plan r.yaml --seed 30 --method sft", "write --set seed=30 --set method=sft"),
         ("train r.yaml --max_steps 10", "--max_steps: a run's length is counted in epochs"),
         ("train r.yaml --micro_batch_size 2", "--micro_batch_size: msft chooses micro-batches"),
         ("train r.yaml --seeds 3", "--seeds: did you mean --set seed=3?"),

@@ -235,7 +235,8 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
     datasets: dict[str, SubDataset] = {}
     for each in loaded:
         name = each.spec.name
-        writing = _writing(each, recipe, tokenizer)
+        asked = [key for key in CHAT_KEYS if getattr(each.spec, key) not in _USUAL]
+        writing = _writing(each, asked[0], recipe, tokenizer) if asked else tokenizer
         encoded, too_long = encoded_splits(name, each.splits, recipe, writing)
         noted = [*_chat_notes(each, loaded, tokenizer), *shared[name], *too_long]
         noted += [DIVIDE] if too_long and each.format == TEXT else []
@@ -252,7 +253,7 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
 
 DIVIDE = "plain text is not cut: divide long texts into rows of at most max_length tokens"
 FEWEST_ROWS = 30
-"""Of a split that selects: with fewer, one row more or less is a tenth of a usual gap."""
+"""Of a split that selects: the standard error of an accuracy of so many is nine points."""
 
 
 def _few_rows(datasets: Mapping[str, SubDataset], split: str) -> list[str]:
@@ -273,17 +274,26 @@ def _few_rows(datasets: Mapping[str, SubDataset], split: str) -> list[str]:
 # How conversations are written
 
 
-def _writing(loaded: LoadedDataset, recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
+_USUAL = (None, "auto", "chat")
+"""Values of keys of conversations with which the tokenizer's template writes them as it is."""
+
+
+def _has_turns(loaded: LoadedDataset) -> bool:
+    """Whether its rows are conversations."""
+    return any(rows[0].messages for rows in loaded.splits.values() if rows)
+
+
+def _writing(loaded: LoadedDataset, asked: str, recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with the chat template of a sub-dataset, its system prompt and its values of
-    the template's variables in it."""
+    the template's variables in it.
+
+    asked: the first key that asks for it.
+    """
     spec = loaded.spec
-    asked = [key for key in CHAT_KEYS if getattr(spec, key) not in (None, "auto", "chat")]
-    if not asked:
-        return tokenizer
-    if not loaded.has_turns:
+    if not _has_turns(loaded):
         raise DataError(
-            f"{spec.name}: {asked[0]} is given, but its rows are {loaded.format}, which go through "
-            f"no chat template; add format: chat, or leave {asked[0]} out"
+            f"{spec.name}: {asked} is given, but its rows are {loaded.format}, which go through "
+            f"no chat template; add format: chat, or leave {asked} out"
         )
     template = recipe.template_named(spec.chat_template, spec.name)
     template = tokenizer.chat_template if template is None else fitted(template, tokenizer)
@@ -327,7 +337,7 @@ def _chat_notes(
             f"format: chat: {blank:,} of {counted(len(made), 'completion')} begin with a blank, "
             "which the assistant's turn begins with then"
         )
-    others = [each.spec.name for each in every if each.has_turns]
+    others = [each.spec.name for each in every if _has_turns(each)]
     plain = loaded.format in ("prompt+completion", "alpaca")
     if others and plain and tokenizer.chat_template:
         notes.append(

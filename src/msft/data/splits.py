@@ -59,11 +59,6 @@ class LoadedDataset:
         return {"train": self.train, SELECTION: self.validation, TEST: self.test}
 
     @property
-    def has_turns(self) -> bool:
-        """Whether its rows are conversations."""
-        return any(rows[0].messages for rows in self.splits.values() if rows)
-
-    @property
     def used(self) -> dict[str, tuple[Example, ...]]:
         """The splits without the train rows that are not trained."""
         if not self.excluded:

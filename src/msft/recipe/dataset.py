@@ -12,12 +12,11 @@ from msft.benchmarks import BENCHMARKS, PUBLIC
 from msft.errors import OptionError, RecipeError
 from msft.recipe.foreign_keys import FOREIGN_OF_DATASETS, meant_key, unknown_key
 from msft.recipe.keys import (
-    SystemPrompt,
     Template,
     Text,
-    Variables,
     WrongKeys,
     mistakes_of,
+    plain_options,
     writable,
 )
 from msft.search.options import Ge, Interval, fit_fields, refuse_unknown, unknown
@@ -140,6 +139,36 @@ def _columns(given: Any) -> dict[str, str] | None:
     return dict(given)
 
 
+def _system(given: Any) -> str | None:
+    if given is None or (isinstance(given, str) and given.strip() and "\0" not in given):
+        return given
+    raise ValueError("expected text, or leave the key out")
+
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_OF_ROWS = ("messages", "tools", "documents", "add_generation_prompt")
+"""Variables of a chat template that rows fill."""
+
+
+def _variables(given: Any) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(
+            "expected variables of the chat template, such as {enable_thinking: false}"
+        )
+    for name in given:
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name) or name in _OF_ROWS:
+            raise ValueError(
+                f"{shown(name)} is no variable that can be given; expected a name such as "
+                "enable_thinking"
+            )
+    kept, mistakes = plain_options(given, "chat_template_kwargs")
+    for mistake in mistakes:
+        raise OptionError(str(mistake), "chat_template_kwargs")
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
     """A sub-dataset as the recipe names it.
@@ -178,8 +207,8 @@ class DatasetSpec:
     columns: Annotated[Mapping[str, str] | None, PlainValidator(_columns)] = None
     format: Literal["auto", "chat"] = "auto"
     chat_template: Template = None
-    system_prompt: SystemPrompt = None
-    chat_template_kwargs: Variables = None
+    system_prompt: Annotated[str | None, PlainValidator(_system)] = None
+    chat_template_kwargs: Annotated[Mapping[str, Any] | None, PlainValidator(_variables)] = None
     validation_fraction: Annotated[float | None, Interval(gt=0, le=0.999)] = None
     train_rows: Annotated[int | None, Ge(1)] = None
     validation_rows: Annotated[int | None, Ge(1)] = None

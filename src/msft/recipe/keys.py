@@ -26,7 +26,6 @@ TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 ALL_LINEAR = "all-linear"
 """Every linear layer but the head."""
 
-_VARIABLE = re.compile(r"[a-z_]\w*", re.ASCII | re.IGNORECASE)
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -68,40 +67,6 @@ def _template(given: Any) -> str | None:
 
 Template = Annotated[str | None, PlainValidator(_template)]
 """A chat template: the name of one of ours, its text, or the name of its file."""
-
-
-def _prompt(given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and given.strip() and "\0" not in given):
-        return given
-    raise ValueError("expected text, or leave the key out")
-
-
-SystemPrompt = Annotated[str | None, PlainValidator(_prompt)]
-"""Text that may have several lines."""
-
-_GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
-"""Variables of a chat template that rows fill."""
-
-
-def _variables(given: Any) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    if not isinstance(given, Mapping) or not given:
-        raise ValueError(
-            "expected variables of the chat template, such as {enable_thinking: false}"
-        )
-    for name, value in given.items():
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name) or name in _GIVEN:
-            raise ValueError(
-                f"{shown(name)} is no variable that can be given; expected a name such as "
-                "enable_thinking"
-            )
-        _copied(value)
-    return dict(given)
-
-
-Variables = Annotated[Mapping[str, Any] | None, PlainValidator(_variables)]
-"""Values for variables of a chat template."""
 
 
 def _trackers(given: Any) -> str | list[str]:
