@@ -71,6 +71,8 @@ def read_splits(spec: DatasetSpec, recipe: Recipe) -> tuple[dict[str, Split], bo
     """The splits of a sub-dataset as they are read, and whether they are a benchmark's official
     ones on the hub."""
     wanted = wanted_splits(recipe)
+    if spec.is_watched and spec.benchmark is None:  # of a benchmark, exemplars are train rows
+        wanted = wanted[1:]
     if spec.benchmark in MADE:
         if spec.split_by is not None:
             raise DataError(
