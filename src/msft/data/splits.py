@@ -439,7 +439,7 @@ def refuse_trained(watched: Mapping[str, Rows], trained: Mapping[str, Rows]) -> 
         for row in splits["train"]:
             known.setdefault(question_of(row), (name, row))
     for name, splits in watched.items():
-        rows = [row for split in SCORED for row in splits[split]]
+        rows = [row for split in SCORED for row in splits.get(split, ())]
         same = [(row, *known[asked]) for row in rows if (asked := question_of(row)) in known]
         if same:
             others = list(dict.fromkeys(other for _, other, _ in same))

@@ -117,6 +117,7 @@ def forecast_of(
         **({"trainable": trained, "frozen": shape.parameters} if trained else {}),
         "device": room.kind,
         "method": recipe.method,
+        "early_stopping_patience": recipe.early_stopping_patience,
         "datasets": {name: _dataset(corpus, name, evaluations) for name in corpus.datasets},
         "watched": {name: _splits(name, evaluations) for name in corpus.watched},
         "epoch": _epoch(recipe, corpus),
