@@ -604,12 +604,13 @@ def watched_of(history: History, name: str, best: CheckpointId) -> dict[str, Any
         return None if found is None else float(found.value)
 
     selects = history.selection
-    tested = TEST in history.watched[name][1:]
+    test = {"base": score(BASE, TEST), "best": score(best, TEST)}
+    tested = TEST in history.watched[name][1:] and test["best"] is not None
     return {
         "base": score(BASE, selects),
         "best": score(best, selects),
         "guard": _guards(history, best).get(name),
-        **({"test": {"base": score(BASE, TEST), "best": score(best, TEST)}} if tested else {}),
+        **({"test": test} if tested else {}),
     }
 
 
