@@ -137,7 +137,13 @@ class Guard:
         result.
     """
 
-    max_drop: Annotated[float, Ge(0)]
+    max_drop: Annotated[float, Ge(0)] = -1.0  # it must be given
+
+    def __post_init__(self) -> None:
+        if self.max_drop < 0:
+            raise OptionError(
+                "guard does not say what it allows; write e.g. guard: {max_drop: 0.02}", "max_drop"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,16 @@ class DatasetSpec:
 
     @property
     def is_watched(self) -> bool:
-        return self.train is None and (self.watch or self.is_own)
+        """Whether it is only scored: it says so, or has rows to be scored and none to be trained,
+        nor a key that is about training."""
+        scored = self.validation is not None or self.test is not None
+        only_scored = self.is_own and scored and not self._keys_of_training()
+        return self.train is None and (self.watch or only_scored)
+
+    def _keys_of_training(self) -> list[str]:
+        """The keys about training rows that are given."""
+        defaults = {each.name: each.default for each in fields(self)}
+        return [key for key in _OF_TRAINING if getattr(self, key) != defaults[key]]
 
     @staticmethod
     def from_mapping(
@@ -277,11 +292,10 @@ class DatasetSpec:
                 "both validation and validation_fraction; keep the one you mean",
                 ("validation_fraction",),
             )
-        held_out = self.validation_fraction is not None
-        if self.is_own and self.train is None and (held_out or not (self.validation or self.test)):
+        if self.is_own and self.train is None and not self.is_watched:
             yield RecipeError(
                 "neither train, path nor benchmark; add `train: ` with a .jsonl, .json, "
-                ".csv or .parquet file (`validation: ` alone is for one that is only watched)",
+                ".csv or .parquet file (one that is only watched has validation or test alone)",
                 ("train",),
                 because=("path", "benchmark"),
             )
@@ -302,8 +316,13 @@ class DatasetSpec:
 
     def _of_watched(self) -> Iterator[RecipeError]:
         """What a sub-dataset that is only watched has no use for."""
-        given = [key for key in _OF_TRAINING if getattr(self, key) != _default(key)]
-        given += ["validation_fraction"] if self.validation_fraction is not None else []
+        if self.is_own and self.validation is None and self.test is None:
+            yield RecipeError(
+                "watch is true, but it names no rows; add `validation: ` with a file",
+                ("watch",),
+                because=("validation", "test"),
+            )
+        given = self._keys_of_training()
         given += ["num_fewshot"] if self.is_own and self.num_fewshot else []
         for key in given:
             yield RecipeError(
@@ -321,11 +340,11 @@ class DatasetSpec:
             )
 
 
-_OF_TRAINING = ("train_rows", "keep", "weight", "label_noise", "split_by", "split_min_rows")
-
-
-def _default(key: str) -> Any:
-    return next(each.default for each in fields(DatasetSpec) if each.name == key)
+_OF_TRAINING = (
+    *("train_rows", "validation_fraction", "keep", "weight", "label_noise"),
+    *("split_by", "split_min_rows"),
+)
+"""Keys that say nothing of a sub-dataset that is only watched."""
 
 
 _STAND_INS: dict[str, Any] = {"train": "x.jsonl", "validation_fraction": 0.1, "test": "x.jsonl"}

@@ -562,8 +562,8 @@ def _of_datasets(recipe: Recipe) -> Iterator[RecipeError]:
             f"datasets: {listed([spec.name for spec in recipe.datasets])} "
             f"{'is' if len(recipe.datasets) == 1 else 'are'} only watched, so there is nothing to "
             "train; add a sub-dataset with `train: `",
-            ("datasets",),
-            because=("watch", "train"),
+            ("datasets", 0, "train"),
+            because=("watch", "validation", "test"),
         )
     metrics = sorted({spec.metric for spec in recipe.datasets if not spec.is_watched})
     if recipe.mean == "pooled" and len(metrics) > 1:

@@ -71,8 +71,8 @@ def scripted(
     average: answers for averages; without it they score the mean of what was averaged.
     watched: names that are answered for, and never trained.
     guards: the drops that a result may surely have at most; they need `rows`.
-    rows: for methods that test falls and for guards, what each row got. Tick 0 of a later roll-out is where it
-        starts, so its rows are those of the roll-out before it.
+    rows: for methods that test falls and for guards, what each row got. Tick 0 of a later roll-out
+        is where it starts, so its rows are those of the roll-out before it.
     """
     sizes_by_name = _rows(datasets, sizes)
     rule = made_of(PeakRule, peaks or {}, "peaks")
