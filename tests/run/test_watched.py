@@ -14,7 +14,7 @@ from msft.report.watched import guard_texts, watched_table
 from msft.run.history import History, history_in, summary_of
 from msft.run.log import PointEvent, RunEvent, from_line, read_log, to_line
 from msft.search.falls import Drop
-from msft.search.rollout import Run
+from msft.search.rollout import BASE, Run, checkpoint_id
 from msft.testing import Learner, Scripted, scripted, simulate
 
 ROWS = 20
@@ -55,7 +55,7 @@ def test_a_watched_one_is_scored_at_every_tick_and_is_in_no_mean() -> None:
     asked = out.history.stages[0].asked
     assert asked.active.keys() == {"a", "b"}
     assert not asked.rehearsed
-    places = ("base", "r0-t1", "r0-t2")
+    places = [BASE, checkpoint_id(0, 1), checkpoint_id(0, 2)]
     assert [float(out.history.seen(at)["w"].value) for at in places] == [1.0, 0.0, 1.0]
     assert all(out.history.known(at).keys() == {"a", "b"} for at in places)
     assert summary_of(out.history)["watched"] == {"w": {"base": 1.0, "best": 0.0, "guard": None}}
@@ -127,10 +127,10 @@ def test_a_checkpoint_that_surely_lost_too_much_is_not_the_best() -> None:
     out = one_rollout(RISES, [20, 20, 18, 0], guards={"w": 0.02})
     assert out.best == "r0-t2", "which may have lost less than 0.02"
     drops = out.history.drops
-    assert drops["r0-t1"] == {"w": Drop(0.0, 0.0, True)}
-    assert drops["r0-t2"]["w"].drop == pytest.approx(0.1)
-    assert drops["r0-t2"]["w"].low == pytest.approx(-0.0190, abs=5e-5)
-    assert drops["r0-t3"] == {"w": Drop(1.0, 1.0, False)}
+    assert drops[checkpoint_id(0, 1)] == {"w": Drop(0.0, 0.0, True)}
+    assert drops[checkpoint_id(0, 2)]["w"].drop == pytest.approx(0.1)
+    assert drops[checkpoint_id(0, 2)]["w"].low == pytest.approx(-0.0190, abs=5e-5)
+    assert drops[checkpoint_id(0, 3)] == {"w": Drop(1.0, 1.0, False)}
     assert out.history.refused == ["r0-t3"]
     summary = summary_of(out.history)
     assert summary["watched"]["w"]["guard"] == {"max_drop": 0.02, "kept": True}
@@ -189,7 +189,7 @@ def test_a_guard_holds_for_trained_ones_too() -> None:
     assert out.best == "base"
     assert summary_of(out.history)["watched"] == {}
     assert summary_of(out.history)["guards"] == {"a": {"max_drop": 0.5, "kept": True}}
-    assert out.history.drops["r0-t1"]["a"].low == pytest.approx(0.781, abs=1e-3)
+    assert out.history.drops[checkpoint_id(0, 1)]["a"].low == pytest.approx(0.781, abs=1e-3)
 
 
 def test_a_guard_needs_rows() -> None:
@@ -218,7 +218,7 @@ def test_a_log_with_guards_is_read_as_it_was_written(tmp_path: Path) -> None:
     for event in read_log(log):
         assert from_line(to_line(event)) == event
     history = history_in(log)
-    assert history.drops["r0-t1"].keys() == GUARDS.keys()
+    assert history.drops[checkpoint_id(0, 1)].keys() == GUARDS.keys()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     points = [line for line in lines if line["event"] == "point"]
     assert all(line["guards"]["w"].keys() == {"drop", "low", "kept"} for line in points)
