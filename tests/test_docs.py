@@ -8,14 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from msft.cli import COMMANDS
 from msft.recipe.dataset import DatasetSpec
 from msft.recipe.foreign_keys import ALIASES
-from msft.recipe.recipe import recipe_keys
+from msft.recipe.recipe import load_recipe, recipe_keys
 from rooms import SOURCE, files
 
 ROOT = SOURCE.parents[1]
 CHANGELOG = ROOT / "CHANGELOG.md"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOR_PROGRAMS = ROOT / "docs" / "llms.txt"
+PAGES = [
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md", "skills/msft/SKILL.md")
+    ),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    FOR_PROGRAMS,
+]
 """The changelog is not among them: it grows, and it may name what is gone."""
 
 MOST_WORDS = 1500
@@ -110,6 +119,20 @@ def test_the_keys_of_other_tools_stand_beside_keys_that_there_are() -> None:
     assert [key for key in named if key not in known] == []
     asked = " ".join(theirs for theirs, _ in pairs)
     assert [key for key in ALIASES if f"`{key}`" not in asked] == [], "keys that are read as ours"
+
+
+def test_the_page_for_programs_has_every_command_and_a_recipe_that_can_be_read(
+    tmp_path: Path,
+) -> None:
+    page = FOR_PROGRAMS.read_text()
+    assert re.findall(r"^- msft (\w+)", page, re.MULTILINE) == sorted(
+        COMMANDS, key=lambda name: page.index(f"- msft {name}")
+    )
+    lines = [line[4:] for line in page.splitlines() if line.startswith("    ")]
+    (tmp_path / "recipe.yaml").write_text("\n".join(lines))
+    assert load_recipe(tmp_path / "recipe.yaml").ema_decay == 0.99
+    skill = (ROOT / "skills" / "msft" / "SKILL.md").read_text()
+    assert {*re.findall(r"`msft (\w+)", skill)} < {*COMMANDS}
 
 
 def test_every_page_stands_in_the_index() -> None:

@@ -19,7 +19,23 @@ def test_the_door_lists_what_it_gives_and_loads_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0
     names = [name for name in done.stdout.split() if not name.startswith("_")]
-    assert names == ["Recipe", "Result", "compare", "evaluate", "load_recipe", "plan", "train"]
+    assert names == [
+        *("Recipe", "Result", "audit", "compare", "evaluate", "load_recipe", "merge", "plan"),
+        *("train", "validate", "write_report"),
+    ]
+
+
+def test_no_module_hides_a_public_name() -> None:
+    code = """
+import importlib, pkgutil, msft
+for found in pkgutil.walk_packages(msft.__path__, "msft."):
+    if "triton" not in found.name and "kernel" not in found.name and "short_rows" not in found.name:
+        importlib.import_module(found.name)
+print(*(name for name in msft.__all__ if callable(getattr(msft, name))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {*done.stdout.split()} == {*msft.__all__} - {"__version__"}
 
 
 def test_what_it_does_not_have_is_no_attribute() -> None:

@@ -2,12 +2,15 @@
 
     import msft
     recipe = msft.load_recipe("recipe.yaml")
+    msft.validate(recipe)              # what the rows are, and what there is to note
     msft.plan(recipe)                  # what it costs
     msft.audit(recipe)                 # who spoils the model, and which rows
     result = msft.train(recipe)        # shows progress; the same call resumes
     result.best                        # a folder that transformers loads
     msft.evaluate(result.best, recipe)
     msft.compare("recipe.yaml", "runs", methods=["sft", "msft"])
+    msft.merge(result.folder, "merged")     # an adapter and its base as one model
+    msft.write_report(result.folder)        # report.html anew
 
 Importing msft does not import torch; `train`, `audit` and `evaluate` do.
 """
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from msft.app.compare import compare
-    from msft.app.interface import audit, evaluate, plan, train
+    from msft.app.interface import audit, evaluate, merge, plan, train, validate, write_report
     from msft.recipe.recipe import Recipe, load_recipe
     from msft.training import Result
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = [
     "Recipe",
     "Result",
@@ -30,8 +33,11 @@ __all__ = [
     "compare",
     "evaluate",
     "load_recipe",
+    "merge",
     "plan",
     "train",
+    "validate",
+    "write_report",
 ]
 
 _HOMES = {
@@ -41,8 +47,11 @@ _HOMES = {
     "compare": "msft.app.compare",
     "evaluate": "msft.app.interface",
     "load_recipe": "msft.recipe.recipe",
+    "merge": "msft.app.interface",
     "plan": "msft.app.interface",
     "train": "msft.app.interface",
+    "validate": "msft.app.interface",
+    "write_report": "msft.app.interface",
 }
 
 

@@ -5,16 +5,19 @@
 `train` calls one stage after the other. A stage gets what the stages before it have made, and
 returns one frozen value; nothing is computed twice:
 
-    admit → Job     what was asked for can be done             planning/admission.py
-    read  → Rows    the rows in the tokens of the model        data/
-    fit   → Plan    the method, and the memory that it needs   search/methods/, engine/memory.py
-    build → Built   the engine with the base model             engine/
-    run   → Result  the method decides; run.jsonl has every answer   run/
+    admit   → Job     what was asked for can be done             planning/admission.py
+    read    → Rows    the rows in the tokens of the model        data/, engine/model/tokenizers.py
+    prepare → Plan    the method, and the memory that it needs   search/methods/, engine/memory.py
+    build   → Built   the engine with the base model             engine/
+    run     → Result  the method decides; run.jsonl has every answer   run/
 
-Rooms never import this file. They call only what it hands to them.
+Only the commands (`app/`), `integrations/` and the package's door import this file. The rooms below
+call only what it hands to them. `msft audit` (`app/audit.py`) calls the same stages, and ends with
+`judge` instead of `run`.
 
 Where a run has several processes (`ranks`), each of them goes through this file at the same time.
-They meet inside `all_or_fail` and `from_rank0`: if a stage fails in one process, it fails in all.
+They meet mostly inside `all_or_fail` and `from_rank0`: if a stage fails in one process, it fails in
+all.
 
 torch takes seconds to load, so what needs it is imported where the first stage needs it, after all
 that can be refused without it.
@@ -25,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -87,6 +91,8 @@ from msft.search.rollout import ALL_DATA, BASE, FAST, CheckpointId, Settings
 from msft.store.store import Hashes
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from msft.engine.memory import Demand
     from msft.engine.model.shape import ModelShape
 
@@ -122,7 +128,7 @@ def train(
         given = (asked, out, notice, schedule, engine, shared, ranks)
         job = all_or_fail(ranks, "what is asked for", lambda: admit(*given))
         rows = read(job)
-        plan = fit(job, rows)
+        plan = prepare(job, rows)
         built = build(job, rows, plan)
         for note in rows.notes:
             job.notice(note)
@@ -175,6 +181,7 @@ class Result:
     schedule: the content of schedule.json, which `msft replay` can train again.
     folder: the run folder.
     was_finished: the run had ended before; nothing was trained.
+    scores: a pandas table of the scores.
     """
 
     summary: dict[str, Any]
@@ -183,19 +190,54 @@ class Result:
     folder: Path
     was_finished: bool = False
 
+    @property
+    def scores(self) -> "DataFrame":
+        """The scores of the best checkpoint: a row for each sub-dataset and one for the mean, a
+        column for each split."""
+        from pandas import DataFrame
+
+        best = self.summary["best"]
+        splits = {split: best[split] for split in ("validation", "test") if best[split]}
+        return DataFrame(
+            {name: {**each["datasets"], "mean": each["mean"]} for name, each in splits.items()},
+            index=[*splits["validation"]["datasets"], "mean"],
+            dtype=float,
+        )
+
+    def __repr__(self) -> str:
+        return f"<msft.Result: {self._story()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<p>{escape(self._story())}</p>\n{self.scores.to_html(na_rep='–')}"
+
+    def _story(self) -> str:
+        best = self.summary["best"]
+        splits = {split: best[split] for split in ("validation", "test") if best[split]}
+        means = [
+            f"{name} {each['mean']:.4f}"
+            for name, each in splits.items()
+            if each["mean"] is not None
+        ]
+        return (
+            f"{self.summary['method']}, the best is {best['checkpoint']} after "
+            f"{best['epochs']:g} epochs; mean on {', '.join(means)}; model in {self.best}"
+        )
+
 
 # The stages, in their order.
 
 
 def read(job: Job) -> Rows:
-    """The tokenizer and the rows in its tokens: what is wrong with them comes up before weights."""
+    """The tokenizer and the rows in its tokens, so that mistakes in the data are reported before
+    the model is loaded."""
     rows = all_or_fail(job.ranks, "data", lambda: load_rows(job.recipe))
     if job.ranks.world > 1:
         all_or_fail(job.ranks, "the same run", lambda: refuse_disagreement(job, rows.corpus))
     return rows
 
 
-def fit(job: Job, rows: Rows) -> Plan:
+def prepare(job: Job, rows: Rows) -> Plan:
     """The method with its options, and the memory that it needs; NoRoom where that is not there."""
     from msft.engine.kernels import device_here
     from msft.engine.memory import demand_that_fits
@@ -213,9 +255,12 @@ def fit(job: Job, rows: Rows) -> Plan:
         names, evals = [*corpus.datasets], recipe.evals_per_epoch
         method = prepared_replay(job.schedule, names, evals, recipe.selection_split)
     settings = settings_for(recipe, corpus, method)
-    if ":" in method.name:
-        rehearsed = (settings, method, recipe.train_batch_size)
-        all_or_fail(job.ranks, "method", lambda: refuse_wrong_method(*rehearsed))
+    if ":" in method.name:  # a method of the user's own
+        all_or_fail(
+            job.ranks,
+            "method",
+            lambda: refuse_wrong_method(settings, method, recipe.train_batch_size),
+        )
     most = most_held(method, settings)
     if job.engine is not None:
         return Plan(method, settings, most)
@@ -240,20 +285,28 @@ def build(job: Job, rows: Rows, plan: Plan) -> Built:
     recipe = job.recipe
     if job.engine is not None:
         own: Any = job.engine
-        made = own if hasattr(own, "work") or not callable(own) else own(recipe, rows.corpus)
+        is_function = callable(own) and not hasattr(own, "work")
+        made = own(recipe, rows.corpus) if is_function else own
         return Built(completed(made), f"{type(made).__module__}:{type(made).__qualname__}", {})
     hashing = None
     if job.ranks.rank == 0 and not job.finished:
         recorded = read_base(job.folder.environment) if job.begun else {}
         hashing = BaseHashing(recipe.model(), recorded or {})
-    with_lanes, sizes = replace(recipe, lanes=job.lanes), (plan.shape, plan.demand)
-    if plan.shape is not None and plan.shape.assumed:  # of a .gguf; the loaded model knows better
-        sizes = (None, None)
+    with_lanes, shape, demand = replace(recipe, lanes=job.lanes), plan.shape, plan.demand
+    if shape is not None and shape.assumed:  # of a .gguf; the loaded model knows better
+        shape, demand = None, None
     engine = all_or_fail(
         job.ranks,
         "engine",
         lambda: engine_of(
-            with_lanes, rows.corpus, rows.tokenizer, device_here(), job.notice, job.ranks, *sizes
+            with_lanes,
+            rows.corpus,
+            rows.tokenizer,
+            device_here(),
+            job.notice,
+            job.ranks,
+            shape,
+            demand,
         ),
     )
     mine = all_or_fail(job.ranks, "hashes of the base", lambda: hashing.record() if hashing else {})
@@ -291,7 +344,7 @@ def judge(
 
 # What the last stage puts together.
 
-Left = TypeVar("Left")
+Outcome = TypeVar("Outcome")
 
 SAME_IN_ALL_RANKS = (Stopped, NotANumber, BadScore)
 """Errors that come to every rank at the same place, so that all can still work together."""
@@ -324,8 +377,8 @@ class TrainingRun:
         first, selection = ranks.rank == 0, corpus.selection
         self._verdicts = Verdicts(folder.verdicts, job.notice, first, selection)
         self._samples = Samples(folder.samples if samples else None, first, selection)
-        self._finds = plan.method.finds
-        self.judgments = Judgments(folder.judgments if self._finds else None, first)
+        self._is_audit = plan.method.finds
+        self.judgments = Judgments(folder.judgments if self._is_audit else None, first)
         self._rows = rows
         self._shared = (
             SharedRollout(job.shared, folder, self._samples, built.base) if job.shared else None
@@ -346,9 +399,15 @@ class TrainingRun:
         self._store = store = made.store
         self._lent_bytes = made.lent_bytes
         self._sync = RankSync(ranks, made.prune_ranked)
-        places = (folder.best, folder.checkpoints)
         self._best_folder = BestFolder(
-            *places, engine, store.is_whole, hashes, job.notice, store.folders, ranks
+            folder.best,
+            folder.checkpoints,
+            engine,
+            store.is_whole,
+            hashes,
+            job.notice,
+            store.folders,
+            ranks,
         )
         self._best_on_disk: CheckpointId | None = None
         self._has_result = (
@@ -356,7 +415,7 @@ class TrainingRun:
         )
         self._groups = {name: d.group for name, d in corpus.datasets.items() if d.group}
         self.was_finished = False
-        self._losses = LossesFile() if recipe.validation_loss and not self._finds else None
+        self._losses = LossesFile() if recipe.validation_loss and not self._is_audit else None
         self._worker: Worker = EngineWorker(
             engine,
             self._score,
@@ -366,29 +425,29 @@ class TrainingRun:
             on_step=self._step,
             plan_steps=engine.plan_steps,
         )
-        losses: list[Observer] = [self._losses] if self._losses else []  # asked for by the others
+        losses: list[Observer] = [self._losses] if self._losses else []  # first: others read them
         files: list[Observer] = [StepsFile()]
-        if not self._finds:
+        if not self._is_audit:
             files += [SummaryFile(), *([TrackedRun()] if recipe.report_to != "none" else [])]
         self.observers = [*losses, *observers, *files] if ranks.rank == 0 else []
 
     def search(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Train to the end, or go on; the summary and the schedule."""
 
-        def leave(history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+        def finish(history: History) -> tuple[dict[str, Any], dict[str, Any]]:
             self._verify_best(history)
             return from_rank0(self._ranks, "result", lambda: self._write_results(history))
 
-        return self.carry_out(leave)
+        return self.carry_out(finish)
 
-    def carry_out(self, leave: Callable[[History], Left]) -> Left:
-        """Carry the method out to its end, or go on with it, and leave what it found."""
+    def carry_out(self, finish: Callable[[History], Outcome]) -> Outcome:
+        """Carry the method out to its end, or go on with it, and finish with what it found."""
         log = self._sync.log(self._folder.log)
         try:
             with graceful():
                 history = self._call_method(log)
                 log.close()
-                return leave(history)
+                return finish(history)
         except OSError:
             log.refuse_gone()  # which says more than that a file is not there
             raise
@@ -415,9 +474,9 @@ class TrainingRun:
             write_text(self._folder.recipe, placed.to_yaml())
         recipe, notice = self._recipe, self._job.notice
         shown = yaml.safe_load(recipe.to_yaml()) | {"method": self._plan.method.name}
-        told = len(log.events) if self.was_finished else 0
-        watched = Watched(self._folder, recipe, shown, told, notice, self._latest_losses)
-        audited = self._rows.corpus.datasets if self._finds else {}
+        reported = len(log.events) if self.was_finished else 0
+        watched = Watched(self._folder, recipe, shown, reported, notice, self._latest_losses)
+        audited = self._rows.corpus.datasets if self._is_audit else {}
         recorded = RecordedRun(
             self._settings,
             self._plan.method,
@@ -516,9 +575,9 @@ class TrainingRun:
         for observer in self.observers:
             observer.event(history, event, live)
         if live:
-            self._show_best(history, now=history.ended is not None)
+            self._update_best(history, now=history.ended is not None)
 
-    def _show_best(self, history: History, now: bool) -> None:
+    def _update_best(self, history: History, now: bool) -> None:
         """Keep `best/` equal to the best so far, as soon as that is on disk. Write no `best/` while
         the base model is the best and the run goes on. now: at once, however long it takes."""
         best = history.best
@@ -541,13 +600,13 @@ class TrainingRun:
         """Before a stop, bring to disk what a resume can use; else it is trained again."""
         try:
             self._store.park()
-            self._show_best(history, now=True)
+            self._update_best(history, now=True)
         except Exception as error:
-            if error is not reason:
+            if error is not reason:  # the store raises again what stopped the run
                 self._job.notice(
                     f"not all could be saved, it will be trained again: {in_words(error)}"
                 )
-        if self._ranks.rank or self._finds:
+        if self._ranks.rank or self._is_audit:
             return
         try:
             write_json(self._folder.summary, summary_of(history, stopped=True))
@@ -558,7 +617,7 @@ class TrainingRun:
         """Check `best/`; write it again if it is damaged; fail if it still differs."""
         if self._best_folder.is_damaged():
             self._best_on_disk = None
-        self._show_best(history, now=True)
+        self._update_best(history, now=True)
         if self._best_on_disk != history.best:
             raise StoreError(
                 f"{self._folder.best} was damaged as it was made; run the same command again to "
@@ -588,7 +647,7 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
     for path in {d.spec.metric: None for d in corpus.scored.values() if ":" in d.spec.metric}:
         digest = source_digest(path)  # older logs do not have it and are not asked
         fingerprint |= {} if digest is None else {f"metric {path}": digest}
-    with_adapter = recipe.use_peft or engine.num_frozen  # a Trainer has an adapter of its own
+    with_adapter = recipe.use_peft or engine.num_frozen  # transformers' Trainer may have its own
     return replace(
         plan.settings,
         fingerprint=fingerprint,
@@ -599,8 +658,9 @@ def settings_of(job: Job, rows: Rows, plan: Plan, built: Built) -> Settings:
 
 
 def training_keys(recipe: Recipe) -> list[tuple[str, Any]]:
-    """The keys that change the weights and that neither the settings nor the data hold. A key that
-    is younger than the run folders of earlier versions counts where it is set."""
+    """The keys that change the weights and that neither the settings nor the data hold. Keys that
+    were added later are included only where they are set, so that older run folders keep their
+    digest."""
     keys = ["learning_rate", "lr_scheduler_type", "train_batch_size", "weight_decay"]
     keys += ["max_grad_norm", "warmup_steps", "bf16", "optim"]
     keys += ["ema_decay"] if recipe.ema_decay is not None else []

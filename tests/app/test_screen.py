@@ -118,7 +118,11 @@ def test_no_line_is_wider_than_the_screen(name: str, printed: dict[str, tuple[in
 
 def test_every_command_is_tried() -> None:
     tried = {arguments[0] for arguments in DONE.values()}
-    elsewhere = {"demo": "tests/app/test_demo.py", "merge": "tests/app/test_adapter_runs.py"}
+    elsewhere = {
+        "audit": "tests/app/test_audit_command.py",
+        "demo": "tests/app/test_demo.py",
+        "merge": "tests/app/test_adapter_runs.py",
+    }
     assert {*COMMANDS} - tried == {*elsewhere}
 
 

@@ -282,7 +282,7 @@ def test_epochs_by_their_sums_are_epochs_row_by_row(
 
 
 def limited_to(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted_run, "__defaults__", (1000, looks))
+    monkeypatch.setattr("msft.planning.counting.MOST_LOOKS", looks)
 
 
 def test_what_takes_too_many_looks_is_left_out_with_the_reason(
@@ -337,6 +337,7 @@ def test_a_name_cannot_move_the_cursor() -> None:
             "epoch": epoch,
             "selection_split": "validation",
             "evaluation": load,
+            "audit_round": None,
             "methods": {"msft": {"best": case, "worst": case}},
             "not_counted": {"ies": "it is long", "sro": "it is odd", "soup": "it is long"},
             "memory": memory,

@@ -11,7 +11,6 @@ from transformers import LlamaConfig
 
 from msft.cli import main
 from msft.engine.model.tokenizers import tiny_tokenizer
-from msft.planning.counting import counted_run
 from msft.planning.devices import H200
 from msft.planning.forecast import forecast, last_end, side_by_side
 from msft.recipe.recipe import load_recipe
@@ -144,7 +143,7 @@ def test_the_text_says_it_all(recipe: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_run_that_is_not_counted_is_named(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counted_run, "__defaults__", (1000, 4 * (60 + len(RULES))))
+    monkeypatch.setattr("msft.planning.counting.MOST_LOOKS", 4 * (60 + len(RULES)))
     found = planned(recipe, capsys, "--methods", "sft,ies", "--seeds", "1,2")
     assert [*found["runs"]] == ["sft-s1", "sft-s2"]
     assert [*found["not_counted"]] == ["ies-s1", "ies-s2"]

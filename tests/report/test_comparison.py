@@ -336,8 +336,10 @@ def test_the_seed_table_is_the_papers(tmp_path: Path) -> None:
         "SFT": ["73.25", "73.05", "72.65", "_72.98_", "0.31", "–", "–"],
         "mSFT": ["74.25", "74.05", "73.25", "*73.85* +0.87", "0.53", "0.023", "sure"],
     }
-    said = "Against SFT (73.0 %): mSFT +0.9 points (95 % interval +0.3 to +1.4, p = 0.023)."
-    assert said in headline(comparison).replace("\u00a0", " ")
+    assert headline(comparison).replace("\u00a0", " ") == (
+        "mSFT has the best mean on test, 73.8 %, +0.9 points (95 % interval +0.3 to +1.4, "
+        "p = 0.023) against SFT, the second best. 2 methods, 3 seeds."
+    )
     assert cells(main_tables(comparison)[0])["mSFT"] == ["*73.8* +0.9", "0.25"]
     assert "mean over seeds 20, 30 and 40" in main_tables(comparison)[0].caption
 
@@ -374,8 +376,8 @@ def test_a_difference_and_its_interval_are_of_the_same_seeds(tmp_path: Path) -> 
     assert margin is not None
     assert (margin.difference, margin.interval) == (0, (0.0, 0.0))
     said = headline(comparison)
-    assert "Against SFT (25.0\u00a0%): mSFT ±0.0 points on seed 20, which both have" in said
-    assert "SRO SFT ±0.0 points on seed 30, which both have" in said
+    assert "±0.0 points on seed 20, which both have, against SFT, the second best" in said
+    assert "Against SFT (25.0\u00a0%): SRO SFT ±0.0 points on seed 30, which both have" in said
 
 
 def test_a_run_that_goes_on_is_named_and_left_out(tmp_path: Path) -> None:
@@ -908,7 +910,8 @@ def test_the_page_marks_and_is_self_contained(three: Comparison, tmp_path: Path)
 
 
 def test_the_headline_is_symmetric_and_says_what_may_be_chance(tmp_path: Path) -> None:
-    """SFT is ahead by one row of twenty: who is behind gets difference, interval and p too."""
+    """SFT is ahead by one row of twenty: it is compared with the second best and with the third,
+    each with interval and p."""
     marks = {
         "sft": {"a": "1111100000", "b": "1111111000"},
         "msft": {"a": "1111000000", "b": "1111111000"},
@@ -921,21 +924,20 @@ def test_the_headline_is_symmetric_and_says_what_may_be_chance(tmp_path: Path) -
     ]
     comparison = lined_up(folders)
     said = headline(comparison).replace("\u00a0", " ")
-    assert said.startswith(
-        "SFT has the best mean on test, 60.0 %. Against SFT (60.0 %): mSFT −5.0 "
-    )
     drawn = cells(bootstrap_table(comparison))
     assert drawn["mSFT"][5:] == ["1", "1.000", "may be chance"]
     assert drawn["SRO SFT"][5:] == ["11", "< 0.001", "sure"]
-    lowest, highest = drawn["mSFT"][1:3]
-    assert (
-        f"mSFT −5.0 points (95 % interval {lowest} to {highest}, p = 1.00: the difference may be "
-        f"chance); SRO SFT −55.0 points (95 % interval {drawn['SRO SFT'][1]} to "
-        f"{drawn['SRO SFT'][2]}, p < 0.001). 3 methods, 1 seed." in said
+    flipped = str.maketrans("+−", "−+")
+    lowest, highest = (each.translate(flipped) for each in drawn["mSFT"][2:0:-1])
+    assert said == (
+        f"SFT has the best mean on test, 60.0 %, +5.0 points (95 % interval {lowest} to {highest}, "
+        "p = 1.00: the difference may be chance) against mSFT, the second best. Against SFT "
+        f"(60.0 %): SRO SFT −55.0 points (95 % interval {drawn['SRO SFT'][1]} to "
+        f"{drawn['SRO SFT'][2]}, p < 0.001). 3 methods, 1 seed."
     )
     for folder in folders:
         (folder / "verdicts.jsonl").unlink()
-    assert "mSFT −5.0 points (not tested: the difference may be chance)" in headline(
+    assert "+5.0 points (not tested: the difference may be chance) against mSFT" in headline(
         lined_up(folders)
     )
 

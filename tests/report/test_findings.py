@@ -329,7 +329,7 @@ def test_of_many_losses_the_largest_are_named() -> None:
     assert texts[-1] == "So did 2 other sub-datasets, by less."
 
 
-# d. Nothing after stage 0 helped.
+# d. No exclusion is on the path to the best.
 
 
 def test_a_best_checkpoint_of_stage_0_is_sft() -> None:
@@ -337,7 +337,17 @@ def test_a_best_checkpoint_of_stage_0_is_sft() -> None:
     assert history.best == "r0-t3"
     found = findings_of(history, none(history))
     assert found.sft_epochs == 0.75
-    assert "Nothing after stage 0 helped: this is SFT for 0.75 epochs." in finding_texts(found)
+    said = "No exclusion is on the path to the best: it is SFT for 0.75 epochs."
+    assert said in finding_texts(found)
+
+
+def test_a_best_checkpoint_of_a_stage_that_went_on_with_all_is_sft() -> None:
+    low = [0.1] * 13
+    rises, falls = {"a": RISES, "b": RISES}, {"a": FALLS, "b": [0.9 + 0.005 * n for n in range(13)]}
+    history = run([rises, falls, {"a": low, "b": low}], max_stages=3)
+    assert history.best == "r1-t3", "of the second stage, before a left"
+    assert history.exclusions[0].name == "a"
+    assert findings_of(history, none(history)).sft_epochs == 3.75
 
 
 def test_a_later_or_only_stage_is_not_called_sft() -> None:

@@ -34,7 +34,7 @@ from msft.search.curves import TEST
 from msft.search.judging import Estimate, Finding
 from msft.search.methods import AUDIT, prepared_audit
 from msft.text import listed
-from msft.training import Result, build, fit, judge, meet, read, train
+from msft.training import Result, build, judge, meet, prepare, read, train
 
 ROUNDS = 2
 EXCLUDED = "excluded.jsonl"
@@ -100,7 +100,7 @@ def audit(
 
         job = all_or_fail(ranks, "what is asked for", admitted)
         rows = read(job)
-        plan = fit(job, rows)
+        plan = prepare(job, rows)
         built = build(job, rows, plan)
         for note in rows.notes:
             job.notice(note)

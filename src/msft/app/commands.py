@@ -71,22 +71,15 @@ def init(options: argparse.Namespace) -> None:
 
 def validate(options: argparse.Namespace) -> None:
     """Read recipe and data; no weights are loaded."""
-    from msft.planning.admission import refuse_untrainable
+    from msft.app.interface import validated_rows
+    from msft.app.terminal.validate import shown_rows, validation_content, validation_text
 
     recipe = recipe_of(options)
     with stdout_to_stderr(options.json):
         for note in recipe.notes:
             show(f"note: {note}")
-        refuse_untrainable(recipe)
-        from msft.app.terminal.validate import shown_rows, validation_content, validation_text
-        from msft.engine.model.tokenizers import load_rows
-
-        rows = load_rows(recipe)
-        tokenizer, corpus = rows.tokenizer, rows.corpus
-        if recipe.use_peft:
-            from msft.engine.model.shape import shape_for
-
-            shape_for(recipe, len(tokenizer))
+        rows = validated_rows(recipe)
+    tokenizer, corpus = rows.tokenizer, rows.corpus
     if options.json:
         print_json(validation_content(recipe, corpus, tokenizer, options.show))
         return

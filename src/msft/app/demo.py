@@ -14,7 +14,10 @@ from msft.planning.admission import refuse_unwritable
 from msft.recipe.recipe import load_recipe
 from msft.report import comparison_text, write_comparison
 from msft.report.audit_page import Audit, read_audit
+from msft.report.findings import no_exclusion_text, sft_epochs
+from msft.report.sections import search_section
 from msft.run.folder import RunFolder, read_history
+from msft.run.history import History
 from msft.run.log import RunEvent
 from msft.text import listed
 from msft.threads import usable_cores
@@ -64,14 +67,15 @@ def run_demo(out: Path, seed: int, recipe: Path = RECIPE, cores: int | None = No
             if not _is_finished(out / name, seed):
                 _run(name, seed, recipe, out)
         print(f"the three runs and the audit took {time.monotonic() - begun:.0f} s\n")
-    page = write_comparison(folders, out)
+    audit, searched = read_audit(out / AUDIT), read_history(out / SHOWN)
+    told = [_planted(seed), _excluded(searched), _audited(audit)]
+    page = write_comparison(folders, out, told=told, figures=[search_section(searched)])
     show(comparison_text(folders, width()))
-    show(f"{_excluded(out / 'msft')} The mixture is synthetic (seed {seed}).")
+    show(" ".join(told))
     print()
     show(
         "The audit trains two models, each on half of the rows, and has each judge the other half:"
     )
-    audit = read_audit(out / AUDIT)
     show(audit_text(audit, out / AUDIT, width()))
     for line in first_suspects(audit):
         show(line)
@@ -92,15 +96,36 @@ def _overrides(name: str, seed: int) -> list[str]:
     return [*([] if name == AUDIT else METHODS[name][1]), f"seed={seed}"]
 
 
-def _excluded(folder: Path) -> str:
-    """Which sub-datasets have wrong labels, and which ones mSFT excluded."""
-    names = [exclusion.name for exclusion in read_history(folder).exclusions]
-    hit = sum(name in MISLABELLED for name in names)
-    left = f"mSFT excluded {listed(names)}: {hit} of {len(names)} are among them."
+def _planted(seed: int) -> str:
     return (
-        f"{100 * WRONG:.0f} % of the training labels of {listed(MISLABELLED)} are wrong; "
-        "mSFT is not told. "
-        f"{left if names else 'mSFT excluded none.'}"
+        f"The mixture is synthetic (seed {seed}). {100 * WRONG:.0f} % of the training labels of "
+        f"{listed(MISLABELLED)} are wrong, which no method is told."
+    )
+
+
+def _excluded(history: History) -> str:
+    """Which sub-datasets with wrong labels mSFT excluded, and whether its best is without them."""
+    names = [exclusion.name for exclusion in history.exclusions]
+    if not names:
+        return "mSFT excluded none."
+    hit = sum(name in MISLABELLED for name in names)
+    said = f"mSFT excluded {listed(names)}: {hit} of {len(names)} are among these."
+    epochs = sft_epochs(history)
+    return said if epochs is None else f"{said} {no_exclusion_text(epochs)}"
+
+
+def _audited(audit: Audit) -> str:
+    """Which sub-datasets with wrong labels the audit found."""
+    found = {each.name for each in audit.of("spoiled")}
+    if found == {*MISLABELLED}:
+        return "The audit found all of them and no other."
+    missed = [name for name in MISLABELLED if name not in found]
+    falsely = sorted(found - {*MISLABELLED})
+    return " ".join(
+        [
+            f"The audit missed {listed(missed)}." if missed else "The audit found all of them.",
+            *([f"It also named {listed(falsely)}, falsely."] if falsely else []),
+        ]
     )
 
 

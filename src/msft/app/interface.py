@@ -1,6 +1,5 @@
-"""The Python interface: `msft.train`, `msft.audit`, `msft.evaluate` and `msft.plan`. Each takes a
-recipe or the path of its file, does what the command of that name does, and returns it as Python
-objects."""
+"""The Python interface: `msft.train`, `msft.audit`, `msft.plan` and the others. Each does what the
+command of that name does, and returns what it found as Python objects."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -8,21 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msft.app.evaluation import evaluation
-from msft.app.terminal.progress import Progress, ShownAudit, ShownRun
+from msft.app.terminal.progress import Called, Progress, ShownAudit, ShownRun
 from msft.errors import UsageError, explaining
+from msft.observers.observer import Observer
 from msft.planning.admission import (
     refuse_absent,
     refuse_no_packages,
     refuse_no_rows,
+    refuse_untrainable,
     refuse_unwritable,
     run_folder,
 )
 from msft.recipe.recipe import Recipe, load_recipe
+from msft.run.folder import RunFolder
+from msft.run.log import Event
 from msft.search.curves import SELECTION, TEST
 from msft.text import shown
 
 if TYPE_CHECKING:
     from msft.app.audit import AuditResult
+    from msft.engine.model.tokenizers import Rows
     from msft.planning.admission import EngineSource
     from msft.training import Result
 
@@ -36,7 +40,7 @@ def train(
     out: Path | str | None = None,
     *,
     quiet: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | Callable[[Event], Any] | None = None,
     notice: Callable[[str], None] | None = None,
     schedule: Path | str | None = None,
     engine: "EngineSource | None" = None,
@@ -49,7 +53,8 @@ def train(
         out: the run folder; by default the recipe's `output_dir`.
         quiet: show nothing. Without it a live table is shown on a terminal, and plain lines in a
             notebook, a file or a pipe.
-        progress: an object of your own that is told of every event and step, instead of the table.
+        progress: a function that is called with every event as it happens, instead of the table; or
+            an object with `event(event, live)` and `step(step)`.
         notice: is told what a person should know before training starts; by default it is printed
             to stderr.
         schedule: a `schedule.json` to train in one straight run, instead of the recipe's method.
@@ -68,8 +73,11 @@ def train(
     folder = run_folder(recipe, out).path
     how: dict[str, Any] = {"schedule": schedule, "engine": engine, "datasets": datasets}
     how["notice"] = notice or printed(quiet)
-    shown = ShownRun(progress=progress) if progress is not None else shown_run(recipe, schedule)
-    return training.train(recipe, folder, [] if quiet and progress is None else [shown], **how)
+    watching: list[Observer] = [] if quiet else [shown_run(recipe, schedule)]
+    if progress is not None:
+        told: Progress = progress if isinstance(progress, Progress) else Called(progress)
+        watching = [ShownRun(progress=told)]
+    return training.train(recipe, folder, watching, **how)
 
 
 @explaining()
@@ -163,6 +171,74 @@ def plan(
     from msft.planning.forecast import forecast
 
     return forecast(recipe, folder, SECONDS if calibrate else 0, devices)
+
+
+@explaining()
+def validate(recipe: AnyRecipe, *, show: int = 0) -> dict[str, Any]:
+    """Read a recipe and its rows, without the weights of the model.
+
+    Args:
+        recipe: a `Recipe`, or the path of its file.
+        show: so many rows of each sub-dataset as the model will see them, answers between ⟦ and ⟧.
+
+    Returns:
+        What `msft validate --json` prints: rows, tokens, steps of an epoch, and notes.
+    """
+    from msft.app.terminal.validate import validation_content
+
+    recipe = _loaded(recipe)
+    rows = validated_rows(recipe)
+    return validation_content(recipe, rows.corpus, rows.tokenizer, show)
+
+
+def validated_rows(recipe: Recipe) -> "Rows":
+    """The rows of a recipe in tokens, and what is wrong with the recipe refused."""
+    refuse_untrainable(recipe)
+    from msft.engine.model.tokenizers import load_rows
+
+    rows = load_rows(recipe)
+    if recipe.use_peft:
+        from msft.engine.model.shape import shape_for
+
+        shape_for(recipe, len(rows.tokenizer))
+    return rows
+
+
+@explaining()
+def merge(source: Path | str, out: Path | str) -> Path:
+    """Write an adapter and its base as one model, which transformers loads without peft.
+
+    Args:
+        source: the folder of a run with `use_peft: true`, or of an adapter.
+        out: a new folder.
+
+    Returns:
+        The folder of the model.
+    """
+    from msft.app import merge as merging
+
+    out = Path(out)
+    refuse_unwritable(out.parent)
+    merging.merge(RunFolder(Path(source)).path, out)
+    return out
+
+
+@explaining()
+def write_report(folder: Path | str) -> Path:
+    """Write the report of a run or an audit anew, from its logs; also while it goes on.
+
+    Args:
+        folder: the folder of the run.
+
+    Returns:
+        The path of `report.html`.
+    """
+    from msft import report
+
+    files = RunFolder(Path(folder))
+    if not files.log.exists():
+        raise UsageError(f"{folder} is not a run folder: it has no run.jsonl")
+    return report.write_report(files.path)
 
 
 def shown_run(recipe: Recipe, schedule: Path | str | None) -> ShownRun:

@@ -134,13 +134,13 @@ def counted_run(
     evaluation: EvaluationTokens,
     script: Script,
     most_rollouts: int = MOST_ROLLOUTS,
-    most_looks: int = MOST_LOOKS,
+    most_looks: int | None = None,
     judge: Judge | None = None,
     questions: Mapping[str, Sequence[str]] | None = None,
 ) -> Case:
     """A whole run in which the script decides; UsageError after so many roll-outs.
 
-    most_looks: TooLong before a roll-out with which it would take more.
+    most_looks: TooLong before a roll-out with which it would take more (default: MOST_LOOKS).
     judge, questions: for an audit: what is said of rows, and what each training row asks.
     """
     settings = replace(settings, peaks=replace(settings.peaks, by="score"))  # a script's are both
@@ -155,7 +155,7 @@ def counted_run(
         if not isinstance(event, RolloutEvent):
             return
         looks += _looks_of(event, settings)
-        if looks > most_looks:
+        if looks > (most_looks or MOST_LOOKS):
             raise TooLong
         if event.rollout >= max(most_rollouts, 4 * len(settings.mixture.parts)):
             raise UsageError(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from msft.data.corpus import Corpus
+from msft.data.splits import question_of
 from msft.engine.memory import (
     Demand,
     EvaluationSizes,
@@ -49,6 +50,7 @@ from msft.run.history import inference_flops, look_ahead_flops, train_flops
 from msft.run.log import Tokens
 from msft.search.curves import SELECTION, TEST
 from msft.search.feeds import steps_of
+from msft.search.methods.audit import FOLDS
 from msft.text import counted
 
 
@@ -158,8 +160,10 @@ def forecast_of(
 
 
 def _audited(recipe: Recipe, corpus: Corpus, tokenizer: Any, stems: bool) -> Case | None:
-    """A round of an audit; None where there can be none, or where counting it takes too long."""
-    if corpus.selection != SELECTION:
+    """A round of an audit; None where there can be none (a judge would have no rows to train on, or
+    test rows select), or where counting it takes too long."""
+    questions = [[question_of(row) for row in d.train.examples] for d in corpus.datasets.values()]
+    if corpus.selection != SELECTION or all(len({*each}) < FOLDS for each in questions):
         return None
     try:
         return audit_round(recipe, corpus, tokenizer, stems)

@@ -164,7 +164,8 @@ MOST_MARGINS = 3
 
 
 def headline(comparison: Comparison) -> str:
-    """The best on the split that reports, in one sentence."""
+    """The best on the split that reports, how far it is above the second best, and the others
+    against the baseline."""
     if not comparison.has_mean:
         return "These runs have different sub-datasets, so their means cannot be compared."
     unit, known = comparison.unit(), _means(comparison)
@@ -174,7 +175,29 @@ def headline(comparison: Comparison) -> str:
     among = f"{methods}, {counted(len(comparison.seeds), 'seed')}"
     if comparison.each:
         among = counted(len(comparison.methods), "run")
-    return f"{_best_in_words(known, comparison.split, unit)}. {_against(comparison, known)}{among}."
+    first, ahead = _first_two(comparison, known)
+    said = f"{_best_in_words(known, comparison.split, unit)}{ahead}. "
+    return f"{said}{_against(comparison, known, first)}{among}."
+
+
+def _first_two(comparison: Comparison, known: Mapping[str, Number]) -> tuple[set[str], str]:
+    """The best and the second best, and in words how far they are apart; nothing where several
+    are the best."""
+    unit = comparison.unit()
+    ranked = sorted(
+        (each for each in comparison.methods if each.label in known),
+        key=lambda each: height(known[each.label], unit),
+        reverse=True,
+    )
+    if len(ranked) < 2 or known[ranked[0].label] == known[ranked[1].label]:
+        return set(), ""
+    best, second = ranked[:2]
+    found = margin_of(comparison, best, second)
+    if found is None:
+        return set(), ""
+    some = _of_some(comparison, best, second)
+    apart = f"{found.in_words(unit)}{some + ',' if some else ''} against {second.label}"
+    return {best.label, second.label}, f", {apart}, the second best"
 
 
 def headline_of_models(comparisons: Sequence[Comparison]) -> str:
@@ -208,27 +231,34 @@ def _best_in_words(means: Mapping[str, Number], where: str, unit: Unit) -> str:
     return f"{listed(winners)} {have} the best mean on {where}, {in_words(means[winners[0]], unit)}"
 
 
-def _against(comparison: Comparison, known: Mapping[str, Number]) -> str:
-    """How far the other methods are above or below the baseline; of many, only the best."""
+def _against(comparison: Comparison, known: Mapping[str, Number], told: set[str]) -> str:
+    """How far the other methods are above or below the baseline; of many, only the best.
+
+    told: two methods whose difference was said before.
+    """
     baseline, unit = comparison.baseline, comparison.unit()
-    others = [e for e in comparison.methods if e is not baseline and e.label in known]
+    others = [
+        each
+        for each in comparison.methods
+        if each is not baseline and each.label in known and {each.label, baseline.label} != told
+    ]
     if baseline.label not in known or not others:
         return ""
     others.sort(key=lambda each: height(known[each.label], unit), reverse=True)
     shown = others if len(others) <= MOST_MARGINS else others[:1]
-    told = [
-        f"{each.label} {found.in_words(unit)}{_of_some(comparison, each)}"
+    margins = [
+        f"{each.label} {found.in_words(unit)}{_of_some(comparison, each, baseline)}"
         for each in shown
         if (found := margin_of(comparison, each, baseline)) is not None
     ]
     against = f"{baseline.label} ({in_words(known[baseline.label], unit)})"
-    return f"Against {against}: {'; '.join(told)}. "
+    return f"Against {against}: {'; '.join(margins)}. "
 
 
-def _of_some(comparison: Comparison, method: MethodRuns) -> str:
-    """Which seeds a difference to the baseline is over, where one of the means is over others."""
-    shared = shared_seeds(comparison, method, comparison.baseline)
-    means = {seed for each in (method, comparison.baseline) for seed in each.runs}
+def _of_some(comparison: Comparison, method: MethodRuns, other: MethodRuns) -> str:
+    """Which seeds a difference is over, where one of the two means is over others."""
+    shared = shared_seeds(comparison, method, other)
+    means = {seed for each in (method, other) for seed in each.runs}
     if not shared or {*shared} == means & {*comparison.seeds}:
         return ""
     seeds = "seed" if len(shared) == 1 else "seeds"
@@ -409,15 +439,21 @@ def write_comparison(
     out: Path,
     older_groups: GroupsOf = no_groups,
     report_split: ReportSplit | None = None,
+    told: Sequence[str] = (),
+    figures: Sequence[Section] = (),
 ) -> Path:
     """The page that compares these runs; its other arguments are those of `report_of_folders`.
 
     out: the file, or the folder in which it is to be `report.html`.
     older_groups: says the groups of a folder whose environment.json does not.
+    told: sentences that the page begins with.
+    figures: the page shows them before its other figures.
     """
     path = out if out.suffix == ".html" and not out.is_dir() else out / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return _write_page(path, report_of_folders(folders, older_groups, report_split))
+    report = report_of_folders(folders, older_groups, report_split)
+    remarks, scores = [*told, *report.remarks], [*report.scores, *figures]
+    return _write_page(path, replace(report, remarks=remarks, scores=scores), figures)
 
 
 def write_files(report: ComparisonReport, out: Path) -> list[Path]:
@@ -436,10 +472,13 @@ OPEN = ("main", "scores", "datasets", "watched", "seeds", "flops")
 All else is folded."""
 
 
-def _write_page(path: Path, report: ComparisonReport) -> Path:
-    """Each run's own report is linked if it is there."""
+def _write_page(path: Path, report: ComparisonReport, opened: Sequence[Section] = ()) -> Path:
+    """Each run's own report is linked if it is there.
+
+    opened: figures that are not folded.
+    """
     keys = {table.key for table in report.page}
-    shown = {*OPEN, "" if "seeds" in keys else "bootstrap"}
+    shown = {*OPEN, "" if "seeds" in keys else "bootstrap", *(each.key for each in opened)}
     figures = [each for each in report.figures if each.key != "spread" or "spread" not in keys]
     best, full_stop, margins = report.headline.partition(". ")
     first, *others = report.marked(report.page)

@@ -245,7 +245,8 @@ class Findings:
 
     departures: everybody who left because of a peak, sure or not.
     unlearned: who is still neither surely above nor surely below the base model at the end.
-    sft_epochs: the epochs of the result, where it is of stage 0 and later ones did not help.
+    sft_epochs: the epochs of the result, where nobody had left on the way to it and later
+        stages did not help.
     base_is_best: the result is the model that was given.
     worse_than_base: the method's own result is not better than that model.
     shortfall: the result is an average, and below a tick of the same training.
@@ -298,7 +299,7 @@ def findings_of(
         unlearned=tuple(
             name for name in unlearned_before(tests, len(history.stages)) if name not in named
         ),
-        sft_epochs=_sft_epochs(history, best),
+        sft_epochs=sft_epochs(history),
         growth=found.growth,
         base_is_best=best == BASE,
         worse_than_base=best != BASE and not _is_better(history, best),
@@ -423,16 +424,21 @@ def _way(history: History, left: Exclusion, target: CheckpointId) -> list[Checkp
     return since[-LATEST:]
 
 
-def _sft_epochs(history: History, best: CheckpointId) -> float | None:
-    """Epochs of a result that SFT would have had too: selected, of a stage 0 that trained all
-    rows, while later points were there to be selected."""
-    if history.reported or best == BASE or place_of(best)[0] > 0:
+def sft_epochs(history: History) -> float | None:
+    """Epochs of a result that SFT would have had too: selected, of stages that trained all rows,
+    while points of later stages were there to be selected."""
+    best = history.best
+    if history.reported or best in (None, BASE):
         return None
-    first = history.stages[0].asked
-    plain = first.feed.get("name") == "shuffled" and dict(first.active) == history.start.datasets
+    path = [history.stages[rollout].asked for rollout, _ in history.path(best)]
+    plain = all(
+        asked.feed.get("name") == "shuffled" and dict(asked.active) == history.start.datasets
+        for asked in path
+    )
+    after = place_of(history.reach(best))[0] + 1
     later = any(
         stage.asked.eligible and not history.missing(checkpoint_id(number, tick))
-        for number, stage in enumerate(history.stages[1:], start=1)
+        for number, stage in enumerate(history.stages[after:], start=after)
         for tick in range(1, stage.ticks + 1)
     )
     return epochs_to(history, best) if plain and later else None
@@ -582,7 +588,7 @@ def findings_content(found: Findings) -> dict[str, Any]:
             for each in found.declines
         ],
         "learned_nothing": [*found.unlearned],
-        "only_stage_0_helped": found.sft_epochs is not None,
+        "no_exclusion_on_path": found.sft_epochs is not None,
         "loss_grew": asdict(found.growth) if found.growth else None,
         "base_is_best": found.base_is_best,
         "worse_than_base": found.worse_than_base,
@@ -621,11 +627,15 @@ def result_texts(found: Findings, headline: bool = False) -> list[str]:
     if found.worse_than_base:
         texts.append(f"The result is not better on {found.selection} than the model you gave.")
     if found.sft_epochs is not None:
-        length = epochs_in_words(found.sft_epochs)
-        texts.append(f"Nothing after stage 0 helped: this is SFT for {length}.")
+        texts.append(no_exclusion_text(found.sft_epochs))
     if found.shortfall:
         texts.append(shortfall_text(found.shortfall, found.selection))
     return texts
+
+
+def no_exclusion_text(sft_epochs: float) -> str:
+    length = epochs_in_words(sft_epochs)
+    return f"No exclusion is on the path to the best: it is SFT for {length}."
 
 
 def shortfall_text(found: Shortfall, selection: str = SELECTION) -> str:

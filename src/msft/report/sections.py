@@ -35,6 +35,7 @@ from msft.report.figures.methods import (
 from msft.report.figures.peaks import divergence, mean_shifts, peaks, peaks_of
 from msft.report.figures.search import timeline
 from msft.report.page import Section, marked
+from msft.report.wording import method_name
 from msft.run.folder import StepLosses
 from msft.run.history import History
 from msft.text import SELECTED_ON_TEST, counted, epochs, epochs_in_words, listed
@@ -77,6 +78,17 @@ def page_figures(history: History, branches: Sequence[Branch], steps: StepLosses
         Section("disk", copied, "", partial(costs.disk, history, branches)),
     ]
     return marked(found, _mark(history.selected_on_test), WITHOUT_SCORES)
+
+
+def search_section(history: History) -> Section:
+    """The figure of a search for a page that has other runs beside it."""
+    text = (
+        "Each row is a roll-out, from top to bottom in the order of work. A dot stands where a "
+        "sub-dataset left; a dashed arrow goes back to where the next roll-out begins; the star "
+        "is the best checkpoint."
+    )
+    draw = partial(timeline, history, branches_of(history))
+    return Section("timeline", f"The search of {method_name(history.start.method)}", text, draw)
 
 
 def run_figures(history: History, steps: StepLosses) -> list[Section]:

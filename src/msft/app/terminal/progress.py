@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msft.app.terminal.board import Board, Placed, time_left_text
 from msft.app.terminal.results import ENDINGS, checkpoint_in_words
@@ -53,10 +53,24 @@ LONGEST = 40
 STILL_RISING = "all were still at their highest"
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Something that is told of events and steps."""
 
     def event(self, event: Event, live: bool) -> None: ...
+
+    def step(self, step: Step) -> None: ...
+
+
+class Called:
+    """A function of the user's that is told of every event that happens now."""
+
+    def __init__(self, function: Callable[[Event], Any]) -> None:
+        self._function = function
+
+    def event(self, event: Event, live: bool) -> None:
+        if live:
+            self._function(event)
 
     def step(self, step: Step) -> None: ...
 

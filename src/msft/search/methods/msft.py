@@ -1,11 +1,13 @@
 """mSFT: roll out, exclude the sub-dataset that overfits first, roll back to there, go on.
 
-Algorithm 1 of the paper, line by line; Algorithm 4 adds the checkpoint that is returned and the
-ones that may be deleted, which are rules of the log and of the store and need no code here. What
-the paper leaves open is decided elsewhere: where a curve peaks in `curves.PeakRule`, when a
-roll-out ends early and what the optimizer starts from in `options.RolloutOptions`, what remains
-of an excluded sub-dataset in `feeds.Mixture`. Ours is `exclude`: whose fall is real is decided
-in `falls.falls`; among those the paper's order stands.
+Algorithm 1 of the paper, line by line. Algorithm 4 adds which checkpoint is returned, which the
+log decides for every method (`History._consider`), and which ones may be deleted, which the store
+decides (`store.retained`). What the paper leaves open is decided elsewhere: where a curve peaks in
+`curves.PeakRule`, when a roll-out ends early and what the optimizer starts from in
+`options.RolloutOptions`, what remains of an excluded sub-dataset in `feeds.Mixture`.
+
+Our addition is `exclude`: only sub-datasets whose fall is statistically sure (`falls.falls`) may
+leave. Of those the one with the earliest peak leaves, as in the paper.
 """
 
 from typing import Annotated, Literal
@@ -41,26 +43,27 @@ def msft(
             return "max_stages"
         if ticks_left == 0:
             return "max_epochs"
-        best = run.best or run.base
         budget = min(run.compute_budget, ticks_left or run.compute_budget)
+        best_before = run.best or run.base
 
         rollout = run.rollout(theta, active, budget)  # 3: roll out theta^ on D \ E for C
         peaks = rollout.peaks()  # 4: c_i* = argmax_c acc(D_i, c)
-        falling = active.candidates
+        may_leave = active.candidates
         if exclude:
             falls = run.falls(rollout, exclude.confidence)
-            falling = tuple(name for name in falling if falls[name].leaves)
-        c_min = min((peaks[name] for name in falling), default=rollout.last)  # 5: c_min, D_exclude
-        first = tuple(name for name in falling if peaks[name] == c_min)
+            may_leave = tuple(name for name in may_leave if falls[name].leaves)
+        # 5: c_min, and D_exclude in `leaving`; if nobody may leave, as if all had peaked at C
+        c_min = min((peaks[name] for name in may_leave), default=rollout.last)
+        first = tuple(name for name in may_leave if peaks[name] == c_min)
         leaving = first if drop_ties == "all" else first[:1]
 
-        if c_min >= rollout.last:  # 6: c_min = C, nobody overfitted
+        if c_min >= rollout.last:  # 6: c_min = C: a tick after the last step is the same model
             theta = rollout.end  # 7: theta^ = theta(C)
             run.go_on(theta)
-            if exclude and run.best == best:
+            if exclude and run.best == best_before:
                 return "no_gain"
-        elif not active.droppable:  # only sub-datasets marked `keep` are left
-            break
+        elif not active.droppable:  # all that are left are marked `keep`
+            return "all_excluded"
         else:  # 8: roll back
             theta = rollout.at(c_min)  # 10: theta^ = theta(c_min)
             active = active.without(leaving)  # 9: E = E + {D_exclude}
