@@ -213,12 +213,14 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             f"set max_length to {context} or less",
             ("max_length",),
         )
-    loaded, exclusions = load_datasets(recipe), None
-    if recipe.exclude_rows is not None:
-        found = read_exclusions(recipe)
-        loaded, exclusions = marked(loaded, found), found.digest
-    shared = shared_between({each.spec.name: each.used for each in loaded})
-    forget_questions()
+    try:
+        loaded, exclusions = load_datasets(recipe), None
+        if recipe.exclude_rows is not None:
+            found = read_exclusions(recipe)
+            loaded, exclusions = marked(loaded, found), found.digest
+        shared = shared_between({each.spec.name: each.used for each in loaded})
+    finally:
+        forget_questions()
     datasets: dict[str, SubDataset] = {}
     for each in loaded:
         name = each.spec.name

@@ -15,10 +15,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from msft import process
+from msft.data import token_cache
 from msft.errors import DataError
 from msft.example import Encoded, Example, Message
 from msft.recipe.recipe import Recipe
@@ -42,17 +45,35 @@ class Tokenizer(Protocol):
 
 
 def encoded_examples(
-    examples: Sequence[Example], tokenizer: Tokenizer, most: int | None = None
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    most: int | None = None,
+    told: Callable[[int], None] = lambda done: None,
 ) -> list[Encoded]:
     """Examples as training sees them.
 
     most: tokens; a longer conversation is left out later, so its answers are not looked for.
+    told: is told after each part how many are done.
     """
-    found: list[Encoded] = []
-    borders = Borders.of(tokenizer)
+    borders, place = Borders.of(tokenizer), None
+    if borders is not None and sum(map(_size, examples)) >= token_cache.LEAST:
+        place = token_cache.place_of(examples, tokenizer, most)
+        found = token_cache.kept(place, len(examples)) if place is not None else None
+        if found is not None:
+            return found
+    found, numbers = [], dict[int, int]()
     for part in in_parts(examples, _size):
-        found += _encoded(part, tokenizer, most, borders)
+        found += [_sharing(row, numbers) for row in _encoded(part, tokenizer, most, borders)]
+        told(len(found))
+    if place is not None:
+        token_cache.keep(place, found)
     return found
+
+
+def _sharing(row: Encoded, numbers: dict[int, int]) -> Encoded:
+    """The row with one number for each token, wherever it is. A number takes four times the memory
+    of its place."""
+    return Encoded(tuple(map(numbers.setdefault, row.tokens, row.tokens)), row.answer)
 
 
 def _encoded(
@@ -290,7 +311,7 @@ class Borders:
         )
 
 
-_ENCODE = ("encode", "_encode_plus")
+_ENCODE = ("encode", "_encode_plus", "apply_chat_template")
 
 
 def _has_space(text: str) -> bool:
@@ -364,15 +385,27 @@ class EncodedSplit:
 
 
 def encoded_split(
-    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, scored: bool = False
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    max_length: int,
+    scored: bool = False,
+    name: str = "",
 ) -> EncodedSplit:
     """Encode a split. A row longer than `max_length` is left out whole: an answer that is cut in
     the middle teaches the wrong thing, and a prompt that is cut may lack the question. Of a scored
-    row every choice must fit, since each is measured."""
+    row every choice must fit, since each is measured.
+
+    name: of sub-dataset and split, for who watches.
+    """
     kept: list[tuple[Example, Encoded]] = []
     numbers: list[int] = []
     too_long: list[str] = []
-    encoded = encoded_examples(examples, tokenizer, max_length)
+    try:
+        told = partial(_tell, name, len(examples))
+        encoded = encoded_examples(examples, tokenizer, max_length, told)
+    finally:
+        if process.progress is not None:
+            process.progress("")
     for number, (example, row) in enumerate(zip(examples, encoded, strict=True)):
         longest = _longest(example, row, tokenizer, max_length) if scored else len(row.tokens)
         if longest > max_length:
@@ -388,6 +421,11 @@ def encoded_split(
     )
 
 
+def _tell(name: str, rows: int, done: int) -> None:
+    if process.progress is not None and done < rows:
+        process.progress(f"encoding {name}: {done:,} of {rows:,} rows")
+
+
 def encoded_splits(
     name: str, splits: Mapping[str, Sequence[Example]], recipe: Recipe, tokenizer: Tokenizer
 ) -> tuple[dict[str, EncodedSplit], list[str]]:
@@ -398,7 +436,9 @@ def encoded_splits(
     for split, examples in splits.items():
         if not examples:
             continue
-        found = encoded_split(examples, tokenizer, recipe.max_length, scored=split != "train")
+        found = encoded_split(
+            examples, tokenizer, recipe.max_length, split != "train", f"{name}, {split}"
+        )
         if found.too_long:
             notes.append(
                 f"{split}: {len(found.too_long)} of {len(examples)} rows are longer than "
