@@ -227,12 +227,8 @@ def _chats_at_once(
     mostly are the same in all rows."""
     _refuse_no_template(examples[0], tokenizer)
     with limited() as limit:
-
-        def text(example: Example, count: int, prompt: bool) -> str:
-            turns = example.messages[:count]
-            return templated(tokenizer, turns, prompt, example.where, example.tools, limit)
-
-        texts = [text(example, len(example.messages), False) for example in examples]
+        write = _writer(tokenizer, examples, limit)
+        texts = [write(example, len(example.messages), False) for example in examples]
         for example, written in zip(examples, texts, strict=True):
             refuse_silence(tokenizer, example, written)
         wholes = encoded_texts(texts, tokenizer, special=False)
@@ -243,8 +239,8 @@ def _chats_at_once(
             each: list[_Part] = []
             for number in [] if most is not None and len(whole) > most else _learned(example):
                 is_last = number + 1 == len(example.messages)
-                before = text(example, number, True)
-                after = written if is_last else text(example, number + 1, False)
+                before = write(example, number, True)
+                after = written if is_last else write(example, number + 1, False)
                 each += [cutter.part(written, known, first) for first in (before, after)]
             parts.append(each)
             held += sum(len(part.rest) for part in each)
@@ -266,6 +262,53 @@ def _chats_at_once(
             marks[first:last] = [True] * (last - first)
         found.append(Encoded(tuple(whole), tuple(marks)))
     return found
+
+
+Limit = AbstractContextManager[None]
+Writer = Callable[[Example, int, bool], str]
+"""writer(example, count, prompt): its first turns as text, as `templated` has it."""
+
+
+def _is_plain(example: Example) -> bool:
+    return not example.tools and not any(turn.more for turn in example.messages)
+
+
+def _writer(tokenizer: Any, examples: Sequence[Example], limit: Limit) -> Writer:
+    """`templated` for these conversations. Half of its time goes into copies that transformers
+    makes of the turns. Plain turns need none, so they go to the compiled template; but not where
+    that is not found, or writes the first of them in another way.
+    """
+
+    def usual(each: Example, count: int, prompt: bool) -> str:
+        turns = each.messages[:count]
+        return templated(tokenizer, turns, prompt, each.where, each.tools, limit)
+
+    first = next(filter(_is_plain, examples), None)
+    if first is None:
+        return usual
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        compiled = _compile_jinja_template(tokenizer.get_chat_template())
+    except Exception:
+        return usual
+    known = {"tools": None, "documents": None, **tokenizer.special_tokens_map}
+
+    def fast(each: Example, count: int, prompt: bool) -> str:
+        if not _is_plain(each):
+            return usual(each, count, prompt)
+        turns = [{"role": turn.role, "content": turn.content} for turn in each.messages[:count]]
+        try:
+            with limit:
+                text = compiled.render(messages=turns, add_generation_prompt=prompt, **known)
+        except _TooSlow:
+            raise DataError(each.where) from None  # which goes alone then
+        except Exception:
+            text = ""
+        return text if 0 < len(text) <= MAX_TEXT else usual(each, count, prompt)
+
+    asked = (first, len(first.messages), False)
+    return fast if fast(*asked) == usual(*asked) else usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,9 +604,6 @@ def _poorer(example: Example) -> Iterator[tuple[str, Example]]:
             less = replace(turn, content=content, more=kept)
             before, after = example.messages[:number], example.messages[number + 1 :]
             yield f"messages[{number}], {what}", replace(example, messages=(*before, less, *after))
-
-
-Limit = AbstractContextManager[None]
 
 
 @contextmanager
