@@ -257,18 +257,20 @@ def load_corpus(recipe: Recipe, tokenizer: Tokenizer, context: int | None = None
             f"set max_length to {context} or less",
             ("max_length",),
         )
-    loaded, exclusions, excluding = load_datasets(recipe), None, ""
-    if recipe.exclude_rows is not None:
-        found = read_exclusions(recipe)
-        loaded, exclusions, excluding = marked(loaded, found), found.digest, found.note
-    used = {each.spec.name: each.used for each in loaded}
-    watched = {each.spec.name for each in loaded if each.spec.is_watched}
-    refuse_trained(
-        {name: rows for name, rows in used.items() if name in watched},
-        {name: rows for name, rows in used.items() if name not in watched},
-    )
-    shared = shared_between(used)
-    forget_questions()
+    try:
+        loaded, exclusions, excluding = load_datasets(recipe), None, ""
+        if recipe.exclude_rows is not None:
+            found = read_exclusions(recipe)
+            loaded, exclusions, excluding = marked(loaded, found), found.digest, found.note
+        used = {each.spec.name: each.used for each in loaded}
+        watched = {each.spec.name for each in loaded if each.spec.is_watched}
+        refuse_trained(
+            {name: rows for name, rows in used.items() if name in watched},
+            {name: rows for name, rows in used.items() if name not in watched},
+        )
+        shared = shared_between(used)
+    finally:
+        forget_questions()
     datasets: dict[str, SubDataset] = {}
     for each in loaded:
         name = each.spec.name

@@ -343,10 +343,24 @@ Rows = Mapping[str, Sequence[Example]]
 """The rows of each split."""
 
 
+MOST_ASKED = 1_000_000
+_asked: dict[int, tuple[Example, str]] = {}
+"""What rows ask by their `id`, with the rows, so that no other one can get the same `id`."""
+
+
 def question_of(row: Example) -> str:
     """What a row asks; two rows that ask the same are duplicates."""
     if row.asks:
         return _letters(row.asks)
+    known = _asked.get(id(row))
+    if known is None:
+        if len(_asked) == MOST_ASKED:
+            _asked.clear()
+        known = _asked[id(row)] = (row, _folded(row))
+    return known[1]
+
+
+def _folded(row: Example) -> str:
     asked: Iterable[str] = [row.prompt, *row.choices]
     if row.messages:
         asked = [f"{turn.role}: {turn.text}" for turn in row.messages[:-1]]
@@ -354,7 +368,7 @@ def question_of(row: Example) -> str:
     return folded if folded.strip("\x1f") else " ".join(row.completion.split()).casefold()
 
 
-@lru_cache(maxsize=1_000_000)
+@lru_cache(MOST_ASKED)
 def _letters(text: str) -> str:
     return _bare(text) or text
 
@@ -364,8 +378,9 @@ def _bare(text: str) -> str:
 
 
 def forget_questions() -> None:
-    """Free the cache of `question_of`, which is needed only while rows are compared."""
+    """Free the caches of `question_of`, which are needed only while rows are compared."""
     _letters.cache_clear()
+    _asked.clear()
 
 
 def refuse_overlap(rows: Rows, name: str) -> None:
