@@ -65,8 +65,8 @@ def trained(kind: str) -> Any:
         core = Tokenizer(models.Unigram())
         core.normalizer = normalizers.NFKC()
         core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-        unknown = {"special_tokens": ["<unk>"], "unk_token": "<unk>"}
-        core.train_from_iterator(texts, UnigramTrainer(vocab_size=150, **unknown))
+        trainer = UnigramTrainer(vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>")
+        core.train_from_iterator(texts, trainer)
     else:
         core = Tokenizer(models.BPE())
         core.pre_tokenizer = pre_tokenizers.ByteLevel(

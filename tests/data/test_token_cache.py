@@ -163,7 +163,7 @@ def test_a_place_that_cannot_be_written_does_no_harm(
 
 def test_what_nobody_reads_goes_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [[Example(f"{number}", "x" * 500)] * 2 for number in range(4)]
-    made = []
+    made: list[Path] = []
     for number in range(3):
         is_encoded(rows[number], tiny_tokenizer())
         (new,) = {*files(place)} - {*made}
